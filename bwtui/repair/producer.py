@@ -186,13 +186,14 @@ class Producer:
 
     def _settle(self, table: str) -> None:
         """Wait until all that was handed over is acknowledged."""
-        while True:
-            self._sink.flush(0.5)
-            if failures := self._sink.take_failures():
-                raise _failed(table, failures)
-            if not self._sink.queued():
-                break
+        # What was held back may be reported before what it was held back for.
+        failures: list[DeliveryFailure] = []
+        while not self._sink.flush(0.5):
+            failures += self._sink.take_failures()
             self._bear(self._service.outage())
+        failures += self._sink.take_failures()
+        if failures:
+            raise _failed(table, failures)
         self._acks.advance()
 
 

@@ -16,7 +16,7 @@ from bwtui.recording.check import check
 from bwtui.recording.reading.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests import forked
-from tests.faults.administration import configure_topic
+from tests.faults.administration import make_topic
 from tests.faults.backfills import ask, wait_done
 from tests.faults.heal_gaps import created
 from tests.faults.records import assert_equal, read_table
@@ -130,17 +130,19 @@ def test_where_nothing_can_be_proven_somebody_decides(
     how: str, new_relay: NewRelay, services: Services, database: str
 ) -> None:
     execute(database, *MADE)
-    relay = begun(new_relay, "--heal")
-    held = lose(relay)
+    relay = new_relay("--heal")
     topic = ITEMS.topic(relay.name)
+    make_topic(services, topic, 1 << 20, policy="delete")
+    relay.start()
+    relay.wait_streaming()
+    held = lose(relay)
     if how == "expired":
-        configure_topic(services, topic, "cleanup.policy", "delete")
         admin = AdminClient({"bootstrap.servers": services.broker})
         for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
             future.result()
     else:
         producer = Producer({"bootstrap.servers": services.broker})
-        producer.produce(topic, b"\0\0\0\0\1not ours", b"\0\0\0\0\1not ours", partition=0)
+        producer.produce(topic, b"\0\x7f\0\0\1not ours", b"\0\x7f\0\0\1not ours", partition=0)
         assert producer.flush(30) == 0
     relay.start("--until-caught-up")
     assert relay.join(_HEAL_SECONDS) == 3
@@ -185,7 +187,7 @@ def test_a_server_that_comes_and_goes_is_healed_in_the_end(
         relay.wait_streaming()
         held = lose(relay)
         relay.start()
-        relay.wait("the heal", lambda now: now.heal is not None)
+        relay.wait("the comparison", lambda now: now.heal is not None and now.heal.state == "comparing")
         for _ in range(3):
             server.stop()
             server.start()

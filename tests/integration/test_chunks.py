@@ -131,6 +131,7 @@ def test_pages_of_another_file_are_begun_again(writer: Session, reader: Connecti
     """Rewritten in fewer pages, a table has the rows that were not read yet where others were before."""
     writer.run("create publication p for all tables")
     writer.run("create table bare (n int, text text)")
+    writer.run("alter table bare replica identity full")
     writer.run("insert into bare select n, repeat('x', 500) from generate_series(1, 3000) n")
     writer.run("delete from bare where n <= 2000; analyze bare")
     asked = Asked("public", "bare", ("p",), rows=100, unkeyed=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.model.sql import quote_identifier
 from bwtui.relay.memory import SlotMemory
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
@@ -107,6 +108,9 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
                 f"publication {settings.publication_name} is gone, and is not one that bwtui makes anew",
                 "make it again as it was, and start again; 'bwtui doctor' says which tables it lacks",
             )
+        # Whoever dropped the first of the two may have left its companion.
+        left = quote_identifier(publication.unkeyed_name(settings.publication_name))
+        execute(connection, f"drop publication if exists {left}")
         tables = chosen_tables(connection, settings, None)
         publications = publication.create(connection, settings.publication_name, tables)
     if state is not None:
