@@ -29,6 +29,8 @@ from bwtui.sink.topics import TopicAdmin
 # librdkafka warns of each setting that it calls experimental, and this one is meant: see `IN_ORDER`.
 log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 
+#: Between two looks of a flush at what waits in the relay.
+_FLUSH_SECONDS = 0.05
 _CONNECTION_ERRORS = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -221,27 +223,27 @@ class KafkaSink(Recall):
             if self._produce is _hold_back:
                 # What the broker sends back when the producer has ended would wait in its queue for ever.
                 self._producer.purge(in_flight=False)
-            flushed = self._serve(self._producer.flush, max(0.0, until - time.monotonic())) == 0
-            if flushed:
+            # Not its `flush`: of a producer that ends meanwhile it loses reports of delivery.
+            left = max(0.0, until - time.monotonic()) if len(self._producer) else 0.0
+            self._serve(self._producer.poll, min(left, _FLUSH_SECONDS))
+            if not len(self._producer):
                 self._outage = None
             self._pump()
             if not self.queued() or time.monotonic() >= until:
-                return flushed and not self.queued()
+                return not self.queued()
 
     @staticmethod
     def _serve(call: Callable[[float], int], timeout: float) -> int | None:
         """Return what ``call`` returns, or None when the producer has just broken for good.
 
-        That comes as an exception here, and once; `Producer.flush` makes a SystemError of it, since it
-        returns a number nevertheless. What it means for messages, their reports say.
+        That comes as an exception here, and once. What it means for messages, their reports say.
         """
         try:
             return call(timeout)
-        except (KafkaException, SystemError) as error:
-            told = error if isinstance(error, KafkaException) else error.__cause__
-            if not isinstance(told, KafkaException) or not told.args[0].fatal():
+        except KafkaException as error:
+            if not error.args[0].fatal():
                 raise
-            log.warning("the producer has ended: %s", told.args[0].str())
+            log.warning("the producer has ended: %s", error.args[0].str())
             return None
 
     def take_failures(self) -> list[DeliveryFailure]:

@@ -18,7 +18,7 @@ from bwtui.sandbox.supervisor import Services
 from tests import forked
 from tests.faults.administration import make_topic
 from tests.faults.backfills import ask, wait_done
-from tests.faults.heal_gaps import created
+from tests.faults.heal_gaps import LOGICAL, created
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, execute, new_name
 
@@ -145,7 +145,7 @@ def test_where_nothing_can_be_proven_somebody_decides(
         producer.produce(topic, b"\0\x7f\0\0\1not ours", b"\0\x7f\0\0\1not ours", partition=0)
         assert producer.flush(30) == 0
     relay.start("--until-caught-up")
-    assert relay.join(_HEAL_SECONDS) == 3
+    assert relay.join(_HEAL_SECONDS) == 3, relay.log()
     assert "bwtui snapshot" in relay.last_words()
     relay.start()
     undecided = relay.wait(
@@ -190,7 +190,7 @@ def test_a_server_that_comes_and_goes_is_healed_in_the_end(
         relay.wait("the comparison", lambda now: now.heal is not None and now.heal.state == "comparing")
         for _ in range(3):
             server.stop()
-            server.start()
+            server.start(**LOGICAL)
             relay.wait("that it streams again", lambda now: now.state == "streaming" and not now.detail)
         wait_healed(relay, services, held)
         relay.stop()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg2
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
@@ -187,19 +187,3 @@ def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_pat
     assert [json.loads(sent.value or b"") for _, sent in sink.delivered] == [
         {"table": "public.t", "before": None, "after": None, "cut": True}
     ]
-
-
-def test_a_producer_that_ends_while_it_is_flushed_is_no_crash() -> None:
-    """Its flush returns a number with the exception set, of which Python makes a SystemError."""
-
-    def flush(told: BaseException | None) -> Callable[[float], int]:
-        def flushed(_: float) -> int:
-            raise SystemError("returned a result with an exception set") from told
-
-        return flushed
-
-    ended = KafkaException(KafkaError(KafkaError._FATAL, "a gap", fatal=True))
-    assert KafkaSink._serve(flush(ended), 0.0) is None
-    for other in (None, KafkaException(KafkaError(KafkaError._TRANSPORT))):
-        with pytest.raises(SystemError):
-            KafkaSink._serve(flush(other), 0.0)
