@@ -4,6 +4,7 @@ It runs in the main thread of its process. Other threads look, ask services and 
 server's threads read statuses. The engine never waits for a reader.
 """
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -150,11 +151,11 @@ class Engine:
         failure: BwtuiError | None = None
         self._picture.watch.start()
         try:
-            self._run()
-        except StopRequested:
+            with contextlib.suppress(StopRequested):
+                self._run()
             if self._healing.ended is not None:
-                failure = self._failed(self._healing.ended)
-                raise failure from None
+                # It was stopped for that, in order.
+                raise self._healing.ended
         except psycopg2.Error as error:
             failure = self._failed(statement_failed(error))
             raise failure from error
