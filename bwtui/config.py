@@ -44,6 +44,13 @@ OTHER_VARIABLES = (
     "BWTUI_IVY_SETTINGS",
 )
 
+#: What else does it, with --exactly-once.
+_WITHOUT = {
+    "record": "leave one of them out; 'bwtui record' with a slot of its own records beside the relay",
+    "heal": "leave one of them out; after 'bwtui slots drop' a lost slot is made anew, with a snapshot",
+    "dead-letter-topic": "leave one of them out; dead letters are in the relay's dead-letters.jsonl as well",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -113,9 +120,25 @@ class Config:
             raise UsageError(
                 f"{both} exclude each other", "to heal is to send what topics lack; leave one of them out"
             )
+        self._check_exactly_once(settings)
         if settings.end_lsn is not None and settings.until_caught_up:
             both = f"{self.place('endpos')} and {self.place('until-caught-up')}"
             raise UsageError(f"{both} exclude each other", "give the one that you mean")
+
+    def _check_exactly_once(self, settings: RelaySettings) -> None:
+        """Refuse what --exactly-once can't promise anything of."""
+        if not settings.exactly_once:
+            return
+        others = {
+            "record": settings.record,
+            "heal": settings.heal,
+            "dead-letter-topic": settings.dead_letter_topic,
+        }
+        for name, is_given in others.items():
+            if is_given:
+                raise UsageError(
+                    f"{self.place('exactly-once')} does not go with {self.place(name)} yet", _WITHOUT[name]
+                )
 
 
 def load(

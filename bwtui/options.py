@@ -293,6 +293,14 @@ OPTIONS: tuple[Option, ...] = (
         "differ are sent, in place of a new snapshot.",
         kind="switch",
     ),
+    Option(
+        "exactly-once",
+        "Send in Kafka transactions that hold the position, too: whoever reads with read_committed sees each "
+        "change once, whatever is killed (docs/exactly-once.md).",
+        kind="switch",
+    ),
+    Option("commit-rows", "With --exactly-once: commit after N messages.", metavar="N", kind="number"),
+    Option("commit-ms", "… or after N milliseconds.", metavar="N", kind="number"),
     Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
     Option("topic-config", "A topic property; repeatable.", "T", "K=V", "pairs", table="topic"),
     Option("registry-config", kind="pairs", table="registry"),

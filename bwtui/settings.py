@@ -29,6 +29,11 @@ class RelaySettings:
     accept_divergence: bool = False
     #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.
     heal: bool = False
+    #: Send in Kafka transactions, so that those who read what is committed see every change once.
+    exactly_once: bool = False
+    #: A Kafka transaction is committed when it has so many messages, or is so old in milliseconds.
+    commit_rows: int = 20_000
+    commit_ms: int = 100
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
     toast: Toast = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.

@@ -47,7 +47,7 @@ FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "enable.gapless.guarantee": ((), "it is on while the relay streams, and off in a snapshot"),
     "allow.auto.create.topics": (("false", "0"), "bwtui makes its topics itself, with their settings"),
-    "transactional.id": ((), "the relay does not use Kafka transactions"),
+    "transactional.id": ((), "the relay names itself, with --exactly-once"),
     "bootstrap.servers": ((), "it is what -b/--broker says"),
     "metadata.broker.list": ((), "it is what -b/--broker says"),
 }

@@ -4,20 +4,29 @@
 8 from 2³² on: among the row changes of the transaction, or the rows of the table's snapshot), ``bwtui.op``
 (snapshot, insert, update or delete), ``bwtui.xid`` (4; 0 in a snapshot), ``bwtui.session`` (8 random bytes,
 one value a run).
+
+With --exactly-once a message also has ``bwtui.part`` (4 bytes) where its transaction is split over several
+Kafka transactions, and those before it, so many, are committed by themselves.
 """
 
 #: The header that rows of a snapshot always carry: see bwtui.relay.snapshot.leftovers.
 SESSION = "bwtui.session"
 
+#: The header that says that the transaction began in an earlier Kafka transaction.
+PART = "bwtui.part"
+
 Headers = list[tuple[str, bytes]]
 
 
-def make_headers(lsn: int, ordinal: int, operation: str, xid: int, session: bytes) -> Headers:
+def make_headers(lsn: int, ordinal: int, operation: str, xid: int, session: bytes, part: int = 0) -> Headers:
     """Return the headers of one message."""
-    return [
+    headers = [
         ("bwtui.lsn", lsn.to_bytes(8, "big")),
         ("bwtui.ordinal", ordinal.to_bytes(4 if ordinal < 1 << 32 else 8, "big")),
         ("bwtui.op", operation.encode()),
         ("bwtui.xid", xid.to_bytes(4, "big")),
         (SESSION, session),
     ]
+    if part:
+        headers.append((PART, part.to_bytes(4, "big")))
+    return headers

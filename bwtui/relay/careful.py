@@ -60,6 +60,9 @@ class Careful:
         #: Whether the producer that is there goes in order; None when it has ended at a refusal.
         self._in_order: bool | None = True
 
+    def check(self, commit_lsn: int, ordinal: int) -> None:
+        """Look at a change before its message is added. Raises RowError where it is known to be refused."""
+
     def name(self, sender: Route | None, route: Route, row: DroppedRow) -> None:
         """Note that the message that is added now to ``sender`` is of ``row``; None sends it apart.
 

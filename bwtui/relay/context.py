@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bwtui.relay.backfill.streamed import Streamed
 from bwtui.relay.memory import SlotMemory
@@ -17,6 +18,9 @@ from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Sink
 from bwtui.sink.destination import Destination
+
+if TYPE_CHECKING:
+    from bwtui.relay.exactly.once import Exactly
 
 #: What is read again with care is over when it has got through; see `bwtui.relay.report.Report.recovered`.
 REFUSED = "what Kafka refused"
@@ -62,6 +66,8 @@ class RelayContext:
     #: Identifies this run in the headers of its messages.
     session: bytes
     recorder: Recorder | None = None
+    #: With --exactly-once.
+    exactly: "Exactly | None" = None
     #: While the relay streams.
     suspension: Suspension | None = None
     #: Which transactions were sent.

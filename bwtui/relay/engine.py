@@ -9,6 +9,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,8 @@ from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
+from bwtui.relay.exactly import beginning
+from bwtui.relay.exactly.probing import WholePolicy
 from bwtui.relay.following import Following
 from bwtui.relay.healing.healing import Healing
 from bwtui.relay.memory import SlotMemory, newest_memory
@@ -208,6 +211,7 @@ class Engine:
             self._healing.prepare(connection)
             findings = self._inspect(connection)
             context = self._make_context(findings)
+            findings = beginning.without_torn_slot(context, connection, findings)
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
@@ -245,7 +249,7 @@ class Engine:
         while True:
             self._new_tables.reads = publications
             self._backfill = Backfill(context, self._backfills, publications)
-            following = Following(context, self._enter, self._backfill)
+            following = Following(context, self._enter, beginning.around(context, self._backfill))
             try:
                 # One that is to end when it has caught up has not as long as topics differ.
                 ends_healed = self._settings.until_caught_up and self._healing.is_due
@@ -309,7 +313,10 @@ class Engine:
     def _make_context(self, findings: Findings) -> RelayContext:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
-        policy = RowPolicy(settings, report, DeadLetters(folder), destination.sink)
+        session = secrets.token_bytes(8)
+        exactly = beginning.exactly_of(settings, destination.sink, session)
+        kind = WholePolicy if exactly is not None else RowPolicy
+        policy = kind(settings, report, DeadLetters(folder), destination.sink)
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
         router = Router(settings, destination.service, destination.registry, report, patience, seen)
@@ -328,7 +335,8 @@ class Engine:
                 raise refusal
         destination.service.take_limits(limits)
         toast = ToastFill(settings, patience.look, self._pulse)
-        session = secrets.token_bytes(8)
+        if exactly is not None:
+            self._ask("topics", partial(exactly.recall, identity, findings.slot, memory))
         if settings.record:
             self._picture.recorder = self._begin_recording(findings, session)
         return RelayContext(
@@ -344,6 +352,7 @@ class Engine:
             self._stop.is_set,
             session,
             self._picture.recorder,
+            exactly,
         )
 
     def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:

@@ -95,6 +95,14 @@ class SlotMemory:
         if self.last is not None and sent_lsn > self.last.sent():
             self._write(replace(self.last, sent_lsn=sent_lsn))
 
+    def recall(self, confirmed_lsn: int, sent_lsn: int, timeline: int) -> None:
+        """Take what another place remembers: all of it where nothing is known here, else what was sent."""
+        if self.last is None:
+            self._timeline = timeline
+            self.remember(confirmed_lsn, sent_lsn=sent_lsn)
+        elif not self.last.snapshot_unfinished:
+            self.remember_sent(sent_lsn)
+
     def remember_publications(self, names: tuple[str, ...]) -> None:
         """Write down, durably, which publications the slot is read with."""
         if self.last is not None:

@@ -50,6 +50,8 @@ class Rows:
         self.xid = 0
         #: Its rows so far.
         self.ordinal = 0
+        #: With --exactly-once: how many Kafka transactions before this one hold rows of it.
+        self.part = 0
         #: When it was committed, in microseconds since PostgreSQL's epoch.
         self.committed = 0
         #: The same in Unix milliseconds: the one object that all its messages have as their timestamp.
@@ -70,7 +72,7 @@ class Rows:
         self._newest = self._newest_lsn()
         self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
         self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
-        self.ordinal = 0
+        self.ordinal = self.part = 0
 
     def _newest_lsn(self) -> int:
         """Return the LSN after the commit of the newest transaction of which a row was read, or 0."""
@@ -275,8 +277,12 @@ class Rows:
         context = self._context
         headers = None
         if context.settings.headers:
-            headers = make_headers(self.commit_lsn, self.ordinal, operation, self.xid, context.session)
+            headers = make_headers(
+                self.commit_lsn, self.ordinal, operation, self.xid, context.session, self.part
+            )
         batch = self._batch
+        if batch.careful is not None:
+            batch.careful.check(self.commit_lsn, self.ordinal)
         batch.add(route, key, value, self.timestamp, headers)
         if context.samples.budget > 0 and (before is not None or after is not None):
             commit = Commit(self.commit_lsn, self.xid, self._commit_time() / 1_000_000, self.ordinal)

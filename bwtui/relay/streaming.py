@@ -66,8 +66,8 @@ class Streaming:
         self._target = target_lsn
         self._recorder = context.recorder
         self._batch = Batch(context.sink, acks, context.report, context.recorder)
-        self._rows = Rows(context, self._batch, self._read_ahead)
-        self._open = OpenTransaction(self._batch, self._rows, context.report.transaction_log)
+        self.rows = Rows(context, self._batch, self._read_ahead)
+        self._open = OpenTransaction(self._batch, self.rows, context.report.transaction_log)
         self._backfill = backfill
         self._streamed = context.streamed
         #: Everything that commits before this LSN was read.
@@ -81,14 +81,14 @@ class Streaming:
         self.careful_until = 0
         #: Whether a batch ends with its transaction, so that the slot can stop right before a refused row's.
         self._by_transaction = False
-        self._handlers = Handlers(
+        self.handlers = Handlers(
             {
                 ord("B"): self._on_begin,
                 ord("C"): self._on_commit,
                 ord("Y"): self._on_nothing,
                 ord("O"): self._on_nothing,
                 ord("M"): self._on_nothing,
-                **self._rows.handlers,
+                **self.rows.handlers,
             }
         )
 
@@ -158,10 +158,16 @@ class Streaming:
         """Have the server say, in a keepalive, how far it has come."""
         self._stream.send_status(self._confirmed, answer=True)
 
+    def without_care(self) -> None:
+        """Go on as usual in a session that began with care."""
+        self.careful_until = 0
+        self._by_transaction = False
+        self._batch.careful = None
+
     @property
     def begun_lsn(self) -> int:
         """Where the newest transaction of which anything was read commits."""
-        return self._rows.commit_lsn
+        return self.rows.commit_lsn
 
     def end(self) -> None:
         """Tell the server once more what is confirmed, and end the session. Raises ConnectionFailed."""
@@ -199,9 +205,7 @@ class Streaming:
             seconds, at_boundary = time.monotonic() - begun, not self._open.is_open
             self._backfill.turn(self._passed, seconds, at_boundary=at_boundary, is_idle=not had_data)
         if self.careful_until and self._acks.advance() >= self.careful_until:
-            self.careful_until = 0
-            self._by_transaction = False
-            self._batch.careful = None
+            self.without_care()
             report.recovered(REFUSED)
         if had_data:
             report.heard_at = time.monotonic()
@@ -229,7 +233,7 @@ class Streaming:
 
     def _read(self) -> bool:
         """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
-        batch, handlers = self._batch, self._handlers
+        batch, handlers = self._batch, self.handlers
         record = self._recorder.frames.append if self._recorder is not None else None
         by_transaction = self._by_transaction or (
             self._backfill is not None and self._backfill.wants_boundary
@@ -374,8 +378,8 @@ class Streaming:
             self._confirm(time.monotonic())
 
     def _on_begin(self, data: bytes) -> bool | None:
-        self._rows.begin(data)
-        self._streamed.note(self._rows.xid)
+        self.rows.begin(data)
+        self._streamed.note(self.rows.xid)
         self._open.is_open = True
         return None
 
@@ -388,7 +392,7 @@ class Streaming:
         report = self._context.report
         report.transactions += 1
         report.received_lsn = end_lsn
-        report.commit_time = self._rows.timestamp / 1000
+        report.commit_time = self.rows.timestamp / 1000
         return None
 
     def _on_nothing(self, data: bytes) -> bool | None:

@@ -29,13 +29,23 @@ _HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._
 
 
 def delivery_failure(
-    topic: str, error: KafkaError, message: Message, span: Span, receipt: Receipt | None, index: int
+    topic: str,
+    error: KafkaError,
+    message: Message,
+    span: Span,
+    receipt: Receipt | None,
+    index: int,
+    *,
+    ends: bool = False,
 ) -> DeliveryFailure:
-    """Return why ``message`` was not delivered; ``index`` is its place in ``receipt``."""
+    """Return why ``message`` was not delivered; ``index`` is its place in ``receipt``.
+
+    ``ends``: what failed takes all else with it, so that it is not tried again by itself.
+    """
     code = error.code()
     is_setup = code in _SETUP_ERRORS
     is_outage = not is_setup and code not in _MESSAGE_ERRORS
-    is_final = code in _TOPIC_GONE or error.fatal()
+    is_final = ends or code in _TOPIC_GONE or error.fatal()
     size = len(message.key or b"") + len(message.value or b"")
     reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
     if is_setup:

@@ -44,7 +44,12 @@ _CONNECTION_ERRORS = frozenset(
 
 def open_destination(settings: RelaySettings) -> Destination:
     """Open Kafka and the schema registry; no connection is needed yet. Raises UsageError."""
-    sink = KafkaSink(settings)
+    if settings.exactly_once:
+        from bwtui.sink.transactions import TransactionalSink
+
+        sink: KafkaSink = TransactionalSink(settings)
+    else:
+        sink = KafkaSink(settings)
     service = KafkaService(settings, sink)
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
     return Destination(
@@ -187,7 +192,7 @@ class KafkaSink(Recall):
     def _pump(self) -> None:
         """Let go what need not wait any more: for its turn, or for the first message into a partition."""
         self._look()
-        if self._produce is _hold_back:
+        if self._produce is held_back:
             self._outbox.clear()
         for topic, first in list(self._held.items()):
             first.pump(partial(self._put, topic))
@@ -220,7 +225,7 @@ class KafkaSink(Recall):
     def flush(self, timeout: float) -> bool:
         until = time.monotonic() + timeout
         while True:
-            if self._produce is _hold_back:
+            if self._produce is held_back:
                 # What the broker sends back when the producer has ended would wait in its queue for ever.
                 self._producer.purge(in_flight=False)
             # Not its `flush`: of a producer that ends meanwhile it loses reports of delivery.
@@ -255,7 +260,7 @@ class KafkaSink(Recall):
         return self._outage if len(self._producer) else None
 
     def hold_back(self) -> None:
-        self._produce = _hold_back
+        self._produce = held_back
         self._producer.purge(in_flight=False)
 
     def before_sending(self, look: Callable[[], None]) -> None:
@@ -314,7 +319,7 @@ class KafkaSink(Recall):
         index: int = 0,
     ) -> None:
         if self._in_order and topic != self._letters:
-            self._produce = _hold_back
+            self._produce = held_back
         span.failed += 1
         self._failures.append(delivery_failure(topic, error, message, span, receipt, index))
 
@@ -361,7 +366,7 @@ class KafkaService(Service):
         self.reader.close()
 
 
-def _hold_back(*args: Any) -> None:
+def held_back(*args: Any) -> None:
     """Refuse a message in librdkafka's stead, as it refuses one that it purges."""
     raise KafkaException(KafkaError(KafkaError._PURGE_QUEUE))
 

@@ -129,11 +129,7 @@ class TopicAdmin:
 
     def _create(self, wanted: Mapping[str, bool]) -> Limits:
         """Make topics; those that somebody else has made meanwhile are not in what it returns."""
-        topics = []
-        for topic, keyed in wanted.items():
-            config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
-            config = {**config, "max.message.bytes": str(self._max_message_bytes)}
-            topics.append(NewTopic(topic, -1, -1, config=config))
+        topics = [self._new(topic, keyed) for topic, keyed in wanted.items()]
         limits: Limits = {}
         asked = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
         for topic, future in asked.items():
@@ -145,6 +141,11 @@ class TopicAdmin:
             else:
                 limits[topic] = self._ours(wanted[topic])
         return limits
+
+    def _new(self, topic: str, keyed: bool) -> NewTopic:
+        config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
+        config = {**config, "max.message.bytes": str(self._max_message_bytes)}
+        return NewTopic(topic, -1, -1, config=config)
 
     def _limits(self, topics: Sequence[str]) -> Limits:
         """Return the limits of those of ``topics`` that are there."""

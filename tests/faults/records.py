@@ -14,7 +14,7 @@ from bwtui.demo.shop import Table
 from bwtui.demo.topics import TopicContents, TopicReader
 from bwtui.demo.verdict import Comparison
 from bwtui.kafka.client import headers_of
-from bwtui.model.headers import SESSION
+from bwtui.model.headers import PART, SESSION
 from bwtui.sandbox.supervisor import Services
 from tests.raw_topic import place_of
 
@@ -36,6 +36,7 @@ class Record:
     ordinal: int
     operation: str
     session: bytes
+    part: int = 0
 
     @property
     def identity(self) -> tuple[str, int, int, str]:
@@ -58,7 +59,7 @@ class RecordedTopic(TopicContents):
         headers = {name: content for name, content in headers_of(message) if content is not None}
         topic, number, offset = place_of(message)
         # A tombstone for a row of a killed snapshot belongs to no change, only to a run.
-        assert set(headers) == _HEADERS or (set(headers) == {SESSION} and value is None)
+        assert set(headers) - {PART} == _HEADERS or (set(headers) == {SESSION} and value is None)
         self.records.append(
             Record(
                 topic,
@@ -70,6 +71,7 @@ class RecordedTopic(TopicContents):
                 int.from_bytes(headers.get("bwtui.ordinal", b"")),
                 headers.get("bwtui.op", b"leftover").decode(),
                 headers.get("bwtui.session", b""),
+                int.from_bytes(headers.get(PART, b"")),
             )
         )
 
@@ -89,12 +91,12 @@ def _reading(services: Services, kind: type[TopicReader]) -> Iterator[TopicReade
         yield reader
 
 
-def read_table(services: Services, table: Table, prefix: str) -> list[Record]:
-    """Return every record of the table's topic."""
+def read_table(services: Services, table: Table, prefix: str, *, holes: bool = False) -> list[Record]:
+    """Return every record of the table's topic that is committed; ``holes``: markers stand between them."""
     content = RecordedTopic(table.topic(prefix), table.key)
     with _reading(services, RecordReader) as reader:
         reader.read([content], _quiet)
-    assert not content.holes
+    assert holes or not content.holes
     assert not content.unreadable
     return content.records
 

@@ -120,7 +120,7 @@ def test_a_table_that_was_forgotten_is_described_again(
     insert(relay, first, "id", announced=True)
     for number in range(12):
         insert(relay, table(100 + number, f"t{number}", COLUMNS), "id", announced=True)
-    assert relay._streaming is not None and 7 not in relay._streaming._rows.routes
+    assert relay._streaming is not None and 7 not in relay._streaming.rows.routes
     # PostgreSQL has announced it, and does so once.
     insert(relay, first, "id", announced=False)
     relay.begin()

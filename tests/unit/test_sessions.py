@@ -140,7 +140,7 @@ def test_a_right_that_is_missing_is_no_reason_to_build_a_route_anew(
     relay.insert(relation, [b"1"])
     relay.play()
     assert relay._streaming is not None
-    route = relay._streaming._rows.routes[7]
+    route = relay._streaming.rows.routes[7]
     assert route is not None
 
     def refuses(draft: object) -> tuple[str, ...]:

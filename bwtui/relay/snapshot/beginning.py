@@ -175,15 +175,20 @@ class Beginning:
     ) -> None:
         copying = Copying(self._context, temporary.consistent_point, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
+        exactly, lsn = self._context.exactly, temporary.consistent_point
+        if exactly is not None:
+            exactly.begin_snapshot(self._context, lsn)
         copying.run(importer, tables)
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
         # remembered with, while the other order would leave a memory of a slot that never was.
         with self._report.account.during("catalog"):
             slot.make_permanent(connection, temporary.name, self._settings.slot)
-        lsn = temporary.consistent_point
         with self._report.account.during("state"):
             self._context.memory.remember(lsn, sent_lsn=lsn)
-        self._report.confirmed_lsn = temporary.consistent_point
+        if exactly is not None:
+            # Last: a slot beside a snapshot that is not committed is dropped at the next start.
+            exactly.end_snapshot(self._context, lsn)
+        self._report.confirmed_lsn = lsn
 
     def _ask(self, connection: Connection) -> None:
         """Ask whether the slot is still ours to make: its session ends with the reservation."""

@@ -1,0 +1,35 @@
+"""What a relay with --exactly-once does before it streams."""
+
+import dataclasses
+
+from bwtui.relay.backfill.beside import Beside
+from bwtui.relay.context import RelayContext
+from bwtui.relay.exactly.once import Exactly, ExactlyOnce
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Sink
+from bwtui.sink.transactions import TransactionalSink
+from bwtui.source.connection import Connection, execute
+from bwtui.source.preflight import Findings
+
+
+def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> Exactly | None:
+    """Return what knows of positions in Kafka, or None where they are not wanted."""
+    return Exactly(settings, sink, session) if isinstance(sink, TransactionalSink) else None
+
+
+def around(context: RelayContext, inner: Beside) -> Beside:
+    """Return what puts rows into the stream, with Kafka's transactions around it where they are wanted."""
+    return inner if context.exactly is None else ExactlyOnce(context, context.exactly, inner)
+
+
+def without_torn_slot(context: RelayContext, connection: Connection, findings: Findings) -> Findings:
+    """Drop a slot whose snapshot was not committed: the relay was killed between the two.
+
+    Nothing was confirmed of it, and read_committed sees no row of that snapshot.
+    """
+    exactly, slot = context.exactly, findings.slot
+    if exactly is None or slot is None or not exactly.is_torn(slot):
+        return findings
+    execute(connection, "select pg_drop_replication_slot(%s)", slot.name)
+    context.memory.forget()
+    return dataclasses.replace(findings, slot=None)

@@ -1,0 +1,74 @@
+"""Care with --exactly-once: which row Kafka refuses is found, and left out when all is read again.
+
+A refused message aborts its Kafka transaction, and every other row in it is good. So nothing is sent again by
+itself: each message is a request, what is refused is remembered by its place in the stream, and the session
+begins anew from the last position.
+"""
+
+from collections.abc import Callable
+
+from bwtui.errors import BwtuiError, RowError
+from bwtui.model.delivery import Span
+from bwtui.relay.careful import Careful, Policy
+from bwtui.relay.context import Redrive
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.routes.route import Route
+from bwtui.sink.base import DeliveryFailure
+from bwtui.sink.dead_letter import DroppedRow
+from bwtui.sink.transactions import TransactionalSink
+
+_WAIT_SECONDS = 0.02
+#: Commit LSN and ordinal of changes that Kafka refuses, and why.
+Refused = dict[tuple[int, int], tuple[str, str]]
+
+
+class Probing(Careful):
+    """Waits for each batch, and notes in ``refused`` what Kafka says no to."""
+
+    def __init__(
+        self, sink: TransactionalSink, policy: Policy, pulse: Callable[[], None], refused: Refused
+    ) -> None:
+        super().__init__(sink, policy, pulse)
+        self._transactions = sink
+        self._refused = refused
+
+    def check(self, commit_lsn: int, ordinal: int) -> None:
+        if (why := self._refused.get((commit_lsn, ordinal))) is not None:
+            raise RowError(*why)
+
+    def settle(self, span: Span) -> None:
+        sink = self._transactions
+        try:
+            while sink.is_busy:
+                sink.poll(_WAIT_SECONDS)
+                self._pulse()
+            failures = self._policy.undelivered(sink.take_failures())
+            if failures:
+                self._note(failures)
+                raise Redrive(failures)
+        finally:
+            self._sent, self._rows, self._names = [], {}, {}
+
+    def _note(self, failures: list[DeliveryFailure]) -> None:
+        numbers = {id(section.receipt): number for number, section in enumerate(self._sent)}
+        for failure in failures:
+            if not failure.is_outage and failure.receipt is not None:
+                rows = self._sent[numbers[id(failure.receipt)]].rows
+                identity = rows[failure.index]
+                self._refused[identity.commit_lsn, identity.ordinal] = failure.reason, failure.hint
+
+
+class WholePolicy(RowPolicy):
+    """Applies --on-error; a row that ends the relay does so when all before its transaction is committed."""
+
+    #: Whether each transaction of the stream is one of Kafka, so that what is open is the row's alone.
+    is_alone = False
+    #: Whether such a row has made the session begin anew.
+    is_sought = False
+
+    def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
+        if self._settings.on_error == "exit" and row.operation != "snapshot" and not self.is_alone:
+            self.is_sought = True
+            reason = f"a row of {row.table} can't be sent, and what comes before it is to be committed first"
+            raise Redrive([DeliveryFailure(route.topic, reason, is_outage=False)])
+        super().refuse(route, row, error, span)

@@ -1,0 +1,76 @@
+"""Leaves out of the stream what is in Kafka already, and then gets out of the way."""
+
+import struct
+from typing import Protocol
+
+from bwtui.model.position import Position
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET
+from bwtui.pgoutput.messages import Truncate
+from bwtui.relay.rows import LEFT_OUT, Rows
+from bwtui.relay.streaming import Handlers
+
+_oid = struct.Struct(">I").unpack_from
+_BEGIN, _TRUNCATE = ord("B"), ord("T")
+_CHANGES = tuple(map(ord, "IUDT"))
+
+
+class Stream(Protocol):
+    """A session of the stream, as far as its frames go."""
+
+    @property
+    def handlers(self) -> Handlers:
+        """What takes a frame, by its tag."""
+
+    @property
+    def rows(self) -> Rows:
+        """Who takes those of rows, and knows which transaction they are of."""
+
+
+class Skipping:
+    """Takes frames in place of `Rows` until they are newer than a position."""
+
+    def __init__(self, stream: Stream, position: Position) -> None:
+        self._handlers = handlers = stream.handlers
+        self._rows = stream.rows
+        self._position = position
+        self._begin = handlers[_BEGIN]
+        self._usual = {tag: handlers[tag] for tag in _CHANGES}
+        handlers[_BEGIN] = self._on_begin
+
+    def _on_begin(self, data: bytes) -> bool | None:
+        answer = self._begin(data)
+        at, position = self._rows.commit_lsn, self._position
+        if at > position.lsn:
+            self._handlers[_BEGIN] = self._begin
+            self._handlers.update(self._usual)
+        elif at == position.lsn and position.ordinal is not None:
+            self._handlers.update(dict.fromkeys(_CHANGES, self._count))
+            self._go_on_behind(position.ordinal)
+        else:
+            self._handlers.update(dict.fromkeys(_CHANGES, self._pass_over))
+        return answer
+
+    @staticmethod
+    def _pass_over(data: bytes) -> bool | None:
+        return LEFT_OUT
+
+    def _count(self, data: bytes) -> bool | None:
+        """Count a change as `Rows` does, up to the last one that is in."""
+        if data[PAYLOAD_OFFSET] == _TRUNCATE:
+            message = decode(data[PAYLOAD_OFFSET:])
+            assert isinstance(message, Truncate)
+            oids = message.relation_oids
+        else:
+            oids = (_oid(data, BODY_OFFSET)[0],)
+        # All of them, as there: a route that is built is built for good.
+        routes = [self._rows.routes[oid] for oid in oids]
+        if any(route is not None for route in routes):
+            self._rows.ordinal += 1
+            self._go_on_behind(self._position.ordinal or 0)
+        return LEFT_OUT
+
+    def _go_on_behind(self, ordinal: int) -> None:
+        if self._rows.ordinal >= ordinal:
+            self._rows.part = self._position.part
+            self._handlers.update(self._usual)

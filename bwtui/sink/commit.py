@@ -1,0 +1,114 @@
+"""What a transactional producer does in threads of its own: a commit, and the end of what has failed."""
+
+import threading
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bwtui.errors import BwtuiError, ConnectionFailed, ServiceRefused
+from bwtui.kafka.client import NOT_LET_IN, not_let_in, unreachable
+
+#: So long one call may wait for the broker, before somebody may look around.
+_CALL_SECONDS = 5.0
+_REFUSALS = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "give -C transaction.timeout.ms=N with no more than the brokers' "
+    "transaction.max.timeout.ms",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant the relay's user the rights (ACLs) Write and "
+    "Describe on its transactional.id, which begins with bwtui-",
+    KafkaError._UNSUPPORTED_FEATURE: "go on without --exactly-once, or with brokers from 2.5 on",
+    KafkaError.UNSUPPORTED_VERSION: "go on without --exactly-once, or with brokers from 2.5 on",
+}
+
+
+def not_begun(error: KafkaError, broker: str) -> BwtuiError:
+    """Return why transactions can't be begun."""
+    if error.code() in _REFUSALS:
+        return ServiceRefused(f"Kafka takes no transactions: {error.str()}", _REFUSALS[error.code()])
+    if error.code() in NOT_LET_IN:
+        return not_let_in("Kafka", error)
+    if error.retriable():
+        return unreachable(broker, error)
+    return ConnectionFailed(
+        f"Kafka does not begin a transaction: {error.str()}",
+        "the brokers' logs say why; it is tried again",
+    )
+
+
+class Commit:
+    """One commit under way. What it becomes is not known where it is given up: the next session asks."""
+
+    def __init__(self, producer: Producer, topic: str, key: bytes, value: bytes, stamp: int) -> None:
+        """``key`` and ``value``, at ``stamp`` in Unix milliseconds, are the position in ``topic``."""
+        self._producer = producer
+        self._record = topic, value, key, 0, None, None, stamp
+        self._ended = threading.Event()
+        self._is_given_up = False
+        #: Why it has failed, once it has ended.
+        self.error: KafkaError | None = None
+        threading.Thread(target=self._run, name="commit", daemon=True).start()
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether it has ended, at the latest after ``timeout`` seconds."""
+        return self._ended.wait(timeout)
+
+    def give_up(self) -> None:
+        """Try no more."""
+        self._is_given_up = True
+
+    def _run(self) -> None:
+        try:
+            self._producer.produce(*self._record)
+            while not self._is_given_up:
+                error = _made(self._producer.commit_transaction)
+                if error is None or not error.retriable():
+                    self.error = error
+                    return
+            self.error = KafkaError(KafkaError._TIMED_OUT)
+        except (KafkaException, BufferError) as error:
+            self.error = _reason(error)
+        finally:
+            self._ended.set()
+
+
+class Ending:
+    """The end of a transaction that has failed, and the question who has taken our place."""
+
+    def __init__(self, producer: Producer, is_fenced: Callable[[], str]) -> None:
+        self._producer = producer
+        self._is_fenced = is_fenced
+        #: Why another relay goes on in our place, if one does.
+        self.fenced = ""
+        self._thread = threading.Thread(target=self._run, name="abort", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Return whether it is over, at the latest after ``timeout`` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._producer.purge()
+        abort = getattr(self._producer, "abort_transaction", None)
+        error = _made(abort) if abort is not None else None
+        if error is not None and error.fatal():
+            # Kafka says so also of a producer whose transaction took too long.
+            self.fenced = self._is_fenced()
+
+
+def _made(call: Callable[[float], object]) -> KafkaError | None:
+    """Return why a call has failed; None: it has not."""
+    try:
+        call(_CALL_SECONDS)
+    except KafkaException as error:
+        return _reason(error)
+    except SystemError:
+        # What a client raises where a fatal error is told within a callback.
+        return KafkaError(KafkaError._FENCED, fatal=True)
+    return None
+
+
+def _reason(error: KafkaException | BufferError) -> KafkaError:
+    if isinstance(error, KafkaException):
+        found: KafkaError = error.args[0]
+        return found
+    return KafkaError(KafkaError._QUEUE_FULL)

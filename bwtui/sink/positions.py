@@ -1,0 +1,97 @@
+"""The topic of positions: a record within each Kafka transaction says how far the stream is with it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.kafka.client import READING, new_client
+from bwtui.model.position import Position
+from bwtui.settings import RelaySettings
+from bwtui.sink.topics import TopicAdmin
+
+#: Offsets at the end that are read first, and how many times as many next: each commit has two.
+_STEP, _FACTOR = 200, 32
+_WAIT_SECONDS = 10.0
+#: A record each commit: small segments, which are compacted soon, keep the topic short.
+_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
+
+
+def positions_topic(settings: RelaySettings) -> str:
+    """Return the topic's name. It has a part more than that of a table under the same prefix can have."""
+    name = f"bwtui.position.{settings.slot}"
+    return f"{settings.topic_prefix}.{name}" if settings.topic_prefix else name
+
+
+class Positions(TopicAdmin):
+    """Makes the topic, and reads what stands in it last."""
+
+    def __init__(self, settings: RelaySettings, config: Mapping[str, Any]) -> None:
+        super().__init__(dict(config), 1_048_576)
+        self.topic = positions_topic(settings)
+        self._config = {
+            **config,
+            **READING,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+
+    def prepare(self) -> None:
+        """Make the topic where it is missing. Raises RefusedError and ConnectionFailed."""
+        if not self.ensure(self.topic, keyed=True).compacted:
+            raise RefusedError(
+                f"topic {self.topic} is not compacted: the relay's position in it would expire",
+                f"set cleanup.policy=compact on topic {self.topic}",
+            )
+
+    def _new(self, topic: str, keyed: bool) -> NewTopic:
+        return NewTopic(topic, 1, -1, config=_CONFIG)
+
+    def last(self, key: bytes) -> Position | None:
+        """Return the newest committed position of ``key``, or None. Raises ConnectionFailed, RefusedError."""
+        consumer = new_client(Consumer, self._config)
+        place = TopicPartition(self.topic, 0)
+        try:
+            low, high = consumer.get_watermark_offsets(place, _WAIT_SECONDS)
+            step = _STEP
+            while True:
+                start = max(low, high - step)
+                found = self._read(consumer, start, key)
+                if found is not None or start <= low:
+                    return self._position(found)
+                step *= _FACTOR
+        except KafkaException as error:
+            raise self._unreadable(error.args[0]) from error
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Consumer, start: int, key: bytes) -> bytes | None:
+        """Return the newest value of ``key`` behind ``start``; what is not committed is not read."""
+        consumer.assign([TopicPartition(self.topic, 0, start)])
+        found = None
+        while (record := consumer.poll(_WAIT_SECONDS)) is not None:
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return found
+            if error is not None:
+                raise KafkaException(error)
+            if record.key() == key:
+                found = record.value()
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def _position(self, value: bytes | None) -> Position | None:
+        try:
+            return Position.from_json(value) if value is not None else None
+        except ValueError as error:
+            raise RefusedError(
+                f"the last record of topic {self.topic} is no position of this relay",
+                "use another slot or --topic-prefix, or go on without --exactly-once",
+            ) from error
+
+    def _unreadable(self, error: KafkaError) -> ConnectionFailed:
+        return ConnectionFailed(
+            f"topic {self.topic} can't be read: {error.str()}",
+            "the relay reads its position back: give its user the right READ, and check that brokers are up",
+        )

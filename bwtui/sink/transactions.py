@@ -1,0 +1,337 @@
+"""The Kafka sink of --exactly-once: what it sends becomes durable as Kafka transactions commit.
+
+Each transaction holds a record of how far the stream is with it (`bwtui.sink.positions`), so that a restart
+leaves out what is in. The relay marks where a transaction may end, and the sink ends it: between two
+transactions of PostgreSQL once it is due, and in the middle of one that is too large. A commit takes several
+round trips, in a thread; what is sent meanwhile waits for the next transaction. See
+docs/adr/0068-exactly-once.md.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bwtui.errors import ServiceRefused
+from bwtui.kafka.client import new_client
+from bwtui.model.delivery import Receipt, Span
+from bwtui.model.position import Position
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
+from bwtui.sink.commit import Commit, Ending, not_begun
+from bwtui.sink.delivery_failures import delivery_failure
+from bwtui.sink.kafka import KafkaSink, held_back
+from bwtui.sink.outbox import Entry
+
+#: A transaction of PostgreSQL with more than so many rows or bytes is split. Bytes are within what the relay
+#: has in flight at most (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it reads no further until they are committed.
+SPLIT_ROWS, SPLIT_BYTES = 200_000, 32 << 20
+#: How long Kafka keeps a transaction open that is not heard of: of a relay that was killed it holds up
+#: readers until then, or until the relay is started again. A snapshot is one transaction: Kafka's own limit.
+_STREAM_MS, _SNAPSHOT_MS = 60_000, 900_000
+_INIT_SECONDS = 20.0
+
+
+class _NoProducer:
+    """Stands for the producer until a session has one, and after it has ended."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def poll(self, timeout: float) -> int:
+        time.sleep(timeout)
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        """Nothing is in it."""
+
+    def begin_transaction(self) -> None:
+        """Refuse: nothing may be sent before the position is known."""
+        held_back()
+
+    def produce(self, *args: Any) -> None:
+        """Refuse it, too."""
+        held_back()
+
+
+class TransactionalSink(KafkaSink):
+    """Sends messages in Kafka transactions: a `bwtui.sink.base.Sink`.
+
+    A span counts one more as pending until the transaction is committed that holds its messages.
+    """
+
+    def __init__(self, settings: RelaySettings) -> None:
+        #: Batches of the open transaction.
+        self._spans: list[Span] = []
+        #: What waits for the next one.
+        self._next: deque[Entry] = deque()
+        self._mark: tuple[Position, bool] | None = None
+        self._commit: Commit | None = None
+        self._ending: Ending | None = None
+        self._is_open = self._is_broken = self._is_snapshot = False
+        self._opened_at = 0.0
+        self._rows = self._bytes = self._next_rows = 0
+        #: Messages of transactions that were committed.
+        self._durable = 0
+        self._commit_rows = settings.commit_rows
+        self._commit_seconds = settings.commit_ms / 1_000
+        #: What Kafka said no to of this session, for reasons of the message.
+        self.refused: list[DeliveryFailure] = []
+        #: Each boundary is committed at once.
+        self.is_eager = False
+        #: Asked before a transaction of PostgreSQL is split, and may say no.
+        self.may_split: Callable[[], bool] = lambda: True
+        #: Returns why another relay goes on in our place, if one does.
+        self.is_fenced: Callable[[], str] = str
+        self.topic = ""
+        super().__init__(settings)
+        self._in_order = False
+
+    # -- sessions ------------------------------------------------------------------------------------------
+
+    def connect(self, identity: str, *, snapshot: bool = False, one_by_one: bool = False) -> Producer:
+        """Return a producer of our own: whoever had ``identity`` is fenced, and what was open is aborted.
+
+        Any thread may call it. ``one_by_one``: each message is a request. Raises ConnectionFailed, and
+        ServiceRefused.
+        """
+        config = {**self._config, "transactional.id": identity, "error_cb": self._noticed}
+        # It may not exceed the transaction's, which librdkafka sees to by itself.
+        del config["message.timeout.ms"]
+        config.setdefault("transaction.timeout.ms", _SNAPSHOT_MS if snapshot else _STREAM_MS)
+        if one_by_one:
+            config["batch.num.messages"] = 1
+        producer = new_client(Producer, config)
+        try:
+            producer.init_transactions(_INIT_SECONDS)
+        except KafkaException as error:
+            raise not_begun(error.args[0], self._config["bootstrap.servers"]) from error
+        return producer
+
+    def begin(self, producer: Producer, *, snapshot: bool = False) -> None:
+        """Send by ``producer`` from now on; nothing of the one before is under way."""
+        self._forget()
+        self.refused = []
+        self._is_snapshot = snapshot
+        self._producer = producer
+        self._produce = producer.produce
+
+    def discard(self, *, in_order: bool) -> None:
+        """Forget what is not committed. Raises ServiceRefused where another relay has fenced this one."""
+        fenced = self._ending.fenced if self._ending is not None else ""
+        if self._commit is not None:
+            self._commit.give_up()
+        self._producer.purge()
+        self._accepted = self._durable
+        self._forget()
+        self._producer = self._new_producer()
+        self._produce = self._producer.produce
+        if fenced:
+            raise ServiceRefused(fenced, "leave that one running, or stop it before you start this one again")
+
+    def _forget(self) -> None:
+        self._spans, self._failures = [], []
+        self._next.clear()
+        self._mark = self._commit = self._ending = None
+        self._is_open = self._is_broken = self._is_snapshot = False
+        self._rows = self._bytes = self._next_rows = 0
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def send(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+    ) -> None:
+        self._look()
+        self._accepted += len(messages)
+        self._mark = None
+        if self._commit is not None:
+            span.pending += len(messages)
+            self._next.append(Entry(topic, messages, span, receipt))
+            self._next_rows += len(messages)
+            return
+        self._hand_over(topic, messages, span, receipt)
+
+    def _hand_over(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
+    ) -> None:
+        if not self._is_open and not self._is_broken:
+            self._open_transaction()
+        # The rows of a snapshot are confirmed by their slot, which is made before the transaction's commit.
+        if not self._is_snapshot and (not self._spans or self._spans[-1] is not span):
+            span.pending += 1
+            self._spans.append(span)
+            self._bytes += span.size
+        self._rows += len(messages)
+        super()._hand_over(topic, messages, span, receipt)
+
+    def _open_transaction(self) -> None:
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            self._break(error.args[0])
+        self._is_open, self._opened_at = True, time.monotonic()
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether anything was sent that no commit was begun of."""
+        return (self._is_open and self._commit is None) or bool(self._next)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything that was sent is committed."""
+        return not self._is_open and not self._next
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a commit, or a message, is under way."""
+        if self._is_broken:
+            # What is in it will not get anywhere.
+            return not self._end(0.0)
+        return self._commit is not None or bool(len(self._producer))
+
+    @property
+    def wants_boundary(self) -> bool:
+        """Whether the transaction should end as soon as one of PostgreSQL's does."""
+        return self._is_open and self._commit is None and self._is_due()
+
+    def mark(self, position: Position, *, is_whole: bool) -> None:
+        """Say that what was sent so far brings the stream to ``position``.
+
+        ``is_whole``: that is between two transactions of PostgreSQL.
+        """
+        self._mark = position, is_whole
+
+    def _is_due(self) -> bool:
+        waited = time.monotonic() - self._opened_at
+        return self.is_eager or self._rows >= self._commit_rows or waited >= self._commit_seconds
+
+    def commit_when_due(self) -> None:
+        """Begin to commit if it is time to, and the relay has marked where."""
+        if self._mark is None or not self._is_open or self._is_broken or self._commit is not None:
+            return
+        _, is_whole = self._mark
+        if is_whole:
+            if self._is_due():
+                self._begin_commit()
+        elif (self._rows >= SPLIT_ROWS or self._bytes >= SPLIT_BYTES) and self.may_split():
+            self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        assert self._mark is not None
+        position = self._mark[0]
+        stamp = int(time.time() * 1_000)
+        self._commit = Commit(self._producer, self.topic, position.key, position.to_json(), stamp)
+
+    def commit_now(self, position: Position) -> Commit:
+        """Begin to commit the open transaction, whatever is in it, and return what to wait for."""
+        if not self._is_open:
+            self._open_transaction()
+        self._mark = position, True
+        self._begin_commit()
+        assert self._commit is not None
+        return self._commit
+
+    def _commit_ended(self, commit: Commit) -> None:
+        self._commit = None
+        if commit.error is not None or self._is_broken:
+            self._break(commit.error)
+            return
+        self._outage = None
+        self._is_open = False
+        spans, self._spans = self._spans, []
+        self._durable += self._rows
+        self._rows = self._bytes = self._next_rows = 0
+        for span in spans:
+            span.pending -= 1
+        while self._next:
+            entry = self._next.popleft()
+            entry.span.pending -= len(entry.messages)
+            self._hand_over(*entry)
+
+    # -- waiting -------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float) -> None:
+        commit = self._commit
+        if commit is None:
+            super().poll(timeout)
+            self.commit_when_due()
+        elif commit.wait(timeout):
+            self._commit_ended(commit)
+
+    def flush(self, timeout: float) -> bool:
+        until = time.monotonic() + timeout
+        while not self._is_broken:
+            if self._commit is None:
+                if not self._is_open:
+                    return True
+                if self._mark is None:
+                    # In the middle of what has no position: a restart sends it again.
+                    self._break(None)
+                    break
+                self._begin_commit()
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            self.poll(left)
+        return self._end(max(0.0, until - time.monotonic()))
+
+    def _end(self, timeout: float) -> bool:
+        """Have the open transaction aborted, and see whether another relay has taken our place."""
+        if self._ending is None:
+            if self._commit is not None:
+                self._commit.give_up()
+            self._ending = Ending(self._producer, self.is_fenced)
+        return self._ending.wait(timeout)
+
+    def queued(self) -> int:
+        # What a broken transaction holds is read again.
+        return 0 if self._is_broken else super().queued() + self._next_rows + len(self._spans)
+
+    def answered(self) -> int:
+        return super().answered() if self._is_snapshot else self._durable
+
+    def outage(self) -> str | None:
+        return self._outage if len(self._producer) or self._commit is not None else None
+
+    # -- failures ------------------------------------------------------------------------------------------
+
+    def hold_back(self) -> None:
+        self._is_broken = True
+        super().hold_back()
+
+    def close(self) -> None:
+        """Let go of the producer; Kafka aborts what is open when the relay is started again, or in time."""
+        if self._commit is not None:
+            self._commit.give_up()
+        super().close()
+
+    def _new_producer(self) -> Producer:
+        return cast(Producer, _NoProducer())
+
+    def _break(self, error: KafkaError | None) -> None:
+        """Send nothing more until a session begins anew; ``error`` says why a commit has failed."""
+        self._is_broken = True
+        self._produce = held_back
+        if error is not None:
+            reason = f"Kafka did not commit a transaction: {error.str()}"
+            self._failures.append(DeliveryFailure(self.topic, reason, is_outage=True))
+
+    def _failed(
+        self,
+        topic: str,
+        error: KafkaError,
+        message: Message,
+        span: Span,
+        receipt: Receipt | None = None,
+        index: int = 0,
+    ) -> None:
+        self._break(None)
+        span.failed += 1
+        failure = delivery_failure(topic, error, message, span, receipt, index, ends=self._is_snapshot)
+        self._failures.append(failure)
+        if not failure.is_outage:
+            self.refused.append(failure)

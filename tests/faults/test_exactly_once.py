@@ -1,0 +1,198 @@
+"""--exactly-once: whoever reads what is committed sees every change once, in order, whatever is killed.
+
+``BWTUI_EXACT_KILLS=30`` kills thirty times while streaming, and a tenth of that in the snapshot.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from bwtui.sandbox.supervisor import Services
+from tests.faults.records import (
+    OUTSIDE,
+    Record,
+    assert_keys_in_order,
+    difference,
+    read_table,
+    repeated,
+)
+from tests.faults.relays import Relay, execute
+from tests.faults.test_kill import assert_committed, copied
+from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
+
+KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
+ROWS = 5_000
+
+NewRelay = Callable[..., Relay]
+
+
+def committed(services: Services, relay: Relay) -> list[Record]:
+    """Return what a consumer with read_committed finds."""
+    return [record for table in TABLES for record in read_table(services, table, relay.name, holes=True)]
+
+
+def assert_once(services: Services, database: str, relay: Relay, writer: Writer) -> list[Record]:
+    """See that nothing is lost, nothing is there twice, and every key is in order."""
+    found = difference(services, database, TABLES, relay.name)
+    # What holes there are is counted below, and the account of every offset is the audit's.
+    assert all(table.equal for table in found.tables), found.sentence
+    records = committed(services, relay)
+    assert repeated([record for record in records if record.operation not in OUTSIDE]) == {}
+    copies = [(record.topic, record.key) for record in records if record.operation in OUTSIDE]
+    assert len(set(copies)) == len(copies) == ROWS * len(TABLES)
+    snapshot = max(record.lsn for record in records if record.operation == "snapshot")
+    assert_committed(writer, records, snapshot)
+    assert_keys_in_order([record for record in records if record.operation not in OUTSIDE])
+    return records
+
+
+def test_no_kill_repeats_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, ROWS)
+    relay = new_relay("--exactly-once")
+    writer = Writer(database, ROWS)
+    with writer.going_on():
+        for _ in range(max(1, KILLS // 10)):
+            relay.start()
+            rows = random.randrange(2 * ROWS)
+            relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)  # noqa: B023
+            relay.kill()
+        for _ in range(KILLS):
+            relay.start()
+            wanted = random.randrange(150)
+            relay.wait(
+                f"{wanted} transactions",
+                lambda status: status.state == "streaming" and status.transactions >= wanted,  # noqa: B023
+            )
+            relay.kill()
+        relay.start()
+        relay.wait_caught_up()
+    relay.wait_caught_up()
+    relay.stop()
+    assert_once(services, database, relay, writer)
+
+
+def test_a_second_relay_fences_the_first(
+    services: Services,
+    database: str,
+    new_relay: NewRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once", "--commit-ms", "600000")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    # An open transaction, which nobody commits for ten minutes.
+    execute(database, "insert into accounts values (11, 1, 'of the first')")
+    relay.wait("the row", lambda status: status.tables["public.accounts"].inserts)
+    relay.signal(signal.SIGSTOP)
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s",
+            [relay.name],
+        )
+    relay._wait_released()
+    execute(database, "insert into accounts values (12, 1, 'of the second')")
+    with monkeypatch.context() as elsewhere:
+        # Nothing is known there but what is in Kafka.
+        elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+        other = Relay(services, database, tmp_path, relay.name + "_other", "--exactly-once")
+        other.name = relay.name
+        other.run()
+    relay.signal(signal.SIGCONT)
+    assert relay.wait_ended() == 4
+    assert "another relay has taken slot" in relay.last_words()
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    assert [record.key[0] for record in records if record.operation == "insert"] == [11, 12]
+
+
+def test_a_position_is_read_back_where_the_state_is_lost(
+    services: Services,
+    database: str,
+    new_relay: NewRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    execute(database, "insert into accounts values (11, 1, 'once')")
+    before = relay.slot_lsn()
+    relay.run()
+    # As if the relay had been killed between Kafka's commit and PostgreSQL's word of it.
+    execute(database, f"select pg_drop_replication_slot('{relay.name}')")
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+    relay.start("--until-caught-up")
+    assert relay.join() == 5
+    assert f"slot {relay.name} is gone" in relay.last_words()
+    assert before is not None
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    assert [record.key[0] for record in records if record.operation == "insert"] == [11]
+
+
+def test_a_large_transaction_says_that_it_is_split(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "insert into accounts select n, 1, repeat('x', 20000) from generate_series(11, 4000) n")
+    relay.wait_caught_up()
+    relay.stop()
+    records = [
+        record
+        for record in read_table(services, ACCOUNTS, relay.name, holes=True)
+        if record.operation == "insert"
+    ]
+    assert sorted(record.ordinal for record in records) == list(range(1, 3991))
+    parts = {record.part for record in records}
+    assert parts == set(range(len(parts))) and len(parts) > 1
+    for part in parts - {0}:
+        # Parts follow one another: none reaches back behind the one before.
+        first = min(record.ordinal for record in records if record.part == part)
+        assert max(record.ordinal for record in records if record.part < part) == first - 1
+
+
+def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once", "-e", "log")
+    relay.run()
+    limit_messages(services, ACCOUNTS.topic(relay.name), 20_000)
+    relay.start()
+    relay.wait_streaming()
+    large = "(select string_agg(md5(n::text), '') from generate_series(1, 2000) n)"
+    execute(
+        database,
+        "insert into accounts select n, 1, 'small' from generate_series(11, 30) n",
+        f"insert into accounts select 31, 1, {large}",
+        "insert into accounts select n, 1, 'small' from generate_series(32, 50) n",
+    )
+    execute(database, "insert into accounts values (51, 1, 'behind it')")
+    relay.wait_caught_up()
+    relay.stop()
+    keys = [
+        record.key[0]
+        for record in read_table(services, ACCOUNTS, relay.name, holes=True)
+        if record.operation == "insert"
+    ]
+    assert sorted(keys) == [key for key in range(11, 52) if key != 31]
+    assert [letter["after"]["id"] for letter in relay.letters()] == ["31"]
+
+
+def limit_messages(services: Services, topic: str, size: int) -> None:
+    """Have the topic take no message of more than ``size`` bytes."""
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
