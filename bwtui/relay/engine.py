@@ -322,6 +322,8 @@ class Engine:
         router = Router(settings, destination.service, destination.registry, report, patience, seen)
         identity = (findings.system_identifier, findings.database, settings.slot)
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
+        if exactly is not None:
+            self._ask("topics", partial(exactly.recall, identity, findings.slot, memory))
         if findings.slot is None:
             memory.check(None)
         elif not self._healing.is_due and (
@@ -335,8 +337,6 @@ class Engine:
                 raise refusal
         destination.service.take_limits(limits)
         toast = ToastFill(settings, patience.look, self._pulse)
-        if exactly is not None:
-            self._ask("topics", partial(exactly.recall, identity, findings.slot, memory))
         if settings.record:
             self._picture.recorder = self._begin_recording(findings, session)
         return RelayContext(
