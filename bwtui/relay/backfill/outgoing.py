@@ -1,5 +1,6 @@
 """A chunk on its way into the stream: its rows encoded, and put into the batch a few at a time."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -236,6 +237,11 @@ class Outgoing:
         # What stands between two transactions belongs to neither.
         batch.handed_over = before
         self.spans.append(span)
+
+    def put_all(self, batch: Batch, window: Window, lsn: int) -> None:
+        """Put all rows into the stream, as `put` does."""
+        while not self.is_put:
+            self.put(batch, window, lsn, math.inf, None)
 
     def _fill(self, batch: Batch, window: Window, now: int, until: float) -> None:
         """Add rows to the batch, or tombstones: in a recording they stand apart."""

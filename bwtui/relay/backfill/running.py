@@ -94,11 +94,20 @@ class Backfill:
         """Go on over a new session of the stream."""
         self._stream = stream
         self._is_first, self._route = True, None
+        if self._context.exactly is not None:
+            self._store.take(self._context.exactly.chunks)
+            # Where its list goes on is looked up again.
+            self._task = None
 
     def end_session(self) -> None:
         """Give up the chunk under way: what the next session reads again would come behind its rows."""
         shut = self._refusals.shut if self._outgoing is not None else None
-        if self._outgoing is not None and any(span.failed for span in self._outgoing.spans):
+        exactly, outgoing = self._context.exactly, self._outgoing
+        if exactly is not None and outgoing is not None:
+            # It would be refused in each transaction, and hold up the stream.
+            if error := exactly.refusal(outgoing.spans):
+                self._fail(error)
+        elif outgoing is not None and any(span.failed for span in outgoing.spans):
             # One of its own messages may be refused, and is found where each is waited for.
             self._careful = shut is None
         if self._window is not None and self._task is not None:
@@ -303,6 +312,11 @@ class Backfill:
                 self._again("read again, since the table was altered")
                 return
             careful = None
+            if self._context.exactly is not None:
+                # All of it is in one Kafka transaction, with the word that it is done.
+                outgoing.put_all(stream.batch, window, self._position)
+                self._context.exactly.note_chunk(self._task_behind())
+                return
             if self._careful:
                 # What fails then is this chunk's alone.
                 while self._context.sink.queued():
@@ -332,29 +346,23 @@ class Backfill:
             error = self._refusals.error
             says = f"a row of {task.request.table} can't be sent: {error.message}"
             raise _Failed(RefusedError(says, error.hint or ""))
-        task.rows += outgoing.rows
-        task.tombstones += outgoing.tombstones
-        task.left_out += outgoing.left_out
-        task.chunks += 1
-        task.detail = ""
+        task.take(self._task_behind())
         self._careful = False
         self._rounds = 0
         self._route = outgoing.route
         size = sum(map(len, chunk.lines))
         if chunk.lines and size:
             self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
-        if self._keys is not None:
-            task.done_keys += len(self._keys)
-            # That there are no more is seen at the next look.
-            is_last = False
-            self._keys = None
-        else:
-            task.after, task.key = chunk.last, chunk.key
-            is_last = chunk.last is None
+        self._keys = None
         self._drop_chunk()
-        if is_last:
-            task.state, task.ended = "done", time.time()
         self._save(task)
+
+    def _task_behind(self) -> Task:
+        """Return the task as it is once the chunk is done."""
+        task, outgoing, chunk = self._task, self._outgoing, self._chunk
+        assert task is not None and outgoing is not None and chunk is not None
+        sent = outgoing.rows, outgoing.tombstones, outgoing.left_out
+        return task.behind(sent, chunk.last, chunk.key, self._keys)
 
     # -- ends ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,15 @@ class Store:
                 if task.is_over and self._in_hand == task.id:
                     self._in_hand = ""
         self._clean_up(task)
+
+    def take(self, progress: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take how far tasks are by what Kafka has, where this is behind it: see `Task.progress`."""
+        for id, said in progress.items():
+            with self._lock:
+                entry = self._entries.get(id)
+            if entry is not None and entry.task.is_behind(said):
+                entry.task.take(Task.from_json({**entry.task.to_json(), **said}))
+                self.save(entry.task)
 
     # -- the entries ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """One request as the relay works on it, and as it stands in its file."""
 
 import dataclasses
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -8,6 +10,11 @@ from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillState,
 
 #: What was asked of a task that the main thread has in hand, and not done yet.
 Wanted = Literal["", "pause", "cancel"]
+
+#: What says how far a task is.
+PROGRESS = ("state", "after", "key", "done_keys", "rows", "tombstones", "left_out", "chunks", "ended")
+#: What tells it from one of the same id, after the relay's state was lost.
+_WHICH = ("requested",)
 
 _PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
 
@@ -82,6 +89,51 @@ class Task:
             self.state, self.ended, self.detail = "cancelled", self.asked, ""
         else:
             self.state, self.detail = "paused", ""
+
+    def behind(
+        self,
+        sent: tuple[int, int, int],
+        last: tuple[str, ...] | None,
+        key: tuple[str, ...] | None,
+        keys: Sequence[object] | None,
+    ) -> "Task":
+        """Return the task as it is once a chunk is done.
+
+        ``sent`` are its rows, tombstones and what was left out; ``last`` its last key, None at the end of the
+        table, of the columns ``key``; ``keys`` those of a list.
+        """
+        rows, tombstones, left_out = sent
+        behind = dataclasses.replace(
+            self,
+            rows=self.rows + rows,
+            tombstones=self.tombstones + tombstones,
+            left_out=self.left_out + left_out,
+            chunks=self.chunks + 1,
+            detail="",
+        )
+        if keys is not None:
+            # That there are no more is seen at the next look.
+            behind.done_keys += len(keys)
+        else:
+            behind.after, behind.key = last, key
+            if last is None:
+                behind.state, behind.ended = "done", time.time()
+        return behind
+
+    def take(self, other: "Task") -> None:
+        """Be as far as ``other``, which is this one behind a chunk."""
+        for name in PROGRESS:
+            setattr(self, name, getattr(other, name))
+        self.detail = other.detail
+
+    def progress(self) -> dict[str, Any]:
+        """Return how far it is, for the transaction that holds its rows."""
+        return {name: getattr(self, name) for name in (*_WHICH, *PROGRESS)}
+
+    def is_behind(self, progress: Mapping[str, Any]) -> bool:
+        """Return whether ``progress`` is this task's, and further than it is."""
+        is_same = all(progress.get(name) == getattr(self, name) for name in _WHICH)
+        return is_same and not self.is_over and progress.get("chunks", 0) > self.chunks
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` makes a task of."""

@@ -1,5 +1,6 @@
 """Exactly once, over all sessions of a run: where each begins, and where its Kafka transactions may end."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
@@ -8,21 +9,26 @@ from confluent_kafka import KafkaException, Producer
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.kafka.config import client_config
+from bwtui.model.delivery import Span
 from bwtui.model.position import Chunks, Position
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.beside import Stream as BesideStream
+from bwtui.relay.backfill.task import Task
 from bwtui.relay.context import Redrive, RelayContext, check_stop
 from bwtui.relay.exactly.probing import Probing, Refused, WholePolicy
 from bwtui.relay.exactly.skipping import Skipping
 from bwtui.relay.exactly.skipping import Stream as FrameStream
 from bwtui.relay.memory import SlotMemory
 from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.positions import Positions
 from bwtui.sink.transactions import TransactionalSink
 from bwtui.source.slot import SlotState
 
 _COMMIT_SECONDS = 30.0
 _WAIT_SECONDS = 0.05
+#: A position says of so many tasks how far they are; one is worked on at a time.
+_TASKS = 8
 
 
 class Stream(BesideStream, FrameStream, Protocol):
@@ -112,6 +118,18 @@ class Exactly:
             self.chunks,
         )
 
+    def note_chunk(self, task: Task) -> None:
+        """Have the next position say how far ``task`` is: its rows were sent since the one before."""
+        others = {id: said for id, said in self.chunks.items() if id != task.id}
+        self.chunks = dict([*others.items(), (task.id, task.progress())][-_TASKS:])
+
+    def refusal(self, spans: Sequence[Span]) -> RefusedError | None:
+        """Return that Kafka refuses a message of ``spans``, if it does."""
+        for failure in self._sink.refused:
+            if failure.span in spans:
+                return RefusedError(failure.reason, f"{failure.hint}; then ask for the rows again")
+        return None
+
     def check_tables(self, position: Position) -> None:
         """Refuse to go on within a transaction whose changes are counted otherwise now."""
         if position.ordinal is not None and position.tables != self._tables:
@@ -191,6 +209,7 @@ class ExactlyOnce:
         if last is not None:
             # What a history lacks with which the relay goes on all the same.
             position = position.limited(last.sent())
+        # A chunk that was sent and not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         Skipping(session, position)
         self._inner.begin_session(stream)
@@ -209,13 +228,17 @@ class ExactlyOnce:
         self._inner.end_session()
         self._stream = None
 
+    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        return self._inner.own(failures)
+
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         """See `bwtui.relay.backfill.beside.Beside`; then mark where a transaction may end."""
         self._inner.turn(position, seconds, at_boundary=at_boundary, is_idle=is_idle)
         stream, sink = self._stream, self._sink
         assert stream is not None
         if stream.batch.careful is not None:
-            failures = self._policy.undelivered(sink.take_failures())
+            failures = self._policy.undelivered(self.own(sink.take_failures()))
             if failures:
                 raise Redrive(failures)
         if sink.has_uncommitted:
