@@ -18,19 +18,23 @@ from urllib.parse import urlsplit
 from bwtui.errors import UsageError
 from bwtui.masking import mask_connection
 from bwtui.model.lsn import parse_lsn
+from bwtui.model.option_checks import (
+    check_name,
+    check_publication,
+    check_regex,
+    check_share,
+    check_slot,
+    check_topic,
+)
 from bwtui.settings import OnError, OnRecordError, OutputFormat, Toast
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
 
-_SLOT = re.compile(r"[a-z0-9_]{1,63}")
-_RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
 _PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
-_IDENTIFIER_BYTES = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,28 +169,15 @@ def _parse_number(text: str) -> int:
     return number
 
 
-def check_name(text: str) -> None:
-    """Raise ValueError unless ``text`` can name a relay: it becomes the name of a folder."""
-    if not _RELAY.fullmatch(text):
-        raise ValueError(
-            f"{text!r} can't name a relay (at most 63 letters, digits, '.', '_', '-', not '.' or '-' first)"
-        )
-
-
-def check_slot(text: str) -> None:
-    """Raise ValueError unless PostgreSQL takes ``text`` as the name of a replication slot."""
-    if not _SLOT.fullmatch(text):
-        raise ValueError(
-            f"{text!r} can't name a replication slot (lower case letters, digits and '_', at most 63)"
-        )
-
-
-def _check_publication(text: str) -> None:
-    if len(text.encode()) > _IDENTIFIER_BYTES or "\0" in text:
-        raise ValueError(f"{text!r} can't name a publication (at most 63 bytes)")
+def _check_choice(choices: tuple[str, ...], text: str) -> None:
+    if text not in choices:
+        close = nearest(text.lower(), choices)
+        advice = f"did you mean {close}?" if close else f"give {' or '.join(choices)}"
+        raise ValueError(f"{text!r} is not one of {', '.join(choices)} ({advice})")
 
 
 def _check_brokers(text: str) -> None:
+    """Raise ValueError unless ``text`` can name brokers."""
     for part in text.split(","):
         match = _BROKER.fullmatch(part.strip())
         if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
@@ -196,6 +187,7 @@ def _check_brokers(text: str) -> None:
 
 
 def _check_registry(text: str) -> None:
+    """Raise ValueError unless ``text`` can be URLs of a registry."""
     for part in text.split(","):
         shown = mask_connection(part.strip())
         try:
@@ -207,40 +199,8 @@ def _check_registry(text: str) -> None:
             raise ValueError(f"{shown!r} is not a registry's URL (expected http://host:port or https://…)")
 
 
-def _check_topic(text: str) -> None:
-    if not _TOPIC.fullmatch(text) or text in (".", ".."):
-        raise ValueError(
-            f"{text!r} can't be part of a topic's name (letters, digits, '.', '_' and '-', at most 200)"
-        )
-
-
-def _check_share(text: str) -> None:
-    if not text.isdecimal() or not 1 <= int(text) <= 90:
-        raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
-
-
-def _check_regex(text: str) -> None:
-    # As an unset variable of a shell leaves it, which must not come to mean every table.
-    if not text:
-        raise ValueError(
-            "'' matches no table (it is matched with the whole schema.table; '.*' is all of them)"
-        )
-    try:
-        re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(
-            f"{text!r} is not a regular expression: {error} (it is matched with the whole schema.table)"
-        ) from error
-
-
-def _check_choice(choices: tuple[str, ...], text: str) -> None:
-    if text not in choices:
-        close = nearest(text.lower(), choices)
-        advice = f"did you mean {close}?" if close else f"give {' or '.join(choices)}"
-        raise ValueError(f"{text!r} is not one of {', '.join(choices)} ({advice})")
-
-
 def _check_connection(text: str) -> None:
+    """Raise ValueError unless ``text`` can be a connection string."""
     if "\0" in text or "\n" in text:
         raise ValueError(
             "the connection string is more than one line (key=value pairs or a postgresql:// URI, in one)"
@@ -267,7 +227,7 @@ OPTIONS: tuple[Option, ...] = (
         "Put P and a dot before the name of every topic.",
         "p",
         "P",
-        check=_check_topic,
+        check=check_topic,
         optional=True,
     ),
     Option(
@@ -308,7 +268,7 @@ OPTIONS: tuple[Option, ...] = (
         "publication",
         "Publication to read.",
         metavar="NAME",
-        check=_check_publication,
+        check=check_publication,
         default="bwtui_SLOT",
         optional=True,
     ),
@@ -317,7 +277,7 @@ OPTIONS: tuple[Option, ...] = (
         "Only tables whose schema.table matches REGEX as a whole; repeatable.",
         metavar="REGEX",
         kind="list",
-        check=_check_regex,
+        check=check_regex,
         fills="tables",
     ),
     Option(
@@ -325,7 +285,7 @@ OPTIONS: tuple[Option, ...] = (
         "Not these tables; repeatable.",
         metavar="REGEX",
         kind="list",
-        check=_check_regex,
+        check=check_regex,
         fills="exclude_tables",
     ),
     Option("headers", "Add Kafka headers: commit LSN, ordinal, operation, xid.", kind="switch"),
@@ -333,7 +293,7 @@ OPTIONS: tuple[Option, ...] = (
         "dead-letter-topic",
         "Send rows that can't be relayed to TOPIC as well.",
         metavar="TOPIC",
-        check=_check_topic,
+        check=check_topic,
         optional=True,
     ),
     Option(
@@ -348,7 +308,7 @@ OPTIONS: tuple[Option, ...] = (
         "truncate-topic",
         "Send a JSON message to TOPIC for every TRUNCATE.",
         metavar="TOPIC",
-        check=_check_topic,
+        check=check_topic,
         optional=True,
     ),
     Option(
@@ -372,7 +332,7 @@ OPTIONS: tuple[Option, ...] = (
         "the stream has rows of its own (1 to 90).",
         metavar="PERCENT",
         kind="number",
-        check=_check_share,
+        check=check_share,
     ),
     Option(
         "endpos",

@@ -78,7 +78,9 @@ class RelaySettings:
     @property
     def sink(self) -> str:
         """Name of the kind of sink: that of its module in `bwtui.sink`."""
-        return "nothing" if self.record_only else "kafka"
+        if self.record_only:
+            return "nothing"
+        return "transactions" if self.exactly_once else "kafka"
 
     @property
     def publication_name(self) -> str:

@@ -12,7 +12,8 @@ from bwtui.cli.options import relay_options
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
-from bwtui.options import check_slot, nearest, split_advice
+from bwtui.model.option_checks import check_slot
+from bwtui.options import nearest, split_advice
 
 if TYPE_CHECKING:
     from bwtui.relay.memory import SlotMemory

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bwtui.relay.backfill.streamed import Streamed
+from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
@@ -18,9 +18,6 @@ from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Sink
 from bwtui.sink.destination import Destination
-
-if TYPE_CHECKING:
-    from bwtui.relay.exactly.once import Exactly
 
 #: What is read again with care is over when it has got through; see `bwtui.relay.report.Report.recovered`.
 REFUSED = "what Kafka refused"
@@ -67,7 +64,7 @@ class RelayContext:
     session: bytes
     recorder: Recorder | None = None
     #: With --exactly-once.
-    exactly: "Exactly | None" = None
+    exactly: Exactly | None = None
     #: While the relay streams.
     suspension: Suspension | None = None
     #: Which transactions were sent.

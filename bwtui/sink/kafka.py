@@ -44,12 +44,11 @@ _CONNECTION_ERRORS = frozenset(
 
 def open_destination(settings: RelaySettings) -> Destination:
     """Open Kafka and the schema registry; no connection is needed yet. Raises UsageError."""
-    if settings.exactly_once:
-        from bwtui.sink.transactions import TransactionalSink
+    return destination_of(settings, KafkaSink(settings))
 
-        sink: KafkaSink = TransactionalSink(settings)
-    else:
-        sink = KafkaSink(settings)
+
+def destination_of(settings: RelaySettings, sink: "KafkaSink") -> Destination:
+    """Return what stands beside ``sink``, with it."""
     service = KafkaService(settings, sink)
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
     return Destination(

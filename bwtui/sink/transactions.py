@@ -22,7 +22,8 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.commit import Commit, Ending, not_begun
 from bwtui.sink.delivery_failures import delivery_failure
-from bwtui.sink.kafka import KafkaSink, held_back
+from bwtui.sink.destination import Destination
+from bwtui.sink.kafka import KafkaSink, destination_of, held_back, preconditions
 from bwtui.sink.outbox import Entry
 
 #: A transaction of PostgreSQL with more than so many rows or bytes is split. Bytes are within what the relay
@@ -32,6 +33,13 @@ SPLIT_ROWS, SPLIT_BYTES = 200_000, 32 << 20
 #: readers until then, or until the relay is started again. A snapshot is one transaction: Kafka's own limit.
 _STREAM_MS, _SNAPSHOT_MS = 60_000, 900_000
 _INIT_SECONDS = 20.0
+
+__all__ = ["TransactionalSink", "open_destination", "preconditions"]
+
+
+def open_destination(settings: RelaySettings) -> Destination:
+    """Open Kafka and the schema registry, as `bwtui.sink.kafka` does, for transactions."""
+    return destination_of(settings, TransactionalSink(settings))
 
 
 class _NoProducer:

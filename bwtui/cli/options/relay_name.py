@@ -8,7 +8,8 @@ import click
 from bwtui.cli.options.completing import relays
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.options import check_name, nearest, split_advice
+from bwtui.model.option_checks import check_name
+from bwtui.options import nearest, split_advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,8 @@ import dataclasses
 
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.context import RelayContext
-from bwtui.relay.exactly.once import Exactly, ExactlyOnce
+from bwtui.relay.exactly.known import Exactly
+from bwtui.relay.exactly.once import ExactlyOnce
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
 from bwtui.sink.transactions import TransactionalSink

@@ -1,6 +1,7 @@
 """Leaves out of the stream what is in Kafka already, and then gets out of the way."""
 
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 from bwtui.model.position import Position
@@ -8,7 +9,6 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Truncate
 from bwtui.relay.rows import LEFT_OUT, Rows
-from bwtui.relay.streaming import Handlers
 
 _oid = struct.Struct(">I").unpack_from
 _BEGIN, _TRUNCATE = ord("B"), ord("T")
@@ -19,7 +19,7 @@ class Stream(Protocol):
     """A session of the stream, as far as its frames go."""
 
     @property
-    def handlers(self) -> Handlers:
+    def handlers(self) -> dict[int, Callable[[bytes], bool | None]]:
         """What takes a frame, by its tag."""
 
     @property

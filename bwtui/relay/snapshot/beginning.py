@@ -8,7 +8,7 @@ from functools import partial
 import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
-from bwtui.relay.context import RelayContext
+from bwtui.relay.context import RelayContext, check_stop
 from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
@@ -177,7 +177,7 @@ class Beginning:
         self._on_phase(copying, temporary.name)
         exactly, lsn = self._context.exactly, temporary.consistent_point
         if exactly is not None:
-            exactly.begin_snapshot(self._context, lsn)
+            exactly.begin_snapshot(self._context.patience.calls, lsn)
         copying.run(importer, tables)
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
         # remembered with, while the other order would leave a memory of a slot that never was.
@@ -187,7 +187,7 @@ class Beginning:
             self._context.memory.remember(lsn, sent_lsn=lsn)
         if exactly is not None:
             # Last: a slot beside a snapshot that is not committed is dropped at the next start.
-            exactly.end_snapshot(self._context, lsn)
+            exactly.end_snapshot(partial(check_stop, self._context.stop_requested), lsn)
         self._report.confirmed_lsn = lsn
 
     def _ask(self, connection: Connection) -> None:

@@ -1,0 +1,59 @@
+"""What the texts of single options must look like; each check raises ValueError with a plain sentence."""
+
+import re
+
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+_RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_IDENTIFIER_BYTES = 63
+
+
+def check_name(text: str) -> None:
+    """Raise ValueError unless ``text`` can name a relay: it becomes the name of a folder."""
+    if not _RELAY.fullmatch(text):
+        raise ValueError(
+            f"{text!r} can't name a relay (at most 63 letters, digits, '.', '_', '-', not '.' or '-' first)"
+        )
+
+
+def check_slot(text: str) -> None:
+    """Raise ValueError unless PostgreSQL takes ``text`` as the name of a replication slot."""
+    if not _SLOT.fullmatch(text):
+        raise ValueError(
+            f"{text!r} can't name a replication slot (lower case letters, digits and '_', at most 63)"
+        )
+
+
+def check_publication(text: str) -> None:
+    """Raise ValueError unless ``text`` can name a publication."""
+    if len(text.encode()) > _IDENTIFIER_BYTES or "\0" in text:
+        raise ValueError(f"{text!r} can't name a publication (at most 63 bytes)")
+
+
+def check_topic(text: str) -> None:
+    """Raise ValueError unless ``text`` can be part of a topic's name."""
+    if not _TOPIC.fullmatch(text) or text in (".", ".."):
+        raise ValueError(
+            f"{text!r} can't be part of a topic's name (letters, digits, '.', '_' and '-', at most 200)"
+        )
+
+
+def check_share(text: str) -> None:
+    """Raise ValueError unless ``text`` can be a share in per cent."""
+    if not text.isdecimal() or not 1 <= int(text) <= 90:
+        raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
+
+
+def check_regex(text: str) -> None:
+    """Raise ValueError unless ``text`` can be a regular expression."""
+    # As an unset variable of a shell leaves it, which must not come to mean every table.
+    if not text:
+        raise ValueError(
+            "'' matches no table (it is matched with the whole schema.table; '.*' is all of them)"
+        )
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(
+            f"{text!r} is not a regular expression: {error} (it is matched with the whole schema.table)"
+        ) from error

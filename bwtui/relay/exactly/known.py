@@ -1,0 +1,151 @@
+"""What a run with --exactly-once knows of its slot's position in Kafka: it reads it, and writes it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from confluent_kafka import KafkaException, Producer
+
+from bwtui.blocking import BlockingCalls
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.kafka.config import client_config
+from bwtui.model.delivery import Span
+from bwtui.model.position import Chunks, Position
+from bwtui.relay.backfill.task import Task
+from bwtui.relay.memory import SlotMemory
+from bwtui.settings import RelaySettings
+from bwtui.sink.positions import Positions
+from bwtui.sink.transactions import TransactionalSink
+from bwtui.source.slot import SlotState
+
+_COMMIT_SECONDS = 30.0
+_WAIT_SECONDS = 0.05
+#: A position says of so many tasks how far they are; one is worked on at a time.
+_TASKS = 8
+
+
+class Exactly:
+    """What one run knows of where its slot stands in Kafka."""
+
+    def __init__(self, settings: RelaySettings, sink: TransactionalSink, session: bytes) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._session = session.hex()
+        self._positions = Positions(settings, client_config(settings))
+        self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
+        self._transactional_id = ""
+        self.position = Position("", "", "")
+        #: Of chunks that were sent since the last mark, and of those before.
+        self.chunks: Chunks = {}
+        sink.topic = self._positions.topic
+        sink.is_fenced = self._fenced
+
+    def recall(self, identity: tuple[str, str, str], slot: SlotState | None, memory: SlotMemory) -> None:
+        """Read the position back, and put it beside what the relay remembers by itself.
+
+        Raises RefusedError and ConnectionFailed.
+        """
+        self.position = Position(*identity)
+        self._transactional_id = f"bwtui-{identity[0]}-{identity[2]}"
+        self._positions.prepare()
+        last = self._positions.last(self.position.key)
+        if last is None:
+            return
+        self.position = last
+        if last.phase == "stream":
+            confirmed = max(last.passed, slot.confirmed_lsn if slot is not None else 0)
+            memory.recall(confirmed, last.lsn + 1, last.timeline)
+
+    def is_torn(self, slot: SlotState | None) -> bool:
+        """Whether the slot was made by a snapshot that never was committed."""
+        position = self.position
+        return position.phase == "snapshot" and slot is not None and slot.confirmed_lsn == position.passed
+
+    def begin(self, *, one_by_one: bool = False, snapshot: int = 0) -> tuple[Producer, Position]:
+        """Return a producer of our own, and where the stream stands in Kafka; any thread may call it.
+
+        ``snapshot``: the LSN of the one that begins, which is noted before any of its rows. Whoever was
+        fenced can read in the topic who has done it. Raises ConnectionFailed, RefusedError.
+        """
+        key = self.position.key
+        producer = self._sink.connect(self._transactional_id, snapshot=bool(snapshot), one_by_one=one_by_one)
+        # Only now: nobody else's transaction is open any more, and none comes.
+        last = self._positions.last(key) or self.position
+        if snapshot:
+            last = replace(last, lsn=0, ordinal=None, part=0, passed=snapshot, phase="snapshot", chunks={})
+        now = replace(last, session=self._session)
+        try:
+            producer.begin_transaction()
+            producer.produce(self._positions.topic, now.to_json(), key, 0)
+            producer.commit_transaction(_COMMIT_SECONDS)
+        except KafkaException as error:
+            raise ConnectionFailed(
+                f"Kafka did not commit the relay's position: {error.args[0].str()}",
+                f"check that the relay's user may write to topic {self._positions.topic}",
+            ) from error
+        return producer, now
+
+    def mine(self, lsn: int, ordinal: int | None, part: int, passed: int, timeline: int) -> Position:
+        """Return the position of what was sent so far."""
+        return Position(
+            *(self.position.system, self.position.database, self.position.slot),
+            timeline,
+            lsn,
+            ordinal,
+            part,
+            max(passed, self.position.passed),
+            "stream",
+            self._tables,
+            self._session,
+            self.chunks,
+        )
+
+    def note_chunk(self, task: Task) -> None:
+        """Have the next position say how far ``task`` is: its rows were sent since the one before."""
+        others = {id: said for id, said in self.chunks.items() if id != task.id}
+        self.chunks = dict([*others.items(), (task.id, task.progress())][-_TASKS:])
+
+    def refusal(self, spans: Sequence[Span]) -> RefusedError | None:
+        """Return that Kafka refuses a message of ``spans``, if it does."""
+        for failure in self._sink.refused:
+            if failure.span in spans:
+                return RefusedError(failure.reason, f"{failure.hint}; then ask for the rows again")
+        return None
+
+    def check_tables(self, position: Position) -> None:
+        """Refuse to go on within a transaction whose changes are counted otherwise now."""
+        if position.ordinal is not None and position.tables != self._tables:
+            raise RefusedError(
+                "Kafka has a part of a transaction, and other tables are chosen since",
+                "start once with --table, --exclude-table and --allow-unkeyed as before; then change them",
+            )
+
+    def _fenced(self) -> str:
+        last = self._positions.last(self.position.key)
+        if last is None or last.session == self._session:
+            return ""
+        return f"another relay has taken slot {self._settings.slot} over: Kafka has fenced this one"
+
+    # -- a snapshot, which is one transaction --------------------------------------------------------------
+
+    def begin_snapshot(self, calls: BlockingCalls, lsn: int) -> None:
+        """Begin the one transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
+        producer, self.position = calls.make(partial(self.begin, snapshot=lsn))
+        self._sink.begin(producer, snapshot=True)
+
+    def end_snapshot(self, pulse: Callable[[], None], lsn: int) -> None:
+        """Commit it; ``pulse`` is called meanwhile, and may raise.
+
+        Raises ConnectionFailed where Kafka does not: then the next start takes another.
+        """
+        # What commits at the LSN itself comes by the stream.
+        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, 0))
+        while not commit.wait(_WAIT_SECONDS):
+            pulse()
+        if commit.error is not None:
+            raise ConnectionFailed(
+                f"Kafka did not commit the snapshot: {commit.error.str()}",
+                "start again for a new snapshot; one that takes longer than the brokers' "
+                "transaction.max.timeout.ms can't be committed",
+            )
+        self._sink.poll(0)
