@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bwtui.sandbox.supervisor import Services
+from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.records import (
     OUTSIDE,
     Record,
@@ -23,7 +24,7 @@ from tests.faults.records import (
     read_table,
     repeated,
 )
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.test_kill import assert_committed, copied
 from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
 
@@ -76,6 +77,31 @@ def test_no_kill_repeats_a_row(services: Services, database: str, new_relay: New
     relay.wait_caught_up()
     relay.stop()
     assert_once(services, database, relay, writer)
+
+
+def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, 10 * ROWS)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    id = ask(relay, table="public.accounts")
+    for _ in range(max(2, KILLS // 5)):
+        chunks = state_of(relay, id).chunks
+        wait_for("a chunk", lambda: state_of(relay, id).chunks > chunks or state_of(relay, id).is_over)  # noqa: B023
+        execute(database, "update visits set number = number + 1 where id < 20")
+        relay.kill()
+        relay.start()
+    relay.wait_streaming()
+    wait_done(relay, id)
+    relay.wait_caught_up()
+    relay.stop()
+    sent = [
+        record.key[0]
+        for record in read_table(services, ACCOUNTS, relay.name, holes=True)
+        if record.operation == "backfill"
+    ]
+    assert sorted(sent) == list(range(1, 10 * ROWS + 1))
 
 
 def test_a_second_relay_fences_the_first(
