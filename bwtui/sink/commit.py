@@ -1,5 +1,6 @@
 """What a transactional producer does in threads of its own: a commit, and the end of what has failed."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -89,9 +90,12 @@ class Ending:
     def _run(self) -> None:
         self._producer.purge()
         abort = getattr(self._producer, "abort_transaction", None)
-        error = _made(abort) if abort is not None else None
-        if error is not None and error.fatal():
-            # Kafka says so also of a producer whose transaction took too long.
+        if abort is None:
+            return
+        _made(abort)
+        # Whatever came of it: Kafka calls a producer fenced whose transaction took too long, and of one that
+        # had sent nothing yet it is not asked.
+        with contextlib.suppress(BwtuiError):
             self.fenced = self._is_fenced()
 
 
