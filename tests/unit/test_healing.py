@@ -333,10 +333,16 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._lag = part("lag", "stop")
     engine._looks, engine._destination, engine._patience = (part(name, "close") for name in "abc")
     engine._healing = part("comparison", "interrupt", "close")
+    engine._healing.ended = None
     engine._run = lambda: None  # type: ignore[method-assign]
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]
     assert told == ["comparison interrupt", "recording close", "comparison close"]
+    # A stop that the stream has taken in order raises nothing by itself.
+    engine._healing.ended = Indeterminate("not made good", "decide")
+    with pytest.raises(Indeterminate, match="not made good"):
+        engine.run()
+    assert engine._report.state == "failed"
 
 
 def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
