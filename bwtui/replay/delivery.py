@@ -16,10 +16,12 @@ from bwtui.replay.coordinator import Coordinator, LaneDone
 from bwtui.replay.files import FileRows
 from bwtui.replay.frames import FrameRows
 from bwtui.replay.job import Job, Outcome, Plan, Watch
+from bwtui.replay.lane import Sent
+from bwtui.replay.outage import Outage
 from bwtui.replay.place import Placing, Survey, share_out
 from bwtui.replay.progress import LaneProgress, Progress, ProgressFile, RouteProgress
 from bwtui.replay.rows import Route
-from bwtui.replay.send import Sent, Work
+from bwtui.replay.send import Work
 from bwtui.replay.target import fitting, topic_ids
 from bwtui.spark.failure import plain_errors
 from bwtui.spark.handover import hand_over
@@ -44,7 +46,7 @@ class Delivery:
         self._file = file
         self._progress = progress
         self._places: list[tuple[str, int]] = []
-        #: What earlier runs sent of each lane.
+        #: What was sent of each lane before.
         self._before: dict[int, int] = {}
         self._saved = 0.0
         self._failed: BwtuiError | None = None
@@ -56,16 +58,31 @@ class Delivery:
         """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
-        placing = self._placing(plan, routes, surveys, raw)
-        began = time.monotonic()
+        before, began = self._progress.sent, time.monotonic()
+        outage = Outage(self._job.target.client, [route.topic for route in routes], self._is_stopped)
+        results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), is_resumed)
+        found = sum(lane.found for lane in results)
+        doubled = {lane.lane: lane.doubled for lane in results}
+        while any(lane.unknown for lane in results):
+            # The topics say what was written of it, as they do after a run that was killed.
+            self._wait_for_kafka(outage)
+            results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), has_tails=True)
+            doubled |= {lane.lane: lane.doubled for lane in results}
+        self._finish(results)
+        sent, seconds = self._progress.sent - before - found, time.monotonic() - began
+        return Outcome(plan, "done", sent, found, sum(doubled.values()), self._progress.sent, seconds)
+
+    def _send(self, plan: Plan, rows: FileRows | FrameRows, placing: Placing, has_tails: bool) -> list[Sent]:
+        """Send what is left; with ``has_tails`` the topics may hold more of it than was noted."""
+        self._before = {lane: self._lane(lane).messages for lane in range(len(self._places))}
         host = self._spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
         options, target = self._job.options, self._job.target
         with Coordinator(
             host, secrets.token_hex(16), options.rate, self._take_report, self._is_stopped
         ) as coordinator:
-            tails = {lane: self._lane(lane).tail for lane in range(len(self._places))} if is_resumed else {}
+            tails = {lane: self._lane(lane).tail for lane in self._before} if has_tails else {}
             work = Work(
-                fitting(target.client, target.producer, [route.topic for route in routes]),
+                fitting(target.client, target.producer, [route.topic for route in placing.routes]),
                 dict(target.client),
                 self._places,
                 coordinator.address,
@@ -74,8 +91,19 @@ class Delivery:
                 tails,
             )
             handed = hand_over(self._spark, work, work.producer, work.client)
-            results = self._collect(lambda: rows.send(self._spark, placing, handed))
-        return self._outcome(plan, results, time.monotonic() - began)
+            return self._collect(lambda: rows.send(self._spark, placing, handed))
+
+    def _wait_for_kafka(self, outage: Outage) -> None:
+        self._watch.phase("waiting for Kafka")
+        try:
+            outage.wait(self._progress.sent)
+        except BwtuiError:
+            self._file.save(self._progress)
+            raise
+        if self._is_stopped():
+            self._file.save(self._progress)
+            raise self._interrupted(self._failed)
+        self._watch.phase("sending")
 
     def _pace_from(self, plan: Plan, rows: FileRows | FrameRows) -> int:
         """Return from when on recorded time runs: an earlier run has waited for what was before."""
@@ -103,11 +131,9 @@ class Delivery:
                 {**route.values},
             )
             for partition in range(route.partitions):
-                lane = len(self._places)
                 self._places.append((route.topic, partition))
                 end = pinned.offsets[route.topic, partition][1]
-                known = progress.lanes.setdefault(f"{route.topic}/{partition}", LaneProgress(end))
-                self._before[lane] = known.messages
+                progress.lanes.setdefault(f"{route.topic}/{partition}", LaneProgress(end))
         self._file.save(progress)
 
     def _placing(self, plan: Plan, routes: list[Route], surveys: list[Survey], raw: bool) -> Placing:
@@ -216,7 +242,7 @@ class Delivery:
         left = (self._progress.total - done) / rate if rate else None
         self._watch.progress(done, self._progress.total, rate, left)
 
-    def _outcome(self, plan: Plan, results: list[Sent], seconds: float) -> Outcome:
+    def _finish(self, results: list[Sent]) -> None:
         for row in results:
             lane = self._lane(row.lane)
             lane.messages = self._before[row.lane] + row.sent + row.found
@@ -225,12 +251,3 @@ class Delivery:
         self._progress.is_finished = True
         self._file.save(self._progress)
         self._watch.progress(self._progress.sent, self._progress.total, 0.0, 0.0)
-        return Outcome(
-            plan,
-            "done",
-            sum(row.sent for row in results),
-            sum(row.found for row in results),
-            sum(row.doubled for row in results),
-            self._progress.sent,
-            seconds,
-        )

@@ -25,10 +25,11 @@ from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
+from bwtui.replay.lane import Sent
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
 from bwtui.replay.rows import Ints, Route
-from bwtui.replay.send import Sent, Work, send
+from bwtui.replay.send import Work, send
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import Handed
 from bwtui.spark.scratch import scratch

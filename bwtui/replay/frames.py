@@ -9,10 +9,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
+from bwtui.replay.lane import Sent
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, conditions, files_of
 from bwtui.replay.rows import Route
-from bwtui.replay.send import Sent, Work, send
+from bwtui.replay.send import Work, send
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import Handed
 

@@ -9,10 +9,9 @@ change the order of a key.
 
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -20,9 +19,10 @@ from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka.client import Heard, new_client, plain_kafka_error
-from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient, LaneDone
+from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient
+from bwtui.replay.lane import Batch, Lane, Sent
 from bwtui.replay.place import row_headers
-from bwtui.replay.tail import Tail, read_tail
+from bwtui.replay.tail import read_tail
 from bwtui.spark.handover import Handed
 from bwtui.spark.kafka_sink import started_again
 
@@ -44,21 +44,17 @@ FIXED = {
     "delivery.report.only.error": False,
     "queue.buffering.max.messages": 10_000_000,
     "queue.buffering.max.kbytes": 2_097_151,
-    # An outage ends the replay, which can be gone on with; the relay waits for ever.
-    "message.timeout.ms": 60_000,
+    # librdkafka would leave out a message that took too long, and go on with the next.
+    "message.timeout.ms": 0,
+    # Nothing is tried a second time. A broker tells a request that it knows by what it remembers of its
+    # producer, and forgets one whose last message bears a time of a day ago (producer.id.expiration.ms).
+    # Messages that were recorded are often as old: when their broker comes back, or the ten minutes are over
+    # after which it looks for such producers, it would write them twice. The topic tells what was written.
+    "retry.backoff.ms": 300_000,
+    "retry.backoff.max.ms": 300_000,
 }
-
-
-class Sent(NamedTuple):
-    """What became of a lane: messages that were sent, and found there; the last one, and its offset."""
-
-    lane: int
-    sent: int
-    found: int
-    doubled: int
-    position: int
-    part: int
-    offset: int
+#: How long a lane's messages may wait while Kafka acknowledges none, also if a connection was lost.
+_SILENT_SECONDS, _LOST_SECONDS = 15.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +75,6 @@ class Work:
     def __repr__(self) -> str:
         # The configuration may hold secrets.
         return f"Work({len(self.places)} lanes)"
-
-
-class _Batch(NamedTuple):
-    """Handed over together: when the lane has ``until`` acknowledged, all up to (position, part) is."""
-
-    until: int
-    bytes: int
-    position: int
-    part: int
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One partition of a topic, and what became of its messages."""
-
-    number: int
-    topic: str
-    partition: int
-    tail: Tail | None = None
-    handed: int = 0
-    acknowledged: int = 0
-    found: int = 0
-    batches: deque[_Batch] = field(default_factory=deque)
-    #: What is durable up to the end of a batch: messages, position and part of the last, its offset.
-    noted: int = 0
-    done: tuple[int, int] = (-1, 0)
-    last_offset: int = -1
-    is_broken: bool = False
-
-    def state(self) -> LaneDone:
-        """Return what is durable."""
-        return self.noted, *self.done, self.last_offset
 
 
 def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent]:
@@ -138,7 +102,7 @@ def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent
 class _Sender:
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, Lane] = {}
         self._dirty: set[int] = set()
         self._failed: BwtuiError | None = None
         #: Why the producer has ended for good.
@@ -151,6 +115,9 @@ class _Sender:
         self._clock = (0.0, time.monotonic())
         self._heard = Heard()
         self.is_stopped = False
+        #: Whether Kafka does not say what became of some messages: nothing more is sent.
+        self._is_cut = False
+        self._looked = time.monotonic()
         settings = {**work.producer, **FIXED, "error_cb": self._heard}
         self._producer = new_client(Producer, settings)
         self._coordinator = CoordinatorClient(work.coordinator)
@@ -188,9 +155,7 @@ class _Sender:
 
     def result(self) -> Iterator[Sent]:
         """Yield what became of each lane."""
-        for lane in self._lanes.values():
-            doubled = lane.tail.doubtful if lane.tail is not None else 0
-            yield Sent(lane.number, lane.acknowledged, lane.found, doubled, *lane.done, lane.last_offset)
+        yield from (lane.result() for lane in self._lanes.values())
 
     # -- how fast ------------------------------------------------------------------------------------------
 
@@ -225,7 +190,7 @@ class _Sender:
         self._reported = time.monotonic()
         self._granted += answer.messages
         self._clock = (answer.elapsed, self._reported)
-        self.is_stopped = answer.stop
+        self.is_stopped = answer.stop or self._is_cut
 
     # -- what is sent --------------------------------------------------------------------------------------
 
@@ -234,7 +199,7 @@ class _Sender:
         by_lane: dict[int, list[int]] = {}
         for row in range(at, until):
             by_lane.setdefault(lanes[row], []).append(row)
-        rest: list[tuple[_Lane, list[int]]] = []
+        rest: list[tuple[Lane, list[int]]] = []
         for number, rows in by_lane.items():
             lane = self._lanes.get(number) or self._open(number)
             has_tail = lane.tail is not None and not lane.tail.is_passed
@@ -243,21 +208,21 @@ class _Sender:
             if unfound[:first]:
                 self._send_lane(lane, columns, unfound[:first])
             rest.append((lane, unfound[first:]))
-        while any(lane.handed and not lane.acknowledged for lane, _ in rest):
+        while not self._is_cut and any(lane.handed and not lane.acknowledged for lane, _ in rest):
             self._poll(_WAIT_SECONDS)
         for lane, unfound in rest:
-            if unfound:
+            if unfound and not self._is_cut:
                 self._send_lane(lane, columns, unfound)
 
-    def _open(self, number: int) -> _Lane:
+    def _open(self, number: int) -> Lane:
         topic, partition = self._work.places[number]
-        lane = self._lanes[number] = _Lane(number, topic, partition)
+        lane = self._lanes[number] = Lane(number, topic, partition)
         start = self._work.tails.get(number)
         if start is not None:
             lane.tail = read_tail(self._work.client, topic, partition, start)
         return lane
 
-    def _unfound(self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> list[int]:
+    def _unfound(self, lane: Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> list[int]:
         """Return the rows that an earlier run has not written already."""
         assert lane.tail is not None
         keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
@@ -272,12 +237,12 @@ class _Sender:
             self._dirty.add(lane.number)
         return []
 
-    def _send_lane(self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> None:
+    def _send_lane(self, lane: Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> None:
         keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
         size = sum(len(keys[row] or b"") + len(values[row] or b"") for row in rows) + 50 * len(rows)
         last = rows[-1]
         lane.handed += len(rows)
-        lane.batches.append(_Batch(lane.handed, size, columns["position"][last], columns["part"][last]))
+        lane.batches.append(Batch(lane.handed, size, columns["position"][last], columns["part"][last]))
         self._bytes += size
         report = self._reporter(lane)
         produce, topic, partition = self._producer.produce, lane.topic, lane.partition
@@ -305,7 +270,7 @@ class _Sender:
 
     # -- what became of it ---------------------------------------------------------------------------------
 
-    def _reporter(self, lane: _Lane) -> Any:
+    def _reporter(self, lane: Lane) -> Any:
         batches = lane.batches
 
         def report(error: KafkaError | None, message: Message) -> None:
@@ -364,8 +329,24 @@ class _Sender:
             self._dirty.update(self._lanes)
             self._ask(0)
             raise self._failed
-        if time.monotonic() - self._reported >= _REPORT_SECONDS:
+        now = time.monotonic()
+        if now - self._looked >= _REPORT_SECONDS:
+            self._looked = now
+            patience = _SILENT_SECONDS if self._heard.error is None else _LOST_SECONDS
+            if max((lane.waits(now) for lane in self._lanes.values()), default=0.0) > patience:
+                self._cut()
+        if now - self._reported >= _REPORT_SECONDS:
             self._ask(0)
+
+    def _cut(self) -> None:
+        """Take back what was not sent or is to be tried again, and wait until Kafka can't take any more."""
+        while len(self._producer):
+            # What is under way is answered, or waits to be tried again when its connection is lost.
+            self._producer.purge(in_flight=False)
+            self._serve(_WAIT_SECONDS)
+        self._is_cut = any(lane.handed > lane.acknowledged for lane in self._lanes.values())
+        self._dirty.update(self._lanes)
+        self._ask(0)
 
     def _refusal(self, error: KafkaError, topic: str, size: int) -> BwtuiError:
         if error.code() in _TOO_LARGE:

@@ -1,0 +1,64 @@
+"""A way to Kafka on which what the broker answers gets lost, while what it is sent arrives."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+_PIECE = 1 << 16
+
+
+class LossyWay:
+    """A proxy before the only broker; whoever begins with its address stays on it."""
+
+    def __init__(self, broker: str) -> None:
+        host, port = broker.split(":")
+        self._broker = host, int(port)
+        self._socket = socket.create_server((host, 0))
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        #: Set to lose whatever the broker answers; how many bytes of that were lost.
+        self.is_deaf = False
+        self.lost = 0
+        # The broker names itself in its answers, and the proxy itself in its place.
+        ours = self._socket.getsockname()[1]
+        self._named, self._renamed = (host.encode() + at.to_bytes(4) for at in (int(port), ours))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._socket.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._socket.accept()
+                try:
+                    broker = socket.create_connection(self._broker)
+                except OSError:
+                    client.close()
+                    continue
+                for source, target, is_answer in ((client, broker, False), (broker, client, True)):
+                    threading.Thread(
+                        target=self._pass_on, args=(source, target, is_answer), daemon=True
+                    ).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(_PIECE):
+                if is_answer and self.is_deaf:
+                    self.lost += len(piece)
+                    continue
+                target.sendall(piece.replace(self._named, self._renamed) if is_answer else piece)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def lossy_way(broker: str) -> Iterator[LossyWay]:
+    """Open a way to the broker for the block."""
+    way = LossyWay(broker)
+    try:
+        yield way
+    finally:
+        way.close()
