@@ -9,8 +9,8 @@ from typing import TextIO
 
 from bwtui.errors import UsageError
 
-#: Terminals that can only print.
-_PRINTERS = ("dumb", "unknown")
+#: Terminals that can only print, or whose name says nothing.
+_PRINTERS = ("", "dumb", "unknown")
 #: What the screens switch on: Kitty's keys, the mouse, pastes, sizes and focus that are reported, the other
 #: screen, no cursor, no wrapping.
 _BACK = (
@@ -23,8 +23,9 @@ def need_screens(instead: str) -> None:
     """Raise UsageError unless the screens can be shown; ``instead`` is the hint for where they can't."""
     if not _is_terminal():
         raise UsageError("there is no terminal for the screens", instead)
-    if os.environ.get("TERM") in _PRINTERS:
-        raise UsageError(f"this terminal can't show the screens: TERM is {os.environ['TERM']}", instead)
+    if not shows_screens():
+        name = os.environ.get("TERM") or "empty"
+        raise UsageError(f"this terminal can't show the screens: TERM is {name}", instead)
 
 
 def shows_screens() -> bool:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from bwtui.recording.folder import SegmentPath
+from bwtui.recording.folder import SegmentPath, open_segment
 from bwtui.recording.format.batch import Delivery, unpack_delivery
 from bwtui.recording.format.blocks import (
     ENDING,
@@ -60,7 +60,7 @@ class SegmentCheck:
         self.number = segment.number
         self.is_finished = segment.is_finished
         self._path = segment.path
-        self.file = SegmentFile(segment.path.open("rb"), self.name)
+        self.file = SegmentFile(open_segment(segment.path), self.name)
         self.damages: list[DamagedAt] = []
         #: How the end of an unfinished segment is torn, if it is.
         self.torn: DamagedAt | None = None

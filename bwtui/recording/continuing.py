@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bwtui.errors import DamagedRecording, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.status import RecordingStatus
-from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
+from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, open_segment, segments
 from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.context import SegmentContext
 from bwtui.recording.format.statements import Head
@@ -188,7 +188,7 @@ def _reached(paths: list[SegmentPath]) -> int | None:
 def head_of(path: Path) -> Head:
     """Return the HEAD of a segment. Raises DamagedRecording or StateFailed."""
     try:
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             source = SegmentFile(file, path.name)
             context, block = SegmentContext(), source.block(0)
             if block.kind != Kind.HEAD:

@@ -1,12 +1,15 @@
 """A recording's folder: its segments in order, and the lock of the process that writes."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from bwtui.durable import private_folders, sync
 from bwtui.errors import RefusedError, StateFailed, UsageError
@@ -52,6 +55,16 @@ def segments(folder: Path) -> list[SegmentPath]:
         elif match := _PARTIAL.fullmatch(name):
             paths.append(SegmentPath(folder / name, int(match[1]), None, None))
     return sorted(paths, key=lambda segment: (segment.number, not segment.is_finished))
+
+
+def open_segment(path: Path) -> BinaryIO:
+    """Open a segment's file to read it. Raises OSError, also for what is no file and would never end."""
+    # Without waiting: a pipe opens only once somebody writes into it.
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(number, "rb")
 
 
 def existing_segments(folder: Path) -> list[SegmentPath]:

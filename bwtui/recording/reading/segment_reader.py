@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from bwtui.file_errors import file_failed
-from bwtui.recording.folder import SegmentPath
+from bwtui.recording.folder import SegmentPath, open_segment
 from bwtui.recording.format.blocks import (
     ENDING,
     TRANSACTION_ENTRY,
@@ -37,7 +37,7 @@ class SegmentReader:
         self.number = segment.number
         self.is_finished = segment.is_finished
         try:
-            self.file = SegmentFile(segment.path.open("rb"), self.name)
+            self.file = SegmentFile(open_segment(segment.path), self.name)
         except OSError as error:
             raise file_failed(f"{segment.path} can't be read", error) from error
         #: Why an unfinished segment's end is left out, or empty.
