@@ -19,28 +19,36 @@ class LossyWay:
         #: Set to lose whatever the broker answers; how many bytes of that were lost.
         self.is_deaf = False
         self.lost = 0
+        self._clients: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         # The broker names itself in its answers, and the proxy itself in its place.
         ours = self._socket.getsockname()[1]
         self._named, self._renamed = (host.encode() + at.to_bytes(4) for at in (int(port), ours))
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more, and end what is open."""
+        for end in (self._socket, *self._clients):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        for thread in self._threads:
+            thread.join()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._socket.accept()
-                try:
-                    broker = socket.create_connection(self._broker)
-                except OSError:
-                    client.close()
-                    continue
-                for source, target, is_answer in ((client, broker, False), (broker, client, True)):
-                    threading.Thread(
-                        target=self._pass_on, args=(source, target, is_answer), daemon=True
-                    ).start()
+                self._clients.append(client)
+                self._threads.append(threading.Thread(target=self._carry, args=(client,), daemon=True))
+                self._threads[-1].start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, socket.create_connection(self._broker) as broker:
+            answers = threading.Thread(target=self._pass_on, args=(broker, client, True), daemon=True)
+            answers.start()
+            self._pass_on(client, broker, False)
+            answers.join()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):

@@ -1,5 +1,8 @@
 """A broker that goes away for a while in the middle of a replay costs time, and no message."""
 
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,23 +27,38 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.services
 
 
+@contextlib.contextmanager
+def in_the_middle(incident: Callable[[], None]) -> Iterator[Looking]:
+    """Have something happen once a thousand messages are durable; the replay goes on meanwhile."""
+    happening = ThreadPoolExecutor(1)
+    begun: list[Future[None]] = []
+
+    def begin(done: int) -> None:
+        if done > 1_000 and not begun:
+            begun.append(happening.submit(incident))
+
+    with happening:
+        yield Looking(at_progress=begin)
+    (happened,) = begun
+    happened.result()
+
+
+def restart_kafka(sandbox: Sandbox) -> None:
+    """Kill the broker, and start it again."""
+    sandbox.kill_service("kafka")
+    sandbox.start_service("kafka")
+
+
 def test_kafka_is_killed_and_comes_back(
     replays: Replays, interrupted: Sandbox, services: Services, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("outage")
     make_topic(3, topic)
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
-    gone: list[int] = []
-
-    def kill(done: int) -> None:
-        if done > 1_000 and not gone:
-            gone.append(done)
-            interrupted.kill_service("kafka")
-            interrupted.start_service("kafka")
-
-    outcome = replays.run(folder, Looking(at_progress=kill), rate=2_000)
+    with in_the_middle(lambda: restart_kafka(interrupted)) as watch:
+        outcome = replays.run(folder, watch, rate=2_000)
     sent = expected(folder)[topic]
-    assert gone and outcome.sent == len(sent)
+    assert outcome.sent == len(sent)
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
 
 
@@ -51,21 +69,18 @@ def test_what_was_written_and_not_acknowledged_is_not_written_twice(
     topic = fresh("forgotten")
     make_topic(3, topic)
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
-    lost: list[int] = []
     with lossy_way(services.broker) as way:
 
-        def lose_answers(done: int) -> None:
-            if done > 1_000 and not lost:
-                way.is_deaf = True
-                lost.append(eventually("an answer is lost", lambda: way.lost))
-                interrupted.kill_service("kafka")
-                interrupted.start_service("kafka")
-                way.is_deaf = False
+        def lose_answers() -> None:
+            way.is_deaf = True
+            eventually("an answer is lost", lambda: way.lost)
+            restart_kafka(interrupted)
+            way.is_deaf = False
 
         replays.services = replace(services, broker=way.address)
-        watch = Looking(at_progress=lose_answers)
-        outcome = replays.run(folder, watch, rate=2_000)
+        with in_the_middle(lose_answers) as watch:
+            outcome = replays.run(folder, watch, rate=2_000)
     sent = expected(folder)[topic]
-    assert lost and "waiting for Kafka" in watch.phases
+    assert "waiting for Kafka" in watch.phases
     assert (outcome.sent, outcome.found, outcome.doubled, outcome.done) == (len(sent), 0, 0, len(sent))
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
