@@ -261,6 +261,11 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("commit-rows", "With --exactly-once: commit after N messages.", metavar="N", kind="number"),
     Option("commit-ms", "… or after N milliseconds.", metavar="N", kind="number"),
+    Option(
+        "failover",
+        "Have standbys take the slot along, from PostgreSQL 17 on; --no-failover leaves it as it is.",
+        kind="switch",
+    ),
     Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
     Option("topic-config", "A topic property; repeatable.", "T", "K=V", "pairs", table="topic"),
     Option("registry-config", kind="pairs", table="registry"),

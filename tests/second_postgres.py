@@ -22,7 +22,8 @@ from tests.waiting import eventually
 class SecondPostgres:
     """One cluster that can be started again and again with other settings; it trusts everybody."""
 
-    def __init__(self, major: int = MAJOR) -> None:
+    def __init__(self, major: int = MAJOR, *options: str) -> None:
+        """``options`` are further ones of initdb."""
         self._user = ServerUser.needed()
         # Not a folder of pytest's: its own server user has to get there.
         self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
@@ -35,8 +36,8 @@ class SecondPostgres:
         self.dsn = f"postgresql://postgres@{LOOPBACK}:{self._port}/postgres"
         if self._user:
             os.chown(self._folder, self._user.uid, self._user.gid)
-        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        self._run("initdb", "--pgdata", str(self._folder / "data"), *options).wait(120)
+        given = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", "--pgdata", str(self._folder / "data"), *given, *options).wait(120)
 
     def start(self, **settings: str) -> None:
         """Start it with ``settings``; it must not run."""

@@ -102,6 +102,7 @@ def _results(settings: RelaySettings) -> Iterable[Result]:
 
 def _postgres(settings: RelaySettings) -> Iterable[Result]:
     from bwtui.source.connection import connect
+    from bwtui.source.doctor.failover import prospect
     from bwtui.source.doctor.large_values import large_values
     from bwtui.source.preflight import server_checks
 
@@ -126,6 +127,7 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
             yield result
         yield _run("unchanged large values", lambda: large_values(connection, settings))
         yield _run("slot is free", lambda: _check_free(connection, settings))
+        yield _run("failover", lambda: prospect(connection, settings))
         yield _run("slot is where it was left", lambda: _check_remembered(connection, settings))
         if "publications" in failed:
             yield Result("tables are captured", "not checked: see publications", skipped=True)
@@ -165,12 +167,14 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
     from bwtui.source.connection import connect
     from bwtui.source.coverage import shortfalls
     from bwtui.source.doctor.advice import Advice, advice
+    from bwtui.source.doctor.failover import failover_advice
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
             narrowed = [one for one in shortfalls(connection, settings) if one.captured]
             return [
                 *advice(connection, settings),
+                *failover_advice(connection, settings),
                 *(Advice(one.subject, one.says, one.hint) for one in narrowed),
             ]
     except (BwtuiError, psycopg2.Error):

@@ -27,7 +27,16 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
 )
 @relay_options.takes(
     *("postgres", "slot", "output-format", "allow-unkeyed", "topic-prefix", "on-error", "skip-snapshot"),
-    *("accept-divergence", "publication", "table", "exclude-table", "headers", "toast", "on-record-error"),
+    *(
+        "accept-divergence",
+        "failover",
+        "publication",
+        "table",
+        "exclude-table",
+        "headers",
+        "toast",
+        "on-record-error",
+    ),
     *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "name"),
     # Only so that what the option would do is refused with a sentence.
     hidden=("on-record-error",),

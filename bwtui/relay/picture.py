@@ -17,7 +17,7 @@ from bwtui.relay.watch.seen import Names
 from bwtui.relay.watch.watch import Watch
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Destination
-from bwtui.source.connection import describe
+from bwtui.source.failover.hosts import describe
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings
 

@@ -13,12 +13,11 @@ from psycopg import pq
 
 from bwtui.blocking import interruptible
 from bwtui.command_log import COMMANDS, POSTGRES
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
-from bwtui.masking import mask_connection
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier, quote_literal
-from bwtui.options import nearest
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
+from bwtui.source.failover.hosts import describe, with_defaults
 from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy, remedy_for
 
@@ -46,28 +45,17 @@ _PIN_TIMEOUTS_SQL = """select pg_catalog.set_config(name, '0', false) from pg_ca
 #: Only a superuser may; whatever decides anything looks at SQLSTATEs.
 _PIN_LANGUAGE_SQL = """select pg_catalog.set_config('lc_messages', 'C', false)
                         where pg_catalog.current_setting('is_superuser') = 'on'"""
-#: What a connection string may say otherwise (seconds; tcp_user_timeout in milliseconds). A peer that
-#: vanished without a word is noticed within a minute.
-_DEFAULTS = {
-    "connect_timeout": "10",
-    "fallback_application_name": "bwtui",
-    "keepalives_idle": "20",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "60000",
-}
 _PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in PINNED.items())
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
 )
 _FULL = re.compile(r"too many (?:connections|clients)|connection slots are reserved|max_wal_senders")
+_NO_PRIMARY = re.compile(r"session is read-only|server is in hot standby mode")
 _NO_LOGIN = re.compile(r'role "(.+)" is not permitted to log in')
 _NO_CONNECT = re.compile(r'permission denied for database "(.+)"')
 _NO_CONVERSION = re.compile(r"conversion between \w+ and \w+ is not supported")
 # What libpq says of a value in the connection string before it tries to connect.
 _MALFORMED = re.compile(r"invalid (?:integer value|port number|[a-z_]+ value)\b")
-
-_UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter:?) "([a-z_]+)"')
 
 Connection = psycopg2.extensions.connection
 
@@ -99,7 +87,7 @@ def connect(dsn: str) -> Connection:
     """
     try:
         # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
-        conninfo = _with_defaults(dsn, client_encoding="UTF8")
+        conninfo = with_defaults(dsn, client_encoding="UTF8")
         with COMMANDS.issued(POSTGRES, f"connect to {describe(dsn)}", _sqlstate):
             connection: Connection = interruptible(lambda: psycopg2.connect(conninfo))
         connection.autocommit = True
@@ -126,7 +114,7 @@ def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
     Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
     transactions that its caller did not. Raises ConnectionFailed.
     """
-    info = _with_defaults(dsn, **({"replication": "database"} if replication else {}))
+    info = with_defaults(dsn, **({"replication": "database"} if replication else {}))
     end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)}{' for replication' if replication else ''}")
     connection = pq.PGconn.connect(info.encode())
     end("" if connection.status == pq.ConnStatus.OK else "ConnectionFailed")
@@ -264,6 +252,8 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
         hint = f"let the database's owner run: {printed(grant)}"
     elif _NO_CONVERSION.search(plain):
         hint = "move the data into a database with ENCODING 'UTF8'"
+    elif _NO_PRIMARY.search(plain):
+        hint = "no host of -d/--postgres is a primary: promote a standby, or name target_session_attrs=any"
     elif "does not exist" in plain:
         hint = "check the database and user names in -d/--postgres"
     elif _FULL.search(plain):
@@ -295,16 +285,6 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
     return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", remedy(error))
 
 
-def describe(dsn: str) -> str:
-    """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
-    try:
-        parameters = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
-    except psycopg2.ProgrammingError:
-        return "?"
-    host = parameters.get("host") or parameters.get("hostaddr") or "local"
-    return f"{host}:{parameters.get('port', '5432')}/{parameters.get('dbname', '')}"
-
-
 def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
     """Run a query and return all of its rows."""
     with connection.cursor() as cursor:
@@ -324,27 +304,6 @@ def execute(connection: Connection, sql: str, *args: Any) -> None:
     """Run a statement that returns nothing."""
     with connection.cursor() as cursor:
         cursor.execute(sql, args or None)
-
-
-def _with_defaults(dsn: str, **extra: str) -> str:
-    try:
-        given = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
-    except psycopg2.ProgrammingError as error:
-        raise _malformed(dsn, str(error)) from error
-    added = {key: value for key, value in _DEFAULTS.items() if key not in given} | extra
-    return psycopg2.extensions.make_dsn(dsn, **added)
-
-
-def _malformed(dsn: str, message: str) -> BwtuiError:
-    """Return the error for a string that libpq can't read; ``message`` may quote a part of a password."""
-    match = _UNKNOWN_KEYWORD.search(message)
-    hint = "use key=value pairs or a postgresql:// URI, as for psql"
-    if match is None or mask_connection(dsn) != dsn:
-        return UsageError("the connection string is not valid", hint)
-    keywords = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
-    close = nearest(match[1], keywords)
-    problem = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
-    return UsageError(problem, f"did you mean {close!r}?" if close else hint)
 
 
 def _text(raw: bytes) -> str:

@@ -55,6 +55,9 @@ class SlotState:
     server_lsn: int
     temporary: bool
     two_phase: bool = False
+    #: Whether standbys take it along, and whether it came from another server; None before PostgreSQL 17.
+    failover: bool | None = None
+    synced: bool | None = None
 
 
 #: What each field of SlotState is read from, and its text by.
@@ -71,10 +74,13 @@ _STATE: tuple[tuple[str, Callable[[str], object]], ...] = (
     (CURRENT_LSN, parse_lsn),
     ("temporary", "true".__eq__),
     ("two_phase", "true".__eq__),
+    # Columns of PostgreSQL 17, null where they are missing.
+    ("pg_catalog.to_jsonb(s) ->> 'failover'", "true".__eq__),
+    ("pg_catalog.to_jsonb(s) ->> 'synced'", "true".__eq__),
 )
 _STATE_SQL = f"""
 select {", ".join(f"({column})::text" for column, _ in _STATE)}
-  from pg_catalog.pg_replication_slots where slot_name = """
+  from pg_catalog.pg_replication_slots s where slot_name = """
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +197,15 @@ def create_permanent(connection: Connection, name: str) -> int:
     """Create slot ``name`` without a snapshot and return its consistent point. Raises RefusedError."""
     sql = "select lsn::text from pg_catalog.pg_create_logical_replication_slot(%s, %s)"
     return parse_lsn(_create(connection, sql, name, PLUGIN))
+
+
+def make_failover(connection: pq.abc.PGconn, name: str) -> None:
+    """Have standbys take slot ``name`` along, on a raw replication session that does not stream yet.
+
+    Neither a temporary slot nor the copy of one can be made like that, so it comes after. Needs PostgreSQL 17
+    and a primary. Raises ServerError.
+    """
+    execute_raw(connection, f"ALTER_REPLICATION_SLOT {quote_identifier(name)} (FAILOVER true)")
 
 
 def creation_refused(text: str, sqlstate: str | None, hint: str) -> RefusedError:

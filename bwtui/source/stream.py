@@ -16,6 +16,7 @@ from psycopg import pq
 from psycopg2 import errorcodes
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.model.lsn import format_lsn
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 from bwtui.pgoutput.transcode import Transcoder
@@ -43,8 +44,9 @@ class ReplicationStream:
         slot: str,
         publications: Sequence[str],
         options: dict[str, str] | None = None,
+        start_lsn: int = 0,
     ) -> None:
-        """Start streaming from the confirmed LSN of ``slot``.
+        """Start streaming from the confirmed LSN of ``slot``, or from ``start_lsn`` where that is beyond it.
 
         ``options`` are further pgoutput options; protocol version 1 is the default, with which the server
         keeps a transaction to itself until it commits. Raises SlotLost, RefusedError or ConnectionFailed.
@@ -63,7 +65,7 @@ class ReplicationStream:
         chosen = {"proto_version": "1", "publication_names": ",".join(map(quote_identifier, publications))}
         chosen |= options or {}
         rendered = ", ".join(f"{name} {_quoted(value)}" for name, value in chosen.items())
-        sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL 0/0 ({rendered})"
+        sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {format_lsn(start_lsn)} ({rendered})"
         try:
             result = exec_logged(connection, sql, speak_server_encoding(connection, sql))
         except ServerError as error:

@@ -14,7 +14,8 @@ from bwtui.relay.backfill.streamed import Streamed
 from bwtui.source.chosen_rows import check_condition
 from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
-from bwtui.source.connection import Connection, connect, describe, execute, query
+from bwtui.source.connection import Connection, connect, execute, query
+from bwtui.source.failover.hosts import describe
 from bwtui.source.slot import committed_lsn
 
 _SERVER_SQL = """select system_identifier::text, pg_catalog.pg_is_in_recovery()

@@ -1,0 +1,172 @@
+"""Whether the relay goes on behind a promotion: is there a standby, and does it take the slot along.
+
+None of it is a precondition. See docs/failover.md.
+"""
+
+from collections.abc import Iterator
+
+from bwtui.model.sql import quote_literal
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, query
+from bwtui.source.doctor.advice import Advice
+from bwtui.source.failover.hosts import each_host
+from bwtui.source.failover.standbys import Connected, Host, awaited, connected, hosts
+from bwtui.source.printed import printed
+from bwtui.source.slot import slot_state
+
+#: From here on a server's slots come along.
+SINCE = 170_000
+_RELOAD = "SELECT pg_reload_conf()"
+
+
+def prospect(connection: Connection, settings: RelaySettings) -> str:
+    """Return what would become of the slot in a promotion, in one line."""
+    if _is_standby(connection):
+        return "not looked at: the server is a standby"
+    found = connected(connection)
+    if not found:
+        return "no standby is connected"
+    names = ", ".join(one.name for one in found)
+    if connection.server_version < SINCE:
+        return (
+            f"of no use to {names}: slots come along from PostgreSQL 17 on; 'connect --heal' makes up for it"
+        )
+    if not settings.failover:
+        return f"--no-failover: {names} will not have the slot"
+    slot = slot_state(connection, settings.slot)
+    if slot is None:
+        return f"the slot will be made for {names} as well"
+    if not slot.failover:
+        return f"the slot becomes a failover slot, for {names}, when the relay starts"
+    return f"the slot is a failover slot, for {names}"
+
+
+def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
+    """Yield what stands in the way of going on behind a promotion; nothing where there is no standby."""
+    if _is_standby(connection):
+        return
+    found = connected(connection)
+    several = len(each_host(settings.postgres)) > 1
+    if found and not several:
+        names = ", ".join(one.name for one in found)
+        yield Advice(
+            "failover",
+            f"-d/--postgres names one host, and {names} may be promoted: the relay follows only if the "
+            "address does",
+            "name all hosts: -d 'host=one,two dbname=…'; the relay then looks for the primary among them",
+        )
+    if connection.server_version >= SINCE and settings.failover:
+        for one in found:
+            yield from _of_connected(one)
+        if found:
+            yield from _of_waiting(connection, found)
+    if several:
+        yield from _of_hosts(connection, settings)
+
+
+def _is_standby(connection: Connection) -> bool:
+    return bool(query(connection, "select pg_catalog.pg_is_in_recovery()")[0][0])
+
+
+def _of_connected(standby: Connected) -> Iterator[Advice]:
+    name = f"standby {standby.name}"
+    if standby.slot is None:
+        yield Advice(
+            name,
+            "it reads WAL without a physical slot, and takes no slots along without one",
+            "name one in the standby's primary_slot_name; the primary makes it with: "
+            + printed("SELECT pg_create_physical_replication_slot('standby_1')"),
+        )
+    if not standby.feeds_back:
+        yield Advice(
+            name,
+            "hot_standby_feedback seems to be off: slots are not taken along without it",
+            "run there: " + _set("hot_standby_feedback", "on"),
+        )
+
+
+def _of_waiting(connection: Connection, found: list[Connected]) -> Iterator[Advice]:
+    """Yield what is to be said of synchronized_standby_slots."""
+    waited = awaited(connection)
+    if not waited:
+        names = ", ".join(quote_literal(one.slot) for one in found if one.slot)
+        yield Advice(
+            "synchronized_standby_slots",
+            "the relay may get changes before a standby has them: Kafka would have what a promoted one lacks",
+            "run: " + _set("synchronized_standby_slots", names or "'standby_1'"),
+        )
+    for slot, active in waited.items():
+        if active:
+            continue
+        what = "no standby reads it" if active is False else "there is no such physical slot"
+        yield Advice(
+            "synchronized_standby_slots",
+            f"it names {slot}, and {what}: the relay gets nothing as long as that is so",
+            "start that standby, or take its slot out of the setting",
+        )
+
+
+def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
+    """Yield what is to be said of each host of ``-d``, asked by itself."""
+    identifier = query(connection, "select system_identifier::text from pg_catalog.pg_control_system()")[0][0]
+    primaries = []
+    for host in hosts(settings.postgres, settings.slot):
+        if not isinstance(host, Host):
+            place, error = host
+            yield Advice(f"host {place}", f"it does not answer: {error.message}", error.hint)
+        elif host.system_identifier != identifier:
+            yield Advice(
+                f"host {host.place}",
+                "it is of another cluster: its system identifier is another one",
+                "name the hosts of one cluster alone",
+            )
+        elif host.in_recovery:
+            if connection.server_version >= SINCE and settings.failover:
+                yield from _of_standby(host, is_made=slot_state(connection, settings.slot) is not None)
+        else:
+            primaries.append(host.place)
+    if len(primaries) > 1:
+        yield Advice(
+            "hosts",
+            f"{' and '.join(primaries)} both accept writes: the relay takes the first that answers",
+            "make the former primary a standby (pg_rewind, or a new pg_basebackup)",
+        )
+
+
+def _of_standby(host: Host, *, is_made: bool) -> Iterator[Advice]:
+    name, of = f"standby {host.place}", host.settings
+
+    for setting, wrong, value in (
+        ("sync_replication_slots", "off", "on"),
+        ("hot_standby_feedback", "off", "on"),
+        ("primary_slot_name", "", "'standby_1'"),
+    ):
+        if of.get(setting) == wrong:
+            what = f"{setting} is {wrong or 'empty'}: no slot comes along"
+            yield Advice(name, what, "run there: " + _set(setting, value))
+    # Only superusers, and members of pg_read_all_settings, see it.
+    conninfo = of.get("primary_conninfo")
+    if conninfo and "dbname" not in conninfo:
+        yield Advice(
+            name,
+            "primary_conninfo has no dbname: no slot comes along",
+            "add dbname=postgres to primary_conninfo there; then run: " + printed(_RELOAD),
+        )
+    if is_made and (host.slot is None or not host.slot.synced or host.slot.temporary):
+        what = "is not there" if host.slot is None else "is not synchronized"
+        yield Advice(
+            name,
+            f"the slot {what}: a relay would not go on from it behind a promotion",
+            "mend what is said of the standby, wait a minute, and look again; its log says why otherwise",
+        )
+    elif host.slot is not None and host.slot.wal_status == "lost":
+        yield Advice(
+            name,
+            "the slot is lost there: the standby removed what it needs",
+            "raise max_slot_wal_keep_size there; the slot comes along anew",
+        )
+
+
+def _set(setting: str, value: str) -> str:
+    # Not in one transaction, in which ALTER SYSTEM can't run.
+    return f"{printed(f'ALTER SYSTEM SET {setting} = {value}')} {printed(_RELOAD)}"

@@ -1,0 +1,116 @@
+"""The hosts that a connection string names, and what bwtui adds to it.
+
+libpq tries several hosts in turn, for every connection anew. Where there are several, one of them is the
+primary, which alone accepts writes.
+"""
+
+import os
+import re
+
+import psycopg2
+import psycopg2.extensions
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from bwtui.errors import BwtuiError, UsageError
+from bwtui.masking import mask_connection
+from bwtui.options import nearest
+
+#: What a connection string may say otherwise (seconds; tcp_user_timeout in milliseconds). A peer that
+#: vanished without a word is noticed within a minute.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "fallback_application_name": "bwtui",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+#: Of several hosts one is the primary, which another takes over from: it is looked for, and sooner missed.
+_DEFAULTS_OF_SEVERAL = _DEFAULTS | {
+    "target_session_attrs": "read-write",
+    "connect_timeout": "3",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "tcp_user_timeout": "12000",
+}
+_UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter:?) "([a-z_]+)"')
+
+
+def with_defaults(dsn: str, **extra: str) -> str:
+    """Return ``dsn`` with `_DEFAULTS` for what it leaves open, and ``extra``. Raises UsageError."""
+    given = _parsed(dsn)
+    effective = _effective(given)
+    several = any("," in effective.get(key, "") for key in ("host", "hostaddr"))
+    defaults = dict(_DEFAULTS_OF_SEVERAL if several else _DEFAULTS)
+    if effective.get("target_session_attrs", "any") != "any" or "PGTARGETSESSIONATTRS" in os.environ:
+        defaults.pop("target_session_attrs", None)
+    added = {key: value for key, value in defaults.items() if key not in given} | extra
+    return psycopg2.extensions.make_dsn(dsn, **added)
+
+
+def describe(dsn: str) -> str:
+    """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
+    try:
+        parameters = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+    except psycopg2.ProgrammingError:
+        return "?"
+    hosts = (parameters.get("host") or parameters.get("hostaddr") or "local").split(",")
+    ports = parameters.get("port", "5432").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    places = ",".join(f"{host}:{port or 5432}" for host, port in zip(hosts, ports, strict=False))
+    return f"{places}/{parameters.get('dbname', '')}"
+
+
+def each_host(dsn: str) -> list[str]:
+    """Return connection strings to each of the hosts that ``dsn`` names, whatever they are; one for one.
+
+    Raises UsageError for a string that libpq can't read.
+    """
+    values = _effective(_parsed(dsn))
+    named = {key: values[key].split(",") for key in ("host", "hostaddr", "port") if values.get(key)}
+    count = max((len(named[key]) for key in ("host", "hostaddr") if key in named), default=1)
+    if count == 1:
+        return [dsn]
+    return [
+        make_conninfo(
+            dsn,
+            target_session_attrs="any",
+            **{key: given[number if len(given) > 1 else 0] for key, given in named.items()},
+        )
+        for number in range(count)
+    ]
+
+
+def _parsed(dsn: str) -> dict[str, str]:
+    try:
+        return psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+    except psycopg2.ProgrammingError as error:
+        raise _malformed(dsn, str(error)) from error
+
+
+def _effective(given: dict[str, str]) -> dict[str, str]:
+    """Return what a connection string means with what variables and a service add to it."""
+    if "service" in given:
+        # Only libpq reads services, and only when it connects.
+        begun = pq.PGconn.connect_start(make_conninfo("", **given).encode())
+        try:
+            options = begun.info
+        finally:
+            begun.finish()
+    else:
+        options = pq.Conninfo.get_defaults()
+    found = {os.fsdecode(one.keyword): os.fsdecode(one.val) for one in options if one.val is not None}
+    return found | given
+
+
+def _malformed(dsn: str, message: str) -> BwtuiError:
+    """Return the error for a string that libpq can't read; ``message`` may quote a part of a password."""
+    match = _UNKNOWN_KEYWORD.search(message)
+    hint = "use key=value pairs or a postgresql:// URI, as for psql"
+    if match is None or mask_connection(dsn) != dsn:
+        return UsageError("the connection string is not valid", hint)
+    keywords = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    close = nearest(match[1], keywords)
+    problem = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
+    return UsageError(problem, f"did you mean {close!r}?" if close else hint)

@@ -1,0 +1,111 @@
+"""``bwtui doctor`` on whether a relay would go on behind a promotion."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts
+from tests.server_pair import Pair
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.services, pytest.mark.since(17, "slots come along")]
+SLOT = "looked_at"
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A primary with a table, without a standby."""
+    made = Pair()
+    request.addfinalizer(made.remove)
+    made.primary.ask("create table fine (id int primary key)")
+    yield made
+
+
+@pytest.fixture
+def attempts(services: Services, tmp_path: Path) -> Attempts:
+    """Runs of bwtui, with a state folder of the test's own."""
+    return Attempts(services, tmp_path)
+
+
+def doctor(attempts: Attempts, dsn: str, *args: str) -> tuple[str, dict[str, list[dict[str, Any]]]]:
+    """Return what is said of failover, and the warnings by name; none of it changes the exit code."""
+    services = attempts.services
+    ends = ["-d", dsn, "-b", services.broker, "-r", services.schema_registry, "-s", SLOT]
+    ended = attempts.command("doctor", *ends, "--json", *args)
+    assert ended.code == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    warnings: dict[str, list[dict[str, Any]]] = {}
+    for one in told["warnings"]:
+        warnings.setdefault(one["name"], []).append(one)
+    (prospect,) = [check["message"] for check in told["checks"] if check["name"] == "failover"]
+    return prospect, warnings
+
+
+def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attempts: Attempts) -> None:
+    primary, standby = pair.primary, pair.standby
+    assert doctor(attempts, primary.dsn)[0] == "no standby is connected"
+    pair.follow()
+    prospect, warnings = doctor(attempts, primary.dsn)
+    assert prospect == "the slot will be made for b as well"
+    assert "names one host" in warnings["failover"][0]["message"]
+    (waits,) = warnings["synchronized_standby_slots"]
+    assert "Kafka would have what a promoted one lacks" in waits["message"]
+    # It is printed such that psql takes it.
+    for statement in waits["hint"].removeprefix("run: ").split(";")[:-1]:
+        primary.ask(statement)
+    assert primary.ask("show synchronized_standby_slots") == [("of_b",)]
+    prospect, warnings = doctor(attempts, pair.hosts)
+    assert not warnings.keys() & {"failover", "synchronized_standby_slots", f"standby {_place(pair)}"}
+    assert "--no-failover" in doctor(attempts, pair.hosts, "--no-failover")[0]
+    # A slot by that name, which is none that comes along; then one that does, and is not there as yet.
+    primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+    primary.ask(f"create publication bwtui_{SLOT} for table fine")
+    assert "becomes a failover slot" in doctor(attempts, pair.hosts)[0]
+    primary.ask(f"select pg_drop_replication_slot('{SLOT}')")
+    primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput', false, false, true)")
+    pair.wait_synchronized(SLOT)
+    prospect, warnings = doctor(attempts, pair.hosts)
+    assert prospect == "the slot is a failover slot, for b"
+    assert f"standby {_place(pair)}" not in warnings
+    standby.stop()
+    prospect, warnings = doctor(attempts, pair.hosts)
+    assert prospect == "no standby is connected"
+    assert "does not answer" in warnings[f"host {_place(pair)}"][0]["message"]
+
+
+def test_a_standby_that_takes_no_slot_along(pair: Pair, attempts: Attempts) -> None:
+    pair.follow()
+    pair.primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput', false, false, true)")
+    pair.primary.ask(f"create publication bwtui_{SLOT} for table fine")
+    standby = pair.standby
+    standby.stop()
+    standby.run(sync_replication_slots="off", hot_standby_feedback="off", primary_slot_name="")
+    standby.set("primary_conninfo", f"host=127.0.0.1 port={pair.primary.port} user=postgres")
+    eventually(
+        "it follows without a slot",
+        lambda: pair.primary.ask(
+            "select 1 from pg_stat_replication r where state = 'streaming' and not exists"
+            " (select from pg_replication_slots where active_pid = r.pid)"
+        ),
+    )
+    _, warnings = doctor(attempts, pair.hosts)
+    of_standby = " ".join(one["message"] for one in warnings[f"standby {_place(pair)}"])
+    for setting in (
+        "sync_replication_slots is off",
+        "hot_standby_feedback is off",
+        "primary_slot_name is empty",
+    ):
+        assert setting in of_standby
+    assert "primary_conninfo has no dbname" in of_standby
+    assert "the slot is not there" in of_standby
+    seen = " ".join(one["message"] for one in warnings["standby b"])
+    assert "without a physical slot" in seen
+    assert "hot_standby_feedback seems to be off" in seen
+
+
+def _place(pair: Pair) -> str:
+    return f"127.0.0.1:{pair.standby.port}/postgres"

@@ -1,0 +1,72 @@
+"""Several hosts in a connection string: the primary is looked for, unless the user says otherwise."""
+
+from pathlib import Path
+
+import psycopg2.extensions
+import pytest
+
+from bwtui.errors import UsageError
+from bwtui.source.failover.hosts import describe, each_host, with_defaults
+
+
+def added(dsn: str) -> dict[str, str]:
+    found: dict[str, str] = psycopg2.extensions.parse_dsn(with_defaults(dsn))
+    return found
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=one,two dbname=shop",
+        "hostaddr=127.0.0.1,127.0.0.2 dbname=shop",
+        "postgresql://u@one:1,two:2/shop",
+    ],
+)
+def test_of_several_hosts_the_primary_is_wanted(dsn: str) -> None:
+    found = added(dsn)
+    assert found["target_session_attrs"] == "read-write"
+    assert int(found["connect_timeout"]) < int(added("host=one dbname=shop")["connect_timeout"])
+
+
+@pytest.mark.parametrize("dsn", ["", "host=one dbname=shop", "postgresql://u@one/shop"])
+def test_a_single_host_may_be_a_standby(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGHOST", raising=False)
+    assert "target_session_attrs" not in added(dsn)
+
+
+def test_what_the_user_says_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    dsn = "host=one,two dbname=shop"
+    assert added(f"{dsn} target_session_attrs=any")["target_session_attrs"] == "any"
+    assert added(f"{dsn} connect_timeout=9")["connect_timeout"] == "9"
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+    assert "target_session_attrs" not in added(dsn)
+
+
+def test_hosts_of_variables_and_services_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "127.0.0.1,127.0.0.2")
+    assert added("dbname=shop")["target_session_attrs"] == "read-write"
+    monkeypatch.delenv("PGHOST")
+    services = tmp_path / "services"
+    services.write_text(
+        "[two]\nhost=127.0.0.1,127.0.0.2\nport=1,2\n[read]\nhost=127.0.0.1,127.0.0.2\nport=1,2\n"
+        "target_session_attrs=prefer-standby\n[one]\nhost=127.0.0.1\nport=1\n"
+    )
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    assert added("service=two")["target_session_attrs"] == "read-write"
+    assert "target_session_attrs" not in added("service=read")
+    assert "target_session_attrs" not in added("service=one")
+
+
+def test_each_host_is_reached_by_itself() -> None:
+    one, two = each_host("host=one,two port=1,2 dbname=shop target_session_attrs=read-write")
+    assert (describe(one), describe(two)) == ("one:1/shop", "two:2/shop")
+    assert psycopg2.extensions.parse_dsn(two)["target_session_attrs"] == "any"
+    same = [describe(each) for each in each_host("postgresql://one,two:5432/shop")]
+    assert same == ["one:5432/shop", "two:5432/shop"]
+    assert each_host("host=one dbname=shop") == ["host=one dbname=shop"]
+
+
+def test_they_are_told_without_a_password() -> None:
+    assert describe("postgresql://u:secret@one:1,two:2/shop") == "one:1,two:2/shop"
+    with pytest.raises(UsageError, match="not valid"):
+        each_host("host=one,two dbname")
