@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from bwtui.relay.backfill.streamed import Streamed
 from bwtui.relay.exactly.known import Exactly
+from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
@@ -65,6 +66,8 @@ class RelayContext:
     recorder: Recorder | None = None
     #: With --exactly-once.
     exactly: Exactly | None = None
+    #: Names what a promoted standby lacks.
+    naming: Naming | None = None
     #: While the relay streams.
     suspension: Suspension | None = None
     #: Which transactions were sent.

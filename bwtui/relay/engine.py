@@ -30,6 +30,7 @@ from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.exactly import beginning
 from bwtui.relay.exactly.probing import WholePolicy
+from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.following import Following
 from bwtui.relay.healing.healing import Healing
 from bwtui.relay.memory import SlotMemory, newest_memory
@@ -96,6 +97,8 @@ class Engine:
         self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
         self._healing = Healing(settings, self._report, folder, self._stop.is_set)
         self._picture.heal = self._healing.status
+        registry, submit = self._destination.registry, self._backfills.submit
+        self._naming = Naming(settings, self._report, folder, submit, registry, self._healing.compare)
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
         self._backfill: Backfill | None = None
@@ -169,6 +172,7 @@ class Engine:
             self._healing.interrupt()
             self._picture.watch.stop()
             self._lag.stop()
+            self._naming.close()
             self._picture.recent.stop()
             self._looks.close()
             self._destination.close()
@@ -353,6 +357,7 @@ class Engine:
             session,
             self._picture.recorder,
             exactly,
+            self._naming,
         )
 
     def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:

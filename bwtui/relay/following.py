@@ -20,8 +20,9 @@ from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
 from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
+from bwtui.source.failover.hosts import each_host
 from bwtui.source.preflight import wait_for_release
-from bwtui.source.slot import SlotState, check_readable, slot_state
+from bwtui.source.slot import SlotState, check_readable, make_failover, slot_state
 from bwtui.source.stream import ReplicationStream
 from bwtui.source.timeline import ENDLESS, Server, identify
 
@@ -96,6 +97,8 @@ class Following:
                 context.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
+                if context.naming is not None:
+                    context.naming.begin()
                 streaming.run()
                 return
             except Redrive as redrive:
@@ -108,6 +111,8 @@ class Following:
                 if self._session is not None:
                     self._careful_until = self._session.careful_until
                     self.call_back(error)
+                    # Another server may answer next, whose slot does not know of it.
+                    context.memory.remember(acks.advance(), changed=bool(self._session.begun_lsn))
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._report.account.turn_to("connect")
                 self._context.wait(_RECONNECT_SECONDS)
@@ -121,7 +126,7 @@ class Following:
         self._on_phase(session, self._settings.slot)
 
     def _open_stream(self, publications: tuple[str, ...]) -> tuple[ReplicationStream, int]:
-        """Start streaming from where the slot stands; return the stream, and up to where it is confirmed.
+        """Start streaming; return the stream, and up to where it is confirmed: see `SlotMemory.start_lsn`.
 
         All is asked in the stream's own session, since another server may answer the next one.
         """
@@ -130,25 +135,45 @@ class Following:
         try:
             # Of another cluster's server a slot that is missing says nothing.
             self._context.memory.check_cluster(answer.server)
+            self._refuse_former(answer.server)
             # Somebody may have moved the slot while the connection was gone.
             self._context.memory.check(answer.slot)
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version)
+            start_lsn = self._context.memory.start_lsn(answer.server, answer.slot)
             self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
             server = answer.server
             origin = Origin(server.system_identifier, server.timeline, server.in_recovery)
             self._context.streamed.begin(origin, answer.running)
+            if self._settings.failover and answer.slot.failover is False and not server.in_recovery:
+                calls.make(partial(self._make_failover, answer.connection))
         except BaseException:
             answer.connection.finish()
             raise
-        stream = calls.make(partial(self._start, answer.connection, publications))
-        return stream, answer.slot.confirmed_lsn
+        stream = calls.make(partial(self._start, answer.connection, publications, start_lsn))
+        return stream, start_lsn
 
-    def _start(self, connection: pq.abc.PGconn, publications: tuple[str, ...]) -> ReplicationStream:
+    def _make_failover(self, connection: pq.abc.PGconn) -> None:
+        """Have standbys take the slot along. That it can't be is told, and the stream goes on without."""
+        slot = self._settings.slot
+        try:
+            make_failover(connection, slot)
+        except ServerError as error:
+            if connection.status != pq.ConnStatus.OK:
+                raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
+            note = f"slot {slot} can't be made a failover slot: {error.message}"
+            hint = "a promoted standby will lack it; --no-failover leaves it as it is"
+            self._report.error("notice", RefusedError(note, hint))
+            return
+        _log.info("slot %s is a failover slot now: standbys take it along", slot)
+
+    def _start(
+        self, connection: pq.abc.PGconn, publications: tuple[str, ...], start_lsn: int
+    ) -> ReplicationStream:
         """Start streaming; the thread that does it also closes the session where it fails."""
         try:
-            return ReplicationStream(connection, self._settings.slot, publications)
+            return ReplicationStream(connection, self._settings.slot, publications, start_lsn=start_lsn)
         except BaseException:
             connection.finish()
             raise
@@ -181,8 +206,11 @@ class Following:
     def _check_history(self, server: Server, state: SlotState) -> None:
         """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
         context = self._context
-        common_end = context.memory.common_end(server, accept=self._settings.accept_divergence)
+        # A slot that came along lies before the fork: all that this server has beyond is read from it.
+        accept = self._settings.accept_divergence or bool(state.synced)
+        common_end = context.memory.common_end(server, accept=accept)
         if common_end < ENDLESS:
+            self._note_lacking(server, common_end)
             if context.recorder is not None:
                 context.recorder.go_back(common_end)
             # A dropped row is known again by its LSN, which may be another row's here.
@@ -196,6 +224,28 @@ class Following:
             _log.warning("%s", note)
             hint = "topics keep what the server lacks: 'bwtui verify --database' says which rows"
             self._report.error("notice", RefusedError(note, hint))
+
+    def _refuse_former(self, server: Server) -> None:
+        """Raise ConnectionFailed for a primary from before a promotion: several hosts may have brought us."""
+        last = self._context.memory.last
+        if last is None or server.timeline >= last.timeline or self._settings.accept_divergence:
+            return
+        if len(each_host(self._settings.postgres)) > 1:
+            raise ConnectionFailed(
+                f"a former primary answers: it is on timeline {server.timeline}, and this relay was on "
+                f"timeline {last.timeline}",
+                "make it a standby of the new primary; the relay waits until that one answers",
+            )
+
+    def _note_lacking(self, server: Server, common_end: int) -> None:
+        """Remember what topics have that ``server`` lacks, before anything is read from it."""
+        last, naming = self._context.memory.last, self._context.naming
+        if naming is None or last is None or last.sent() <= common_end:
+            return
+        service = self._context.destination.service.name
+        naming.note(
+            common_end, last.sent(), server.timeline, lambda call: self._context.patience.ask(service, call)
+        )
 
     def _recover(self, session: Streaming, acks: Acknowledgements, redrive: Redrive) -> int:
         """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""

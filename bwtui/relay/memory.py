@@ -225,6 +225,23 @@ class SlotMemory:
             raise SlotLost(self._lacks(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
 
+    def start_lsn(self, server: Server, slot: SlotState) -> int:
+        """Return from where to read on; to be asked before `take_over`.
+
+        That is where ``slot`` stands, but for one that came along from another server: it may be older than
+        what was confirmed there. WAL before a fork that is in both histories is the same on both servers, so
+        what was confirmed up to there need not come again; of nothing else that is known.
+        """
+        last = self.last
+        if last is None or last.snapshot_unfinished or not last.timeline:
+            return slot.confirmed_lsn
+        if not slot.synced or server.forks is None:
+            return slot.confirmed_lsn
+        fork = server.common_end(last.timeline, last.forks) or 0
+        if fork == ENDLESS:
+            fork = server.forks[-1][1] if server.forks else 0
+        return max(slot.confirmed_lsn, min(last.confirmed_lsn, fork))
+
     def take_over(self, server: Server, slot: SlotState, common_end: int) -> str | None:
         """Remember ``server``, after `common_end`; return a note on what it lacks."""
         last, note = self.last, None
@@ -235,9 +252,13 @@ class SlotMemory:
         confirmed, sent = min(last.confirmed_lsn, common_end), min(last.sent(), common_end)
         if last.sent() > common_end:
             fork = server.common_end(last.timeline, last.forks) if last.timeline else ENDLESS
-            note = f"{self._lacks(server, last, fork, common_end)}; going on, as --accept-divergence says"
-            # Whatever the slot was confirmed to on this server, it was not by this relay.
-            confirmed = slot.confirmed_lsn
+            note = self._lacks(server, last, fork, common_end)
+            if slot.synced:
+                note += "; its slot came along, and is read on"
+            else:
+                note += "; going on, as --accept-divergence says"
+                # Whatever the slot was confirmed to on this server, it was not by this relay.
+                confirmed = slot.confirmed_lsn
         now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
         self._write(self._met(now))
         return note

@@ -77,6 +77,7 @@ class World:
             patience=SimpleNamespace(calls=calls),
             policy=SimpleNamespace(forget=lambda: None),
             recorder=recorder,
+            naming=None,
             wait=self.wait,
         )
         return cast(RelayContext, context)
@@ -334,6 +335,7 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._looks, engine._destination, engine._patience = (part(name, "close") for name in "abc")
     engine._healing = part("comparison", "interrupt", "close")
     engine._healing.ended = None
+    engine._naming = part("naming", "close")
     engine._run = lambda: None  # type: ignore[method-assign]
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]

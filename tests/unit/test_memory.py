@@ -1,6 +1,7 @@
 """The slot's memory: which states of the slot are resumed, and which are a gap that is refused."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,34 @@ def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path
     assert lacks_kafka(CONFIRMED + 2)
     assert lacks_kafka(CONFIRMED + 2)
     assert lacks_kafka(CONFIRMED + 3, changed=False)
+
+
+@pytest.mark.parametrize(
+    ("promoted", "stands", "start"),
+    [
+        # Behind the fork, before it, and where the slot is beyond what this relay remembers of it.
+        (server(2, ((1, 0x2000),)), 0x800, CONFIRMED),
+        (server(2, ((1, 0xF00),)), 0x800, 0xF00),
+        (server(3, ((1, 0x2000), (2, 0x3000))), 0x800, CONFIRMED),
+        # On the same timeline nothing tells an older copy from it.
+        (server(), 0x800, 0x800),
+        # What parted before, or has lost its history, proves nothing.
+        (server(2, None), 0x800, 0x800),
+    ],
+)
+def test_a_slot_that_came_along_is_read_from_what_was_confirmed(
+    met: SlotMemory, promoted: Server, stands: int, start: int
+) -> None:
+    """The copy of a slot is older than what was confirmed to the slot, and nothing is to come again."""
+    assert met.start_lsn(promoted, replace(slot(stands), synced=True, failover=True)) == start
+    assert met.start_lsn(promoted, slot(stands)) == stands
+
+
+def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met: SlotMemory) -> None:
+    """A relay that is killed before it has confirmed anything there finds the same slot again."""
+    promoted, synced = server(2, ((1, 0x2000),)), replace(slot(0x800), synced=True)
+    met.take_over(promoted, synced, met.common_end(promoted, accept=False))
+    assert met.start_lsn(promoted, synced) == CONFIRMED
+    met.remember(0x3000)
+    assert met.start_lsn(promoted, synced) == 0x2000
+    assert met.start_lsn(promoted, replace(synced, confirmed_lsn=0x2800)) == 0x2800

@@ -49,13 +49,13 @@ def follower(relay: ScriptedRelay) -> Following:
 
 
 def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*given: object) -> None:
+    def refuses(*given: object, **more: object) -> None:
         raise ConnectionFailed("the stream ended", "see the log")
 
     monkeypatch.setattr(following, "ReplicationStream", refuses)
     session = Session()
     with pytest.raises(ConnectionFailed, match="the stream ended"):
-        follower(ScriptedRelay(tmp_path))._start(session, ())  # type: ignore[arg-type]
+        follower(ScriptedRelay(tmp_path))._start(session, (), 0)  # type: ignore[arg-type]
     assert session.finished == 1
 
 
@@ -64,7 +64,8 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
 ) -> None:
     session = Session()
     server = SimpleNamespace(system_identifier="1", timeline=1, in_recovery=False)
-    answers = [following._SessionStart(session, server, SimpleNamespace(confirmed_lsn=0), {}, set())]  # type: ignore[arg-type]
+    slot = SimpleNamespace(confirmed_lsn=0, failover=None)
+    answers = [following._SessionStart(session, server, slot, {}, set())]  # type: ignore[arg-type]
 
     class Calls:
         def make(self, call: Callable[[], Any]) -> Any:
@@ -78,6 +79,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     one = follower(relay)
     monkeypatch.setattr(following, "check_readable", lambda *given: None)
     monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)
+    monkeypatch.setattr(relay.context.memory, "start_lsn", lambda server, slot: 0)
     monkeypatch.setattr(Following, "_check_history", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
     session.server_version = 180000  # type: ignore[attr-defined]
@@ -92,12 +94,13 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
     for lsn in (1_000, 2_000):
         log.note((lsn, lsn, 0, 1, 10, 1.0, None))
     server: Any = SimpleNamespace()
+    slot: Any = SimpleNamespace(synced=False)
     for end, given_up in ((ENDLESS, []), (1_500, [2_000])):
         memory = SimpleNamespace(
-            common_end=lambda *given, end=end, **more: end, take_over=lambda *given: None
+            common_end=lambda *given, end=end, **more: end, take_over=lambda *given: None, last=None
         )
         relay.context.memory = memory  # type: ignore[assignment]
-        follower(relay)._check_history(server, server)
+        follower(relay)._check_history(server, slot)
         log.tick(time.monotonic())
         assert [one.xid for one in log.look(0, 2).transactions if one.is_given_up] == given_up
 

@@ -126,6 +126,16 @@ class Healing:
         self.begun(context)
         return publications
 
+    def compare(self, reason: str, lsn: int) -> None:
+        """Have topics compared with tables from the next session on, though the slot is there: ``reason``.
+
+        Raises StateFailed.
+        """
+        assert self._due is not None
+        self.close()
+        self._due.begin(reason)
+        self._due.made(format_lsn(lsn))
+
     def begun(self, context: RelayContext) -> None:
         """Take note of what a recording misses. Raises RefusedError where it has more than this history.
 

@@ -1,0 +1,225 @@
+"""Naming the keys that Kafka has from a primary that failed, and the promoted standby lacks.
+
+Read from the topics, by the headers of --headers, in a thread beside the relay. With --heal the relay sends
+these keys again, as the rows are now, or as tombstones; otherwise ``bwtui repair`` takes them back.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from bwtui.encode.local_registry import LocalRegistry
+from bwtui.encode.registry import SchemaRegistry
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.kafka.config import client_config
+from bwtui.kafka.offsets import pin
+from bwtui.kafka.tails import Sent, Tail, TailReader
+from bwtui.model.backfill import BackfillRequest
+from bwtui.model.lsn import format_lsn
+from bwtui.relay.backfill.keys import write_keys
+from bwtui.relay.diverged.divergence import Divergence, Divergences
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+
+if TYPE_CHECKING:
+    from bwtui.audit.decoding import Schemas
+
+_log = logging.getLogger(__name__)
+_AGAIN_SECONDS = 5.0
+_REPAIR = "'bwtui repair' compares topics with tables, and takes back what differs"
+
+#: Takes a request for rows to be sent again; see `bwtui.relay.backfill.store.Store.submit`.
+Submit = Callable[[BackfillRequest], str]
+
+
+class Naming:
+    """Of one relay; the main thread calls `note` and `begin`."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        report: Report,
+        folder: Path,
+        submit: Submit,
+        registry: SchemaRegistry | LocalRegistry,
+        compare: Callable[[str, int], None],
+    ) -> None:
+        """``compare`` has all tables compared, and names why and since when: see `note`."""
+        self._settings = settings
+        self._report = report
+        self._folder = folder
+        self._divergences = Divergences(folder, settings.slot)
+        self._submit = submit
+        self._registry = registry
+        self._compare = compare
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def note(self, since: int, until: int, timeline: int, ask: Callable[[Callable[[], Any]], Any]) -> None:
+        """Remember what topics hold now: before anything is sent from the server whose history lacks it.
+
+        ``ask`` makes a call to Kafka, and again until it answers. Raises StateFailed.
+        """
+        if self._settings.record_only:
+            return
+        tables = {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
+        ends: dict[str, dict[str, int]] = {}
+        with contextlib.suppress(RefusedError):
+            # Refused where there is no topic at all.
+            pinned = ask(lambda: pin(client_config(self._settings), tables, some_may_lack=True))
+            for (topic, number), (_, high) in pinned.offsets.items():
+                ends.setdefault(topic, {})[str(number)] = high
+        one = Divergence(self._settings.slot, since, until, timeline, ends, tables)
+        self._divergences.keep(one)
+        if self._settings.heal and not self._settings.headers:
+            # Nothing tells which keys they are, but all that differs can be found.
+            self._compare(f"what was sent from {one.range} is not on the new primary", since)
+
+    def begin(self) -> None:
+        """Name what is still to be named, in a thread; nothing is done where there is nothing."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        try:
+            if not self._divergences.unnamed():
+                return
+        except BwtuiError as error:
+            self._report.error("notice", error)
+            return
+        self._thread = threading.Thread(target=self._run, name="naming", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it; the next run goes on."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for one in self._divergences.unnamed():
+                    self._name(one)
+                return
+            except ConnectionFailed as error:
+                _log.warning("keys behind the fork can't be named yet: %s", error.message)
+                self._stop.wait(_AGAIN_SECONDS)
+            except BwtuiError as error:
+                self._report.error("notice", error)
+                return
+
+    def _name(self, one: Divergence) -> None:
+        from bwtui.audit.decoding import Schemas
+
+        reader = TailReader(client_config(self._settings), self._stop.is_set)
+        tails: dict[str, Tail] = {}
+        try:
+            for topic, ends in one.ends.items():
+                numbered = {int(number): end for number, end in ends.items()}
+                tails[topic] = reader.sent_since(topic, numbered, one.since)
+        finally:
+            reader.close()
+        schemas = Schemas({}, self._schema_text)
+        named = [
+            _named(one.tables[topic], topic, key, sent, schemas)
+            for topic, tail in tails.items()
+            for key, sent in tail.sent.items()
+        ]
+        path = self._divergences.name(one, named)
+        taken_back = self._take_back(named) if self._settings.heal else set()
+        self._tell(one, tails, named, path, taken_back)
+
+    def _schema_text(self, number: int) -> str | None:
+        return self._registry.schema_text(number) if isinstance(self._registry, SchemaRegistry) else None
+
+    def _take_back(self, named: list[dict[str, Any]]) -> set[str]:
+        """Have the keys of each table sent again; return the tables of which all are."""
+        lists: dict[str, list[tuple[str, ...] | None]] = {}
+        for one in named:
+            lists.setdefault(one["table"], []).append(_texts(one["key"]))
+        done: set[str] = set()
+        for table, keys in lists.items():
+            path = self._folder / f"diverged-{len(done)}.keys"
+            try:
+                write_keys(path, [key for key in keys if key is not None])
+                self._submit(BackfillRequest(table, keys=str(path), reason="heal"))
+                done |= {table} if None not in keys else set()
+            except BwtuiError as error:
+                self._report.error("notice", error)
+            finally:
+                path.unlink(missing_ok=True)
+        return done
+
+    def _tell(
+        self,
+        one: Divergence,
+        tails: dict[str, Tail],
+        named: list[dict[str, Any]],
+        path: Path,
+        taken_back: set[str],
+    ) -> None:
+        counts = Counter(key["table"] for key in named)
+        whose = ", ".join(f"{count:,} of {table}" for table, count in sorted(counts.items()))
+        unknown = sorted(one.tables[topic] for topic, tail in tails.items() if tail.unknown or tail.keyless)
+        says = f"what was sent from {one.range} and the new primary lacks"
+        if whose:
+            known = f"{says}: keys, {whose}; they are named in {path}"
+            is_done = not counts.keys() - taken_back
+            hint = "nothing need be done: the relay sends them as they are now" if is_done else _REPAIR
+            self._notice(known, hint)
+        if unknown:
+            what = f"{says} can't be told of {', '.join(unknown)}: records without headers, or without a key"
+            self._notice(what, f"{_REPAIR}; with --headers the relay names the keys")
+        if not whose and not unknown:
+            self._notice(f"{says}: no key that topics hold", "nothing need be done")
+
+    def _notice(self, text: str, hint: str) -> None:
+        _log.warning("%s", text)
+        self._report.error("notice", RefusedError(text, hint))
+
+
+def _named(table: str, topic: str, key: bytes, sent: Sent, schemas: "Schemas") -> dict[str, Any]:
+    """Return a key as it is named; its bytes where they can't be decoded."""
+    from bwtui.audit.decoding import Undecodable
+    from bwtui.audit.forms import decode_key
+
+    values: dict[str, Any] | None = None
+    with contextlib.suppress(Undecodable):
+        values = {name: _plain(value) for name, value in decode_key(key, schemas)[0].values.items()}
+    return {
+        "table": table,
+        "topic": topic,
+        "key": values,
+        "bytes": key.hex(),
+        "operation": sent.operation,
+        "lsn": format_lsn(sent.lsn),
+        "partition": sent.partition,
+        "offset": sent.offset,
+        "tombstone": sent.is_tombstone,
+    }
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, UUID):
+        return str(value)
+    # A list is no value of a key: what stands in it is for people alone.
+    return value if value is None or isinstance(value, str | int | float) else [repr(value)]
+
+
+def _texts(key: dict[str, Any] | None) -> tuple[str, ...] | None:
+    """Return a key as PostgreSQL writes its columns; None where that is not certain."""
+    if key is None or not all(isinstance(value, str | int) for value in key.values()):
+        return None
+    return tuple(_text(value) for value in key.values())
+
+
+def _text(value: str | int) -> str:
+    # bool is an int to Python.
+    return ("f", "t")[value] if isinstance(value, bool) else str(value)

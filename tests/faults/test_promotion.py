@@ -1,0 +1,164 @@
+"""A standby is promoted under writes, again and again: nothing is lost, and nothing acknowledged comes twice.
+
+``make promotions N=200 SEED=…`` promotes many times; the short one does each kind once.
+"""
+
+import json
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
+from tests.faults.records import Record, assert_equal, read_table
+from tests.faults.relays import Relay, new_name, wait_for
+from tests.faults.writer import TABLES, Writer, create_tables
+from tests.server_pair import Pair
+
+pytestmark = pytest.mark.since(17, "slots come along")
+
+ROUNDS = int(os.environ.get("BWTUI_PROMOTIONS", "0"))
+SEED = int(os.environ.get("BWTUI_PROMOTIONS_SEED", "1"))
+_ROWS = 50
+#: The short run: killed or stopped, and whether the standby is cut off before.
+_SHORT = ((True, False), (False, False), (True, True))
+_STREAMING_SECONDS = 5.0
+_READ_SQL = """select 1 from pg_replication_slots s join pg_stat_replication r on r.pid = s.active_pid
+                where s.slot_name = '{}' and r.state = 'streaming'"""
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A primary with its standby."""
+    made = Pair()
+    request.addfinalizer(made.remove)
+    made.follow()
+    yield made
+
+
+@pytest.fixture
+def relay(pair: Pair, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    """A relay that knows of both servers."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    create_tables(pair.dsn, _ROWS)
+    made = Relay(services, pair.dsn, tmp_path, new_name("promoted"), "-d", pair.hosts, "--heal")
+    made.start()
+    made.wait_streaming()
+    yield made
+    made.close()
+
+
+@dataclass(slots=True)
+class Promoted:
+    """What is to be known of one promotion."""
+
+    fork: int
+    #: What the relay had confirmed before the primary failed.
+    confirmed: int
+    #: All that topics held between the two servers.
+    before: list[Record]
+    seconds: float
+
+
+@pytest.mark.timeout(300 + 60 * ROUNDS)
+def test_promotions(services: Services, pair: Pair, relay: Relay) -> None:
+    """After each one the relay streams within seconds, and topics come to equal tables."""
+    dice, seconds, counted = random.Random(SEED), list[float](), Counter[str]()
+    for number in range(ROUNDS or len(_SHORT)):
+        hard, cut = (dice.random() < 0.5, dice.random() < 0.3) if ROUNDS else _SHORT[number]
+        waits = not cut and dice.random() < 0.5
+        pair.wait_for_standby(waits)
+        pair.wait_synchronized(relay.name)
+        with Writer(pair.dsn, _ROWS).going_on() as writer:
+            _wait_for_writes(writer, dice.randint(20, 200))
+            if cut:
+                _cut(pair, relay, writer)
+            one = _promote(services, pair, relay, hard=hard)
+            _wait_for_writes(writer, 20)
+        relay.wait_caught_up()
+        told = f"round {number}, seed {SEED}: killed {hard}, cut off {cut}, waited for {waits}"
+        phantoms = {(r.topic, r.key) for r in one.before if r.lsn >= one.fork}
+        assert not (waits and phantoms), told
+        if phantoms:
+            assert _named(relay) == phantoms, told
+        _nothing_twice(services, relay, one, told)
+        assert_equal(services, pair.dsn, TABLES, relay.name)
+        seconds.append(one.seconds)
+        counted["killed" if hard else "stopped"] += 1
+        counted["with phantoms"] += bool(phantoms)
+        counted["phantoms"] += len(phantoms)
+        pair.follow()
+    assert relay.status() is not None
+    print(f"{len(seconds)} promotions, {dict(counted)}; streaming again after {_spread(seconds)} s")
+    assert max(seconds) < _STREAMING_SECONDS
+
+
+def _wait_for_writes(writer: Writer, count: int) -> None:
+    many = len(writer.changes)
+    wait_for("writes", lambda: len(writer.changes) >= many + count)
+
+
+def _cut(pair: Pair, relay: Relay, writer: Writer) -> None:
+    """Have the relay send what the standby never gets."""
+    pair.cut()
+    _wait_for_writes(writer, 30)
+    relay.wait_caught_up()
+
+
+def _promote(services: Services, pair: Pair, relay: Relay, *, hard: bool) -> Promoted:
+    status = relay.status()
+    assert status is not None
+    pair.fail(hard=hard)
+    relay.wait("noticing", lambda now: "waiting for PostgreSQL" in now.detail)
+    before = [record for table in TABLES for record in read_table(services, table, relay.name)]
+    fork = pair.promote()
+    begun = time.monotonic()
+    wait_for("streaming", lambda: pair.primary.ask(_READ_SQL.format(relay.name)))
+    return Promoted(fork, status.confirmed_lsn, before, time.monotonic() - begun)
+
+
+def _nothing_twice(services: Services, relay: Relay, one: Promoted, told: str) -> None:
+    """See that no change came again that was confirmed, and is in the new primary's history."""
+    old = {(r.topic, r.partition, r.offset) for r in one.before}
+    new = [r for table in TABLES for r in read_table(services, table, relay.name)]
+    came = [r for r in new if (r.topic, r.partition, r.offset) not in old]
+    assert came, told
+    # Rows that are taken back stand where the stream stood then.
+    least = min(r.lsn for r in came if r.operation != "snapshot")
+    # The LSN in the header is where the commit's record begins, and what is confirmed where it ends.
+    assert least >= min(one.confirmed, one.fork), told
+    last: dict[Any, int] = {}
+    for record in came:
+        if record.operation == "snapshot":
+            continue
+        assert record.lsn >= last.get((record.topic, record.key), 0), f"{told}: {record.key} went back"
+        last[record.topic, record.key] = record.lsn
+
+
+def _named(relay: Relay) -> set[tuple[str, tuple[Any, ...]]]:
+    """Return the keys that the relay names, once it has taken them back."""
+    folder = state_folder(relay.name) / "diverged"
+
+    def is_done(status: Status) -> bool:
+        named = [json.loads(path.read_text())["is_named"] for path in folder.glob("*.json")]
+        return bool(named) and all(named) and all(one.is_over for one in status.backfills)
+
+    relay.wait("taking back", is_done)
+    (path,) = folder.glob("*.jsonl")
+    keys = [json.loads(line) for line in path.read_text().splitlines()]
+    shutil.rmtree(folder)
+    return {(one["topic"], tuple(one["key"].values())) for one in keys}
+
+
+def _spread(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    return f"{ordered[0]:.2f} to {ordered[-1]:.2f}, in the middle {ordered[len(ordered) // 2]:.2f}"
