@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-screens bench-verify bench-compare bench-pipeline bench-replay torture heal snapshots campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test check format bench bench-screens bench-verify bench-compare bench-pipeline bench-replay torture heal promotions snapshots campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -63,6 +63,10 @@ heal: .venv/installed-dev ## Lose slots in every way for SECONDS, and see that e
 snapshots: .venv/installed-dev ## Put a table of ROWS into the stream under RATE transactions/s, with KILLS of the relay.
 	BWTUI_SNAPSHOT_ROWS=$(or $(ROWS),1000000) BWTUI_SNAPSHOT_KILLS=$(or $(KILLS),20) BWTUI_SNAPSHOT_RATE=$(or $(RATE),1000) \
 		$(BIN)/python -m pytest -s --timeout 0 tests/faults/test_backfill_campaign.py $(ARGS)
+
+promotions: .venv/installed-dev ## Promote a standby N times under writes, and see that nothing is lost or comes twice.
+	BWTUI_PROMOTIONS=$(or $(N),200) BWTUI_PROMOTIONS_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s --timeout 0 \
+		tests/faults/test_promotion.py $(ARGS)
 
 campaign: .venv/installed-dev ## Send 500 random tables with 10,000 rows through PostgreSQL and back.
 	BWTUI_RANDOM_TABLES=$${BWTUI_RANDOM_TABLES:-500} $(BIN)/python -m pytest --timeout 1800 \

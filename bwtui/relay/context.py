@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.relay.backfill.streamed import Streamed
-from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.diverged.naming import Naming
+from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy

@@ -28,9 +28,9 @@ from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
+from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly import beginning
 from bwtui.relay.exactly.probing import WholePolicy
-from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.following import Following
 from bwtui.relay.healing.healing import Healing
 from bwtui.relay.memory import SlotMemory, newest_memory
