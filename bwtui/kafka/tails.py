@@ -9,7 +9,7 @@ begin.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message, TopicPartition
 
 from bwtui.kafka.client import headers_of
 from bwtui.kafka.damage import is_damage
@@ -71,7 +71,10 @@ class TailReader(KeyReader):
                 found = None if is_damage(message) else _lsn(message)
                 known += found is not None
                 if found is not None and found < lsn:
-                    time = message.timestamp()[1]
+                    kind, time = message.timestamp()
+                    if kind == TIMESTAMP_LOG_APPEND_TIME:
+                        # The time of its sending says nothing of its commit.
+                        return low
                     oldest = time if oldest is None else min(oldest, time)
             if not known:
                 # Whoever wrote that wrote no headers: what lies before tells nothing either.

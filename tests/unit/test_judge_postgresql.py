@@ -52,6 +52,7 @@ def test_a_sender_that_answers_and_sends_nothing_is_a_stall() -> None:
     verdict = after(10, then={"heard_at": 1_009.9, "called_at": 1_009.8}, **waits)
     assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
     assert "has sent nothing for" in verdict.sentence
+    assert "synchronized_standby_slots" in verdict.hint
 
 
 def test_a_large_row_that_arrives_piece_by_piece_is_no_stall() -> None:

@@ -38,6 +38,9 @@ _MANY = 0.05
 _COMPUTES = 0.2
 #: PostgreSQL's wait event of a sender whose data nobody takes.
 _WRITES = "WalSenderWriteData"
+#: It gives nothing out that the standbys of synchronized_standby_slots lack.
+_STANDBYS = "WaitForStandbyConfirmation"
+_MISSING_STANDBY = "start the standby that lags, or take its slot out of synchronized_standby_slots"
 #: While a transaction is open the server writes whole pages, which nobody can read to their end.
 _UNREADABLE_BYTES = 64 << 10
 #: At the latest so long after, it writes the rest: its standby snapshot, every 15 s, may be 10 s late.
@@ -239,7 +242,8 @@ class Judge:
             )
             left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{sender(seen)}"
             if is_much or seen.now - since >= _UNREADABLE_SECONDS:
-                yield Wait("postgresql", server, "read", since, "has sent nothing", left)
+                hint = _MISSING_STANDBY if seen.server_waits_for == _STANDBYS else ""
+                yield Wait("postgresql", server, "read", since, "has sent nothing", left, hint=hint)
 
     def _called(self, seen: Seen) -> Iterator[Wait]:
         """Yield PostgreSQL while its sender has not answered; one that decodes may answer later."""
