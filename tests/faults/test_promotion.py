@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import pytest
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
-from tests.faults.records import Record, assert_equal, read_table
+from tests.attempts import Attempts
+from tests.faults.records import Record, assert_equal, difference, read_table
 from tests.faults.relays import Relay, new_name, wait_for
 from tests.faults.writer import TABLES, Writer, create_tables
 from tests.server_pair import Pair
@@ -46,15 +47,23 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def relay(pair: Pair, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    """A relay that knows of both servers."""
+def new_relay(
+    pair: Pair, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Relay]]:
+    """Start a relay that knows of both servers, with further options."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     create_tables(pair.dsn, _ROWS)
-    made = Relay(services, pair.dsn, tmp_path, new_name("promoted"), "-d", pair.hosts, "--heal")
-    made.start()
-    made.wait_streaming()
-    yield made
-    made.close()
+    made: list[Relay] = []
+
+    def make(*args: str) -> Relay:
+        made.append(Relay(services, pair.dsn, tmp_path, new_name("promoted"), "-d", pair.hosts, *args))
+        made[-1].start()
+        made[-1].wait_streaming()
+        return made[-1]
+
+    yield make
+    for relay in made:
+        relay.close()
 
 
 @dataclass(slots=True)
@@ -70,8 +79,9 @@ class Promoted:
 
 
 @pytest.mark.timeout(300 + 60 * ROUNDS)
-def test_promotions(services: Services, pair: Pair, relay: Relay) -> None:
+def test_promotions(services: Services, pair: Pair, new_relay: Callable[..., Relay]) -> None:
     """After each one the relay streams within seconds, and topics come to equal tables."""
+    relay = new_relay("--heal")
     dice, seconds, counted = random.Random(SEED), list[float](), Counter[str]()
     for number in range(ROUNDS or len(_SHORT)):
         hard, cut = (dice.random() < 0.5, dice.random() < 0.3) if ROUNDS else _SHORT[number]
@@ -102,6 +112,34 @@ def test_promotions(services: Services, pair: Pair, relay: Relay) -> None:
     assert max(seconds) < _STREAMING_SECONDS
 
 
+def test_without_heal_a_person_has_it_taken_back(
+    services: Services, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
+) -> None:
+    """The relay goes on all the same, names the keys, and tells where; `bwtui repair` leaves nothing."""
+    relay = new_relay()
+    pair.wait_synchronized(relay.name)
+    with Writer(pair.dsn, _ROWS).going_on() as writer:
+        _cut(pair, relay, writer)
+        # No write on the new primary, so that all keys that differ are those that it lacks.
+        one = _promote(services, pair, relay, hard=True, after=writer.stop)
+    phantoms = {(r.topic, r.key) for r in one.before if r.lsn >= one.fork}
+    status = relay.wait("naming", lambda now: any("are named in" in error.message for error in now.errors))
+    (told,) = [error for error in status.errors if "are named in" in error.message]
+    assert "bwtui repair" in (told.hint or "")
+    assert all(
+        f"{len([k for k in phantoms if k[0] == t.topic(relay.name)])} of {t.full_name}" in told.message
+        for t in TABLES
+    )
+    relay.wait_caught_up()
+    assert difference(services, pair.dsn, TABLES, relay.name).outcome != "equal"
+    ended = Attempts(services, tmp_path).command("repair", "--relay", relay.name, "--yes", "--json")
+    assert ended.code == 0, ended.stderr
+    sent = json.loads(ended.stdout)["tables"]
+    assert 0 < sum(one["rows"] + one["tombstones"] for one in sent) <= len(phantoms)
+    assert_equal(services, pair.dsn, TABLES, relay.name)
+    assert _named(relay) == phantoms
+
+
 def _wait_for_writes(writer: Writer, count: int) -> None:
     many = len(writer.changes)
     wait_for("writes", lambda: len(writer.changes) >= many + count)
@@ -114,10 +152,19 @@ def _cut(pair: Pair, relay: Relay, writer: Writer) -> None:
     relay.wait_caught_up()
 
 
-def _promote(services: Services, pair: Pair, relay: Relay, *, hard: bool) -> Promoted:
+def _promote(
+    services: Services,
+    pair: Pair,
+    relay: Relay,
+    *,
+    hard: bool,
+    after: Callable[[], None] = lambda: None,
+) -> Promoted:
+    """Promote the standby, with ``after`` called once the primary has failed."""
     status = relay.status()
     assert status is not None
     pair.fail(hard=hard)
+    after()
     relay.wait("noticing", lambda now: "waiting for PostgreSQL" in now.detail)
     before = [record for table in TABLES for record in read_table(services, table, relay.name)]
     fork = pair.promote()

@@ -76,6 +76,10 @@ class Writer:
         if self._failure is not None:
             raise self._failure
 
+    def stop(self) -> None:
+        """Let it end; it may write once more."""
+        self._stop.set()
+
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
