@@ -79,10 +79,10 @@ def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attemp
 
 def test_a_standby_that_takes_no_slot_along(pair: Pair, attempts: Attempts) -> None:
     pair.follow()
-    pair.primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput', false, false, true)")
-    pair.primary.ask(f"create publication bwtui_{SLOT} for table fine")
     standby = pair.standby
     standby.stop()
+    pair.primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput', false, false, true)")
+    pair.primary.ask(f"create publication bwtui_{SLOT} for table fine")
     standby.run(sync_replication_slots="off", hot_standby_feedback="off", primary_slot_name="")
     standby.set("primary_conninfo", f"host=127.0.0.1 port={pair.primary.port} user=postgres")
     eventually(
@@ -102,9 +102,7 @@ def test_a_standby_that_takes_no_slot_along(pair: Pair, attempts: Attempts) -> N
         assert setting in of_standby
     assert "primary_conninfo has no dbname" in of_standby
     assert "the slot is not there" in of_standby
-    seen = " ".join(one["message"] for one in warnings["standby b"])
-    assert "without a physical slot" in seen
-    assert "hot_standby_feedback seems to be off" in seen
+    assert "without a physical slot" in warnings["standby b"][0]["message"]
 
 
 def _place(pair: Pair) -> str:

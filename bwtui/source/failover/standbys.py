@@ -11,10 +11,12 @@ from bwtui.source.connection import Connection, connect, query
 from bwtui.source.failover.hosts import describe, each_host
 from bwtui.source.slot import SlotState, slot_state
 
-# To a standby that sends feedback the primary keeps what its queries see, in its slot or its sender.
+# For a standby that sends feedback the primary keeps what its queries see, in its slot or its sender. One
+# that has just come, or of which the role may see nothing, is believed to send it.
 _CONNECTED_SQL = """
 select coalesce(nullif(r.application_name, ''), 'pid ' || r.pid), s.slot_name::text,
-       coalesce(r.backend_xmin, s.xmin, s.catalog_xmin) is not null
+       coalesce(r.backend_xmin, s.xmin, s.catalog_xmin) is not null or r.state is null
+       or r.backend_start > pg_catalog.clock_timestamp() - interval '1 minute'
   from pg_catalog.pg_stat_replication r
   left join pg_catalog.pg_replication_slots s on s.active_pid = r.pid
  where s.slot_type is distinct from 'logical' and r.state is distinct from 'backup'
