@@ -234,7 +234,8 @@ class Following:
             raise ConnectionFailed(
                 f"a former primary answers: it is on timeline {server.timeline}, and this relay was on "
                 f"timeline {last.timeline}",
-                "make it a standby of the new primary; the relay waits until that one answers",
+                "make it a standby of the new primary, which the relay waits for; "
+                "--accept-divergence follows it all the same",
             )
 
     def _note_lacking(self, server: Server, common_end: int) -> None:

@@ -140,6 +140,23 @@ def test_without_heal_a_person_has_it_taken_back(
     assert _named(relay) == phantoms
 
 
+def test_without_headers_a_heal_compares_all_tables(
+    services: Services, pair: Pair, new_relay: Callable[..., Relay]
+) -> None:
+    """No record says of which commit it is, and what differs is found all the same."""
+    relay = new_relay("--heal", "--no-headers")
+    pair.wait_synchronized(relay.name)
+    with Writer(pair.dsn, _ROWS).going_on() as writer:
+        _cut(pair, relay, writer)
+        pair.fail(hard=True)
+        writer.stop()
+    pair.promote()
+    relay.wait("the heal", lambda now: now.heal is not None)
+    relay.wait("the heal's end", lambda now: now.heal is None, 240)
+    assert "without headers" in " ".join(error.message for error in relay.wait_streaming().errors)
+    assert_equal(services, pair.dsn, TABLES, relay.name)
+
+
 def _wait_for_writes(writer: Writer, count: int) -> None:
     many = len(writer.changes)
     wait_for("writes", lambda: len(writer.changes) >= many + count)
