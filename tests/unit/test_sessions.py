@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
+from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, ServiceRefused
 from bwtui.model.delivery import Span
@@ -25,6 +27,7 @@ from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.kafka import KafkaSink
+from bwtui.source.connection import ServerError
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS
@@ -103,6 +106,47 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
         follower(relay)._check_history(server, slot)
         log.tick(time.monotonic())
         assert [one.xid for one in log.look(0, 2).transactions if one.is_given_up] == given_up
+
+
+@pytest.mark.parametrize(
+    ("hosts", "timeline", "accept", "is_former"),
+    [
+        ("one,two", 1, False, True),
+        ("one,two", 2, False, False),
+        ("one,two", 3, False, False),
+        ("one,two", 1, True, False),
+        # An older copy at the one address there is: refused, since nobody else will answer.
+        ("one", 1, False, False),
+    ],
+)
+def test_of_several_hosts_a_former_primary_is_waited_out(
+    tmp_path: Path, hosts: str, timeline: int, accept: bool, is_former: bool
+) -> None:
+    relay = ScriptedRelay(tmp_path)
+    relay.context.settings = replace(
+        relay.context.settings, postgres=f"host={hosts} dbname=shop", accept_divergence=accept
+    )
+    relay.context.memory = SimpleNamespace(last=SimpleNamespace(timeline=2))  # type: ignore[assignment]
+    server: Any = SimpleNamespace(timeline=timeline)
+    refused = pytest.raises(ConnectionFailed, match="a former primary answers: it is on timeline 1")
+    with refused if is_former else nullcontext():
+        follower(relay)._refuse_former(server)
+
+
+def test_that_a_slot_can_not_be_taken_along_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*given: object) -> None:
+        raise ServerError("no such option", "42601", "")
+
+    monkeypatch.setattr(following, "make_failover", refuses)
+    relay = ScriptedRelay(tmp_path)
+    connection: Any = SimpleNamespace(status=pq.ConnStatus.OK)
+    follower(relay)._make_failover(connection)
+    (told,) = relay.report.errors()
+    assert "can't be made a failover slot: no such option" in told.message
+    assert "--no-failover" in (told.hint or "")
+    connection.status = pq.ConnStatus.BAD
+    with pytest.raises(ConnectionFailed):
+        follower(relay)._make_failover(connection)
 
 
 def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_path: Path) -> None:
