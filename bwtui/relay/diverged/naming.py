@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 5.0
+_CLOSE_SECONDS = 3.0
 _REPAIR = "'bwtui repair' compares topics with tables, and takes back what differs"
 
 #: Takes a request for rows to be sent again; see `bwtui.relay.backfill.store.Store.submit`.
@@ -95,10 +96,10 @@ class Naming:
         self._thread.start()
 
     def close(self) -> None:
-        """End it; the next run goes on."""
-        self._stop.set()
+        """Let it end, if that does not take long; otherwise the next run goes on."""
         if self._thread is not None:
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=_CLOSE_SECONDS)
+        self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.is_set():
