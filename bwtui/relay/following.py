@@ -206,8 +206,10 @@ class Following:
     def _check_history(self, server: Server, state: SlotState) -> None:
         """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
         context = self._context
-        # A slot that came along lies before the fork: all that this server has beyond is read from it.
+        # A slot that came along lies before the fork: all that this server has beyond is read from it. But a
+        # position in Kafka that lies behind the fork would have it left out.
         accept = self._settings.accept_divergence or bool(state.synced)
+        accept = accept and not self._settings.exactly_once
         common_end = context.memory.common_end(server, accept=accept)
         if common_end < ENDLESS:
             self._note_lacking(server, common_end)

@@ -29,7 +29,8 @@ from bwtui.sink.destination import Limits
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
-from bwtui.source.connection import Connection, connect, describe, execute
+from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.failover.hosts import describe
 from bwtui.source.publication import existing
 from bwtui.source.slot import slot_state
 
