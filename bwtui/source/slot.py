@@ -58,6 +58,8 @@ class SlotState:
     #: Whether standbys take it along, and whether it came from another server; None before PostgreSQL 17.
     failover: bool | None = None
     synced: bool | None = None
+    #: Why it was given up; None before PostgreSQL 17, and for one that was not.
+    invalidated: str | None = None
 
 
 #: What each field of SlotState is read from, and its text by.
@@ -77,7 +79,15 @@ _STATE: tuple[tuple[str, Callable[[str], object]], ...] = (
     # Columns of PostgreSQL 17, null where they are missing.
     ("pg_catalog.to_jsonb(s) ->> 'failover'", "true".__eq__),
     ("pg_catalog.to_jsonb(s) ->> 'synced'", "true".__eq__),
+    ("pg_catalog.to_jsonb(s) ->> 'invalidation_reason'", str),
 )
+#: Why a slot was given up, in words, by pg_replication_slots' invalidation_reason.
+_INVALIDATED = {
+    "wal_removed": ": it kept more than max_slot_wal_keep_size",
+    "rows_removed": ": rows of the catalog that it needs are gone",
+    "wal_level_insufficient": ": wal_level was lowered",
+    "idle_timeout": ": nobody read it for idle_replication_slot_timeout",
+}
 _STATE_SQL = f"""
 select {", ".join(f"({column})::text" for column, _ in _STATE)}
   from pg_catalog.pg_replication_slots s where slot_name = """
@@ -135,7 +145,7 @@ def check_readable(slot: SlotState, server_version: int) -> None:
     """
     if slot.wal_status == "lost":
         raise SlotLost(
-            f"slot {slot.name} lost the WAL that it needs",
+            f"slot {slot.name} lost the WAL that it needs{_INVALIDATED.get(slot.invalidated or '', '')}",
             "'bwtui connect --heal' sends what differs from the tables; or run "
             f"'bwtui slots drop {slot.name}', and start with a new snapshot",
         )
