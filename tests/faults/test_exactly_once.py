@@ -6,6 +6,7 @@
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +15,9 @@ import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.faults.backfills import ask, state_of, wait_done
+from tests.faults.hanging import hanging
 from tests.faults.records import (
     OUTSIDE,
     Record,
@@ -27,6 +29,7 @@ from tests.faults.records import (
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.test_kill import assert_committed, copied
 from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
+from tests.waiting import eventually
 
 KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
 ROWS = 5_000
@@ -213,6 +216,54 @@ def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_r
     ]
     assert sorted(keys) == [key for key in range(11, 52) if key != 31]
     assert [letter["after"]["id"] for letter in relay.letters()] == ["31"]
+
+
+def test_a_relay_that_slept_longer_than_its_transaction(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once", "--commit-ms", "600000", "-C", "transaction.timeout.ms=2000")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "insert into accounts values (11, 1, 'aborted by Kafka')")
+    relay.wait("the row", lambda status: status.tables["public.accounts"].inserts)
+    relay.signal(signal.SIGSTOP)
+    since = time.monotonic()
+    # Kafka looks for such transactions every ten seconds.
+    eventually("it is aborted", lambda: time.monotonic() - since > 16)
+    relay.signal(signal.SIGCONT)
+    relay.wait("a new session", lambda status: status.tables["public.accounts"].inserts > 1)
+    execute(database, "insert into accounts values (12, 1, 'after it')")
+    relay.wait("the other row", lambda status: status.tables["public.accounts"].inserts > 2)
+    relay.stop()
+    relay.run()
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    assert sorted(record.key[0] for record in records if record.operation == "insert") == [11, 12]
+
+
+def test_a_broker_that_hangs_and_one_that_is_started_again(
+    interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, ROWS)
+    relay = new_relay("--exactly-once")
+    writer = Writer(database, ROWS)
+    relay.start()
+    relay.wait_streaming()
+    with writer.going_on():
+        for _ in range(2):
+            sent = len(writer.changes)
+            with hanging(interrupted):
+                wait_for("changes", lambda: len(writer.changes) > sent + 300)  # noqa: B023
+            relay.wait_caught_up()
+        interrupted.kill_service("kafka")
+        sent = len(writer.changes)
+        wait_for("changes", lambda: len(writer.changes) > sent + 300)
+        interrupted.start_service("kafka")
+        relay.wait_caught_up()
+    relay.wait_caught_up()
+    relay.stop()
+    assert_once(services, database, relay, writer)
 
 
 def limit_messages(services: Services, topic: str, size: int) -> None:
