@@ -44,6 +44,8 @@ class Remembered:
     publications: tuple[str, ...] = ()
     #: Whether the server was a standby.
     on_standby: bool = False
+    #: The snapshot is one Kafka transaction: that its slot is there does not say that it was committed.
+    in_transaction: bool = False
 
     def sent(self) -> int:
         """Return up to which LSN rows were sent, as far as is known."""
@@ -64,6 +66,8 @@ class SlotMemory:
         self._without_kafka = without_kafka
         self.path = folder / f"slot-{slot}.json"
         self._identity = (system_identifier, database, slot)
+        #: Whether Kafka says what of a snapshot is in.
+        self.in_transactions = False
         self.last = self._load()
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
         #: Whether the slot is, or was, one of a standby.
@@ -97,7 +101,7 @@ class SlotMemory:
 
     def recall(self, confirmed_lsn: int, sent_lsn: int, timeline: int) -> None:
         """Take what another place remembers: all of it where nothing is known here, else what was sent."""
-        if self.last is None:
+        if self.last is None or self.last.in_transaction:
             self._timeline = timeline
             self.remember(confirmed_lsn, sent_lsn=sent_lsn)
         elif not self.last.snapshot_unfinished:
@@ -127,7 +131,8 @@ class SlotMemory:
         former = self._unfinished.sessions if self._unfinished else ()
         sessions = list(dict.fromkeys([*former, session.hex()]))
         lacks = self._without_kafka
-        self._write(Remembered(*self._identity, consistent_point, True, marks, sessions, lacks))
+        now = Remembered(*self._identity, consistent_point, True, marks, sessions, lacks)
+        self._write(replace(now, in_transaction=self.in_transactions))
 
     def unfinished_marks(self) -> dict[str, Offsets]:
         """Return the marks of the snapshot that did not finish; empty when there is none."""
@@ -171,6 +176,11 @@ class SlotMemory:
                 return None
             return f"slot {slot.name} was made elsewhere; resuming from where it stands"
         name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
+        if last.in_transaction and not self.in_transactions:
+            raise RefusedError(
+                f"slot {name} was made, and the Kafka transaction of its snapshot may not be committed",
+                f"start with --exactly-once, which finds out; or 'bwtui slots drop {name}' begins anew",
+            )
         hint = (
             "changes may be missing: 'bwtui connect --heal' sends what differs from the tables; or "
             f"'bwtui slots drop {name}' forgets what was confirmed, and the next start takes a new snapshot"

@@ -9,13 +9,18 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg2
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from bwtui.model.position import Position
 from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.settings import RelaySettings
+from bwtui.sink.positions import Positions
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.hanging import hanging
 from tests.faults.records import (
@@ -218,6 +223,60 @@ def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_r
     assert [letter["after"]["id"] for letter in relay.letters()] == ["31"]
 
 
+def test_what_comes_before_a_row_that_ends_the_relay_is_committed(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once", "-C", "message.max.bytes=20000", "--commit-ms", "600000")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    large = "(select string_agg(md5(n::text), '') from generate_series(1, 2000) n)"
+    execute(database, "insert into accounts values (11, 1, 'before it')")
+    execute(
+        database,
+        "insert into accounts select n, 1, 'beside it' from generate_series(12, 20) n",
+        f"insert into accounts select 21, 1, {large}",
+    )
+    assert relay.wait_ended() == 2
+    assert "the message has 64" in relay.last_words()
+
+    def keys() -> list[int]:
+        records = read_table(services, ACCOUNTS, relay.name, holes=True)
+        return sorted(record.key[0] for record in records if record.operation == "insert")
+
+    assert keys() == [11]
+    relay._wait_released()
+    relay.run("-e", "log")
+    assert keys() == list(range(11, 21))
+
+
+def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """As a kill between the making of the slot and Kafka's commit leaves it."""
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    position = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        cursor.execute("select system_identifier::text, current_database() from pg_control_system()")
+        ((system, name),) = cursor.fetchall()
+    last = position.last(Position(system, name, relay.name).key)
+    assert last is not None
+    torn = replace(last, phase="snapshot", passed=relay.slot_lsn() or 0, lsn=0)
+    producer = Producer(config(services))
+    producer.produce(position.topic, torn.to_json(), torn.key, 0)
+    assert producer.flush(30) == 0
+    status = relay.run()
+    assert status.tables["public.accounts"].snapshot_rows == 10
+
+
+def config(services: Services) -> dict[str, str]:
+    """Return what every client is given."""
+    return {"bootstrap.servers": services.broker}
+
+
 def test_a_relay_that_slept_longer_than_its_transaction(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
@@ -268,7 +327,7 @@ def test_a_broker_that_hangs_and_one_that_is_started_again(
 
 def limit_messages(services: Services, topic: str, size: int) -> None:
     """Have the topic take no message of more than ``size`` bytes."""
-    admin = AdminClient({"bootstrap.servers": services.broker})
+    admin = AdminClient(config(services))
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():

@@ -46,13 +46,19 @@ class Exactly:
         Raises RefusedError and ConnectionFailed.
         """
         self.position = Position(*identity)
+        memory.in_transactions = True
         self._transactional_id = f"bwtui-{identity[0]}-{identity[2]}"
         self._positions.prepare()
         last = self._positions.last(self.position.key)
+        if last is not None and last.phase == "snapshot" and slot is not None:
+            # A commit that was under way when its relay was killed has ended, one way or the other, by then.
+            self._sink.connect(self._transactional_id)
+            last = self._positions.last(self.position.key)
         if last is None:
             return
         self.position = last
-        if last.phase == "stream":
+        is_there = slot is not None or memory.last is None or not memory.last.in_transaction
+        if last.phase == "stream" and is_there:
             confirmed = max(last.passed, slot.confirmed_lsn if slot is not None else 0)
             memory.recall(confirmed, last.lsn + 1, last.timeline)
 

@@ -183,11 +183,11 @@ class Beginning:
         # remembered with, while the other order would leave a memory of a slot that never was.
         with self._report.account.during("catalog"):
             slot.make_permanent(connection, temporary.name, self._settings.slot)
+        if exactly is not None:
+            # Behind it: a slot whose snapshot is not committed is dropped at the next start.
+            exactly.end_snapshot(partial(check_stop, self._context.stop_requested), lsn)
         with self._report.account.during("state"):
             self._context.memory.remember(lsn, sent_lsn=lsn)
-        if exactly is not None:
-            # Last: a slot beside a snapshot that is not committed is dropped at the next start.
-            exactly.end_snapshot(partial(check_stop, self._context.stop_requested), lsn)
         self._report.confirmed_lsn = lsn
 
     def _ask(self, connection: Connection) -> None:
