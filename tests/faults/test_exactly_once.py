@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -272,7 +273,7 @@ def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
     assert status.tables["public.accounts"].snapshot_rows == 10
 
 
-def config(services: Services) -> dict[str, str]:
+def config(services: Services) -> dict[str, Any]:
     """Return what every client is given."""
     return {"bootstrap.servers": services.broker}
 
