@@ -248,7 +248,7 @@ def test_what_comes_before_a_row_that_ends_the_relay_is_committed(
 
     assert keys() == [11]
     relay._wait_released()
-    relay.run("-e", "log")
+    relay.run("-e", "log", "--commit-ms", "100")
     assert keys() == list(range(11, 21))
 
 
