@@ -143,6 +143,11 @@ class Outgoing:
         return self._route
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """Rows and tombstones that were handed over, and what was left out."""
+        return self.rows, self.tombstones, self.left_out
+
+    @property
     def is_put(self) -> bool:
         """Whether all of it was handed over."""
         return self.is_encoded and self._put >= len(self._ready)

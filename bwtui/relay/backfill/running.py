@@ -103,10 +103,9 @@ class Backfill:
         """Give up the chunk under way: what the next session reads again would come behind its rows."""
         shut = self._refusals.shut if self._outgoing is not None else None
         exactly, outgoing = self._context.exactly, self._outgoing
-        if exactly is not None and outgoing is not None:
+        if exactly is not None and outgoing is not None and (error := exactly.refusal(outgoing.spans)):
             # It would be refused in each transaction, and hold up the stream.
-            if error := exactly.refusal(outgoing.spans):
-                self._fail(error)
+            self._fail(error)
         elif outgoing is not None and any(span.failed for span in outgoing.spans):
             # One of its own messages may be refused, and is found where each is waited for.
             self._careful = shut is None
@@ -350,8 +349,7 @@ class Backfill:
         self._careful = False
         self._rounds = 0
         self._route = outgoing.route
-        size = sum(map(len, chunk.lines))
-        if chunk.lines and size:
+        if chunk.lines and (size := sum(map(len, chunk.lines))):
             self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
         self._keys = None
         self._drop_chunk()
@@ -361,8 +359,7 @@ class Backfill:
         """Return the task as it is once the chunk is done."""
         task, outgoing, chunk = self._task, self._outgoing, self._chunk
         assert task is not None and outgoing is not None and chunk is not None
-        sent = outgoing.rows, outgoing.tombstones, outgoing.left_out
-        return task.behind(sent, chunk.last, chunk.key, self._keys)
+        return task.behind(outgoing.counts, chunk.last, chunk.key, self._keys)
 
     # -- ends ----------------------------------------------------------------------------------------------
 
