@@ -26,7 +26,7 @@ from bwtui.model.option_checks import (
     check_slot,
     check_topic,
 )
-from bwtui.settings import OnError, OnRecordError, OutputFormat, Toast
+from bwtui.settings import OnError, OnRecordError, OutputFormat, SnapshotBy, Toast
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
@@ -240,6 +240,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "skip-snapshot", "Make the slot without copying what the tables hold already.", "x", kind="switch"
+    ),
+    Option(
+        "snapshot-by",
+        "The first snapshot: 'export' copies all tables, after a kill anew, then streams; 'chunks' streams "
+        "at once, puts their rows in beside the changes, and goes on after a kill with what is missing.",
+        metavar="HOW",
+        choices=get_args(SnapshotBy),
     ),
     Option(
         "accept-divergence",

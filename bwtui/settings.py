@@ -9,6 +9,7 @@ OutputFormat = Literal["avro", "json"]
 OnError = Literal["exit", "log"]
 Toast = Literal["fetch", "error", "placeholder"]
 OnRecordError = Literal["stop", "stop-recording"]
+SnapshotBy = Literal["export", "chunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class RelaySettings:
     topic_prefix: str = ""
     on_error: OnError = "exit"
     skip_snapshot: bool = False
+    #: How the first snapshot is taken: under one exported snapshot before the stream, or beside the stream.
+    snapshot_by: SnapshotBy = "export"
     #: Go on with a server whose history lacks what was relayed.
     accept_divergence: bool = False
     #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.

@@ -71,6 +71,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     A relay of ours remembers how far its slot was confirmed, and refuses one that vanished or was moved. It
     forgets that too, so that its next start takes a new snapshot; also when the slot is gone already.
     """
+    from bwtui.relay.backfill import first
     from bwtui.relay.healing.due import forget
     from bwtui.state_folder import state_folder
 
@@ -90,6 +91,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     for relay, memory in memories.items():
         memory.forget()
         forget(state_folder(relay), name)
+        first.forget(state_folder(relay), name)
     if as_json:
         say_json({"dropped": slot, "forgotten_by": list(memories)})
         return

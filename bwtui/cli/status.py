@@ -103,6 +103,8 @@ def _in_full(s: "Status") -> list[str]:
     if s.not_captured:
         doctor = "'bwtui doctor' with the relay's options says what to run"
         facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
+    if s.first_snapshot:
+        facts.append(("snapshot", s.first_snapshot.sentence))
     if s.heal:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.heal.since))
         facts.append(("heal", f"due since {since}: {s.heal.reason}"))
@@ -110,8 +112,9 @@ def _in_full(s: "Status") -> list[str]:
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s)]
-    if again := [b for b in s.backfills if not b.is_over]:
-        lines += ["", "sent again:", *(f"  {line}" for line in as_table(again))]
+    # Of a first snapshot each table is listed already.
+    if again := [b for b in s.backfills if not b.is_over and (b.reason, b.state) != ("first", "waiting")]:
+        lines += ["", "sent beside the stream:", *(f"  {line}" for line in as_table(again))]
     for title, entries in (
         ("last errors:", [e for e in s.errors if not e.is_over]),
         ("what has recovered:", [e for e in s.errors if e.is_over]),

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from bwtui.model.from_json import made_of
 
-#: Who asked: a person, a table that has joined the publications, a repair of what an audit found, or a slot
-#: that was lost.
-BackfillReason = Literal["snapshot", "joined", "repair", "heal"]
+#: Who asked: a person, a table that has joined the publications, a repair of what an audit found, a slot
+#: that was lost, or the first snapshot of a slot.
+BackfillReason = Literal["snapshot", "joined", "repair", "heal", "first"]
 BackfillState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
 #: What may be asked of one that is not over.
 BackfillCommand = Literal["pause", "resume", "cancel"]
@@ -82,6 +82,32 @@ class BackfillStatus:
     def from_json(cls, data: dict[str, Any]) -> "BackfillStatus":
         """Rebuild it from ``dataclasses.asdict``; what this version does not know is left out."""
         made: BackfillStatus = made_of(cls, data)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSnapshot:
+    """A first snapshot that is taken chunk by chunk beside the stream, as long as it is not through."""
+
+    tables: int
+    #: Tables of which all is sent, or of which nothing is left to send.
+    done: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """How far it is, in one sentence."""
+        are = "is" if self.done == 1 else "are"
+        return f"the first snapshot is not through: {self.done} of {self.tables} tables {are}"
+
+    @property
+    def left(self) -> str:
+        """What a relay that has ended leaves."""
+        return f"{self.sentence}; the next start goes on with it"
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "FirstSnapshot":
+        """Rebuild it from ``dataclasses.asdict``; what this version does not know is left out."""
+        made: FirstSnapshot = made_of(cls, data)
         return made
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bwtui.model.backfill import BackfillStatus
+from bwtui.model.backfill import BackfillStatus, FirstSnapshot
 from bwtui.model.from_json import made_of
 from bwtui.model.heal import HealStatus
 from bwtui.model.latency import Percentiles, latency_from_json
@@ -178,6 +178,8 @@ class Status:
     not_captured: tuple[str, ...] = ()
     #: A slot that was lost and made anew, while topics may differ from tables for it.
     heal: HealStatus | None = None
+    #: A first snapshot beside the stream that is not through: topics lack rows of its tables.
+    first_snapshot: FirstSnapshot | None = None
     recording: RecordingStatus | None = None
     #: What is sent again, or to be, and what was last: the oldest request first.
     backfills: tuple[BackfillStatus, ...] = ()
@@ -219,6 +221,8 @@ class Status:
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
         heal = values.get("heal")
         values["heal"] = HealStatus.from_json(heal) if heal else None
+        first = values.get("first_snapshot")
+        values["first_snapshot"] = FirstSnapshot.from_json(first) if first else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
         values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
         values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))

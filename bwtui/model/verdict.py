@@ -67,15 +67,17 @@ def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) 
     return f"the slot is safe for ≈ {duration(safe_seconds)}: {room}"
 
 
-def ended(message: str | None, hint: str | None, *, confirmed: str = "", at: float | None = None) -> Verdict:
+def ended(
+    message: str | None, hint: str | None, *, confirmed: str = "", left: str = "", at: float | None = None
+) -> Verdict:
     """Return the verdict on a relay that has said how it ended, ``at`` a time (Unix seconds).
 
-    Without a ``message`` it was stopped.
+    Without a ``message`` it was stopped; ``left`` is what it has left for its next start.
     """
     if message is not None:
         return Verdict("failed", message, "relay", since=at, hint=hint or "")
     end = f"; everything up to {confirmed} is confirmed" if confirmed else ""
-    return Verdict("stopped", f"stopped cleanly{end}", since=at)
+    return Verdict("stopped", f"stopped cleanly{end}{f'; {left}' if left else ''}", since=at)
 
 
 def killed(state: str, log: str) -> Verdict:

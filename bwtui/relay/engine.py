@@ -24,6 +24,7 @@ from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay.backfill.asking import Asking
+from bwtui.relay.backfill.first import First, first_of
 from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
@@ -64,7 +65,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: The hint of a note on a slot that this relay does not remember.
-_UNKNOWN_SLOT = "nothing need be done if that is meant; otherwise stop, and name a slot of its own with -s"
+_UNKNOWN_SLOT = (
+    "nothing need be done if that is meant, and its first snapshot was through where it was made "
+    "('bwtui verify --database' says what topics lack); otherwise stop, and name a slot of its own with -s"
+)
 #: The hint of a note on what went to a recording alone.
 _RECORDED = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
 
@@ -219,10 +223,14 @@ class Engine:
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
+            settings, report = self._settings, self._report
+            identity = (findings.system_identifier, findings.database, settings.slot)
+            first = first_of(settings, identity, self._backfills, report, is_there=findings.slot is not None)
+            self._picture.first = first.status
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
                 context.sink.discard(in_order=False)
-                publications = Beginning(context, self._enter).run(connection, findings)
+                publications = Beginning(context, self._enter, first).run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
                 note = context.memory.check(findings.slot)
@@ -231,28 +239,22 @@ class Engine:
                     self._report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
-            self._joined = self._watch_for_joining(connection, findings)
+            if not settings.skip_snapshot:
+                folder = state_folder(settings.relay_name)
+                self._joined = Joined(folder / "joined.json", identity, settings, report)
+                if findings.slot is None:
+                    self._joined.begin(connection, publications, self._backfills)
         finally:
             connection.close()
-        self._follow(context, publications, target)
+        self._follow(context, publications, target, first)
 
-    def _watch_for_joining(self, connection: Connection, findings: Findings) -> Joined | None:
-        """Return what asks for the rows of tables that join; nothing where none of any table were wanted."""
-        settings, report = self._settings, self._report
-        if settings.skip_snapshot:
-            return None
-        identity = (findings.system_identifier, findings.database, settings.slot)
-        joined = Joined(state_folder(settings.relay_name) / "joined.json", identity, settings, report)
-        if findings.slot is None:
-            done = [name for name, one in report.tables.items() if one.snapshot_state == "done"]
-            joined.copied(connection, done)
-        return joined
-
-    def _follow(self, context: RelayContext, publications: tuple[str, ...], target: int | None) -> None:
+    def _follow(
+        self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First
+    ) -> None:
         """Stream to the end, over slots that are lost and made anew."""
         while True:
             self._new_tables.reads = publications
-            self._backfill = Backfill(context, self._backfills, publications)
+            self._backfill = Backfill(context, self._backfills, publications, first)
             following = Following(context, self._enter, beginning.around(context, self._backfill))
             try:
                 # One that is to end when it has caught up has not as long as topics differ.

@@ -70,7 +70,7 @@ class Following:
         """
         # First: a status in between would show what was done before as what streaming waits for.
         self._report.detail = ""
-        self._report.state = "streaming"
+        self._report.state = self._backfill.phase if self._backfill is not None else "streaming"
         recall = self._context.destination.recall
         with Suspension(recall.hold_back) as self._context.suspension:
             recall.before_sending(self._context.suspension.look)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
+from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import LAG_IS_OLD, Status
@@ -50,6 +51,7 @@ class Picture:
         self.findings: Findings | None = None
         self.recorder: Recorder | None = None
         self.heal: Callable[[], HealStatus | None] = lambda: None
+        self.first: Callable[[], FirstSnapshot | None] = lambda: None
         self.recent = Recent(report, self._slot_stands)
         self.watch = Watch(report, lag, self._names, destination.service.outage)
 
@@ -100,6 +102,7 @@ class Picture:
             errors=report.errors(),
             not_captured=report.not_captured,
             heal=self.heal(),
+            first_snapshot=self.first(),
             recording=recorder.status() if recorder is not None else None,
             backfills=status_builder.backfills(self._backfills.statuses(), self._paces),
         )
@@ -110,7 +113,9 @@ class Picture:
             return self.watch.look()
         error = report.fatal
         confirmed = format_lsn(report.confirmed_lsn) if report.confirmed_lsn else ""
-        return ended(error.message if error else None, error.hint if error else None, confirmed=confirmed), {}
+        message, hint = (error.message, error.hint) if error else (None, None)
+        first = self.first()
+        return ended(message, hint, confirmed=confirmed, left=first.left if first else ""), {}
 
     def _names(self) -> Names:
         """Return what those are called that the relay waits for."""

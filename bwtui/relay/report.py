@@ -30,6 +30,8 @@ class TableCounters:
 
     topic: str = ""
     snapshot_rows: int = 0
+    #: Of these, what earlier runs have sent.
+    snapshot_before: int = 0
     backfill_rows: int = 0
     inserts: int = 0
     updates: int = 0
@@ -54,7 +56,8 @@ class TableCounters:
     @property
     def rows(self) -> int:
         """Rows read, in the snapshot, in the stream, and put into it."""
-        return self.snapshot_rows + self.backfill_rows + self.inserts + self.updates + self.deletes
+        snapshot = self.snapshot_rows - self.snapshot_before
+        return snapshot + self.backfill_rows + self.inserts + self.updates + self.deletes
 
     def note(self, text: str) -> None:
         """Add a note, once."""

@@ -20,7 +20,7 @@ _WINDOW_SECONDS = 2.0
 #: What is sent again comes chunk by chunk.
 CHUNKS_SECONDS = 10.0
 #: What makes up the notes, and is no field of a table's status.
-_APART = ("schema_notes", "notes")
+_APART = ("schema_notes", "notes", "snapshot_before")
 #: What a table's status takes over from its counters as it is.
 _SHARED = tuple(field.name for field in dataclasses.fields(TableCounters) if field.name not in _APART)
 _STEP_SECONDS = 0.25

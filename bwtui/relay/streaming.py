@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import NoReturn
 
-from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
+from bwtui.errors import ConnectionFailed, RefusedError, RowError
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
@@ -59,7 +59,7 @@ class Streaming:
         target_lsn: int | None,
         backfill: Beside | None = None,
     ) -> None:
-        """``target_lsn``: end once this LSN is confirmed. ``backfill`` puts rows of tables in."""
+        """``target_lsn``: end once this is confirmed, and no snapshot due. ``backfill`` puts rows in."""
         self._context = context
         self._stream = stream
         self._acks = acks
@@ -96,7 +96,7 @@ class Streaming:
         """Relay until the target is confirmed or a stop is asked for.
 
         Raises Redrive when messages were not delivered, ConnectionFailed or SlotLost when the stream breaks,
-        RowError when a row ends the relay, and ServiceRefused when none of its topic's rows gets in.
+        RowError when a row ends the relay, and RefusedError when none of its topic's rows gets in.
         """
         if self._stream.patience:
             # The server calls for a sign of life when half of its patience is over, and nobody may read that.
@@ -112,18 +112,18 @@ class Streaming:
             self._loop()
         except StopRequested:
             pass
-        except (RowError, ServiceRefused):
+        except (RowError, RefusedError):
             self._finish()
             raise
         self._finish()
 
     def _loop(self) -> None:
-        account = self._context.report.account
-        while self._target is None or self._acks.confirmed < self._target:
+        report = self._context.report
+        while self._target is None or self._acks.confirmed < self._target or report.state == "snapshot":
             if self._is_time_to_stop():
                 return
             if not self._step() and self._acks.is_idle:
-                account.turn_to("read")
+                report.account.turn_to("read")
                 self._stream.wait(self._backfill.pause if self._backfill is not None else 0.25)
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:

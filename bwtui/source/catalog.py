@@ -80,6 +80,7 @@ select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident:
                        where i.indrelid = l.oid and i.indisprimary and i.indimmediate)))) as leaf (bare)
  where c.relkind in ('r', 'p') and c.relpersistence = 'p' and (%s or not c.relispartition)
    and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
+   and (%s::text is null or (n.nspname = %s and c.relname = %s))
  order by 2, 3
 """
 
@@ -129,7 +130,13 @@ class TableFilter:
 
 def list_tables(connection: Connection, *, partitions: bool = False) -> list[TableInfo]:
     """Return every permanent table outside the system schemas; partitions only when they are asked for."""
-    return [TableInfo(*row) for row in query(connection, _TABLES_SQL, partitions)]
+    return [TableInfo(*row) for row in query(connection, _TABLES_SQL, partitions, None, None, None)]
+
+
+def find_table(connection: Connection, namespace: str, name: str) -> TableInfo | None:
+    """Return one of the tables, or partitions, that `list_tables` lists."""
+    rows = query(connection, _TABLES_SQL, True, namespace, namespace, name)
+    return TableInfo(*rows[0]) if rows else None
 
 
 def attributes(connection: Connection, oid: int) -> list[Attribute]:

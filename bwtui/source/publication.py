@@ -25,7 +25,7 @@ from bwtui.source.printed import printed
 _PUBLISHED_SQL = """
 select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupdate, p.pubdelete
   from pg_catalog.pg_publication_tables t join pg_catalog.pg_publication p using (pubname)
- where t.pubname = any(%s) order by 1, 2
+ where t.pubname = any(%s) and (%s::text is null or (t.schemaname = %s and t.tablename = %s)) order by 1, 2
 """
 #: What `create` waits for a table that is altered or vacuumed, while others wait for those that it has.
 _LOCK_TIMEOUT = "10s"
@@ -77,12 +77,15 @@ def via_root(connection: Connection, publications: Sequence[str]) -> bool:
     return bool(query(connection, sql, list(publications))[0][0])
 
 
-def published_tables(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:
+def published_tables(
+    connection: Connection, publications: Sequence[str], only: tuple[str, str] | None = None
+) -> list[PublishedTable]:
     """Return the tables of ``publications``; column lists and row filters exist from PostgreSQL 15 on.
 
-    A row of a table that stands in several of them is published where any one of them does.
+    A row of a table that stands in several of them is published where any one of them does. ``only`` is the
+    schema and name of the one that is wanted.
     """
-    return merged(entries(connection, publications))
+    return merged(entries(connection, publications, only))
 
 
 def merged(published: Sequence[PublishedTable]) -> list[PublishedTable]:
@@ -94,15 +97,20 @@ def merged(published: Sequence[PublishedTable]) -> list[PublishedTable]:
     return list(tables.values())
 
 
-def entries(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:
+def entries(
+    connection: Connection, publications: Sequence[str], only: tuple[str, str] | None = None
+) -> list[PublishedTable]:
     """Return the tables of ``publications``, one entry for each publication that has the table."""
     modern = connection.server_version >= 150000
+    wanted = (None, None) if only is None else only
     sql = _PUBLISHED_SQL.format(
         columns="attnames::text[]" if modern else "null", rowfilter="rowfilter" if modern else "null"
     )
     return [
         PublishedTable(namespace, name, None if columns is None else tuple(columns), row_filter, *operations)
-        for namespace, name, columns, row_filter, *operations in query(connection, sql, list(publications))
+        for namespace, name, columns, row_filter, *operations in query(
+            connection, sql, list(publications), wanted[0], *wanted
+        )
     ]
 
 

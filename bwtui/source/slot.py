@@ -1,7 +1,8 @@
 """Replication slots: what state they are in, and how they are made and dropped.
 
-The permanent slot exists if and only if the snapshot finished. The snapshot runs under a TEMPORARY slot,
-which dies with its session; ``pg_copy_logical_replication_slot`` then makes the permanent one at its LSN.
+The permanent slot exists if and only if the exported snapshot finished; what comes by chunks then is due (see
+`bwtui.relay.backfill.first`). That snapshot runs under a TEMPORARY slot, which dies with its session;
+``pg_copy_logical_replication_slot`` then makes the permanent one at its LSN.
 """
 
 import os

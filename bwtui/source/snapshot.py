@@ -29,6 +29,7 @@ class SnapshotTable:
     source: str
     #: pg_class.reltuples, or None when the table was never analysed.
     estimate: int | None
+    has_key: bool = True
 
 
 class _RowWriter:
@@ -166,7 +167,8 @@ def load_tables(
     for table in tables:
         entry = by_name[table.namespace, table.name]
         relation = load_relation(connection, table, entry.columns)
-        loaded.append(SnapshotTable(relation, entry.row_filter, table_clause(table), table.estimate))
+        source = table_clause(table)
+        loaded.append(SnapshotTable(relation, entry.row_filter, source, table.estimate, table.has_key))
         on_answer()
     return loaded
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from bwtui.cli.auditing.relay import reconnecting
 from bwtui.encode.names import topic_name
-from bwtui.errors import UsageError
+from bwtui.errors import Indeterminate, UsageError
 from bwtui.kafka.config import client_config
+from bwtui.relay.backfill.first import unfinished
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter, list_tables, load_relation
 from bwtui.source.connection import connect
@@ -26,9 +27,11 @@ def source_of(settings: RelaySettings) -> dict[str, str]:
 def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> Request:
     """Return what to compare: the tables of the relay's publication that both choose.
 
-    ``how`` are further fields of the request. Raises UsageError and ConnectionFailed.
+    ``how`` are further fields of the request. Raises UsageError and ConnectionFailed, and Indeterminate while
+    the first snapshot of one of them is not through.
     """
     tables, missing, notes = _tables(settings, narrower)
+    _refuse_unfinished(settings, {f"{table.namespace}.{table.name}" for table in tables})
     return Request(
         settings.postgres,
         settings.slot,
@@ -39,6 +42,18 @@ def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> 
         notes=notes,
         **how,
     )
+
+
+def _refuse_unfinished(settings: RelaySettings, tables: set[str]) -> None:
+    """Raise Indeterminate where rows of ``tables`` are still to be sent for the first time."""
+    source = source_of(settings)
+    for relay, left in unfinished((source["system_identifier"], source["database"], settings.slot)).items():
+        if missing := sorted(tables.intersection(left)):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise Indeterminate(
+                f"the first snapshot of {missing[0]}{more} is not through: rows are still to be sent",
+                f"wait until it is ('bwtui status {relay}' says how far), or compare others with --table",
+            )
 
 
 def _tables(

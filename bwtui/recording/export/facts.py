@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
 from bwtui.recording.reading.reader import Recording
@@ -34,6 +35,8 @@ class Facts:
     gaps: Sequence[Gap] = ()
     #: Whether rows that were there before the recording began are in it.
     has_snapshot: bool = True
+    #: How far a first snapshot beside the stream was at its end, in a sentence; "": through.
+    first_snapshot: str = ""
     #: How many changes are missing at the beginning, whose segments are gone.
     first_position: int = 0
     #: The commit of a transaction at the end that was not recorded to its end, or 0.
@@ -51,6 +54,8 @@ class Facts:
             )
         elif not self.has_snapshot:
             found.append("the recording has no snapshot: rows from before it are missing")
+        if self.first_snapshot:
+            found.append(f"{self.first_snapshot} at the end of the recording")
         if self.is_being_written:
             found.append("the recording is being written: what comes after this moment is missing")
         elif self.is_unfinished:
@@ -86,12 +91,18 @@ def facts(view: RecordingView) -> Facts:
     whole = whole_until(view.segments, view.last_lsn)
     return Facts(
         gaps,
-        "snapshot" in kinds,
-        view.first_position,
-        view.last_lsn if view.last_lsn > whole else 0,
-        not view.segments[-1].is_finished,
-        is_being_written(view.folder),
+        has_snapshot="snapshot" in kinds,
+        first_position=view.first_position,
+        open_lsn=view.last_lsn if view.last_lsn > whole else 0,
+        first_snapshot=_first_snapshot(view),
+        is_unfinished=not view.segments[-1].is_finished,
+        is_being_written=is_being_written(view.folder),
     )
+
+
+def _first_snapshot(view: RecordingView) -> str:
+    first = view.status(view.length).get("first_snapshot")
+    return FirstSnapshot.from_json(first).sentence if isinstance(first, dict) else ""
 
 
 def counted(count: int, noun: str) -> str:

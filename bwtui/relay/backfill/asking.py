@@ -31,6 +31,8 @@ class Asking:
 
 
 def _check(request: BackfillRequest) -> None:
+    if request.reason == "first":
+        raise RefusedError("a first snapshot is the relay's own", "ask for the rows with 'bwtui snapshot'")
     if request.where and request.keys:
         raise RefusedError("a condition and a list of keys exclude each other", "ask for one of them")
     if request.where and (not request.where.strip() or "\0" in request.where):

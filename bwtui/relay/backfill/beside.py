@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from bwtui.model.status import State
 from bwtui.relay.batch import Batch
 from bwtui.sink.base import DeliveryFailure
 
@@ -33,6 +34,10 @@ class Beside(Protocol):
     @property
     def pause(self) -> float:
         """So many seconds at most the next turn may wait where the stream has nothing to say."""
+
+    @property
+    def phase(self) -> State:
+        """What a relay that streams is at: "snapshot" until its first snapshot is through."""
 
     @property
     def wants_boundary(self) -> bool:

@@ -67,6 +67,15 @@ class Joined:
         self._copied = frozenset(tables)
         self._seen, self._places = _seen(connection), {}
 
+    def begin(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
+        """Take what a snapshot has copied, or is to put into the stream; and look at once.
+
+        One that gets another name from now on is found under it at the next look. Raises psycopg2.Error.
+        """
+        tables = self._report.tables.items()
+        self.copied(connection, [name for name, one in tables if one.snapshot_state != "none"])
+        self.look(connection, publications, store)
+
     def look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
         """Look, if it is time to, and ask for the rows of what has joined. Raises psycopg2.Error."""
         now = time.monotonic()

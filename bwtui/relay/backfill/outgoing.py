@@ -132,6 +132,8 @@ class Outgoing:
         self._can_delete = True
         self.high = chunk.high
         self.is_encoded = False
+        #: Whether its rows count as a snapshot's.
+        self.is_first = False
         #: Messages that were handed over, tombstones among them, and what the stream had newer.
         self.rows = self.tombstones = self.left_out = 0
         #: What they are acknowledged by.
@@ -281,7 +283,10 @@ class Outgoing:
             self.tombstones += 1
             return
         self.rows += 1
-        route.counters.backfill_rows += 1
+        if self.is_first:
+            route.counters.snapshot_rows += 1
+        else:
+            route.counters.backfill_rows += 1
         if recorder is not None:
             recorder.frames.append(ready.line)
             batch.held += len(ready.line)

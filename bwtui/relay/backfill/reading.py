@@ -16,7 +16,6 @@ from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
 from bwtui.source.connection import Connection, connect, execute, query
 from bwtui.source.failover.hosts import describe
-from bwtui.source.slot import committed_lsn
 
 _SERVER_SQL = """select system_identifier::text, pg_catalog.pg_is_in_recovery()
                    from pg_catalog.pg_control_system()"""
@@ -168,23 +167,3 @@ class Reading:
         numbers = ", ".join(sorted(map(str, left))[:3])
         since = duration(time.monotonic() - begun)
         return f"waiting until transaction {numbers} is visible to others, for {since}"
-
-
-def push_on(dsn: str) -> None:
-    """Have a commit written, so that a stream comes past what was inserted into the WAL before.
-
-    PostgreSQL writes whole pages while a transaction is open, and the rest of a record only with a commit, or
-    every 15 s. In a thread; what fails is tried again by whoever still waits.
-    """
-
-    def push() -> None:
-        try:
-            connection = connect(dsn)
-            try:
-                committed_lsn(connection)
-            finally:
-                connection.close()
-        except Exception:
-            return
-
-    threading.Thread(target=push, name="backfill push", daemon=True).start()

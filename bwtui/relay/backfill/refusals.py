@@ -18,6 +18,14 @@ from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter import DroppedRow
 
 
+class Failed(Exception):
+    """The request has failed. Other errors are the stream's, whose messages are looked after meanwhile."""
+
+    def __init__(self, error: BwtuiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 class Refusals:
     """Stands where a `RowPolicy` is asked for."""
 

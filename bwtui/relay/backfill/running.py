@@ -13,13 +13,17 @@ from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused, StateFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused, StateFailed
 from bwtui.model.backfill import BackfillState
+from bwtui.model.status import State
 from bwtui.relay.backfill.beside import Stream
+from bwtui.relay.backfill.carried import route_of
+from bwtui.relay.backfill.first import First
 from bwtui.relay.backfill.keys import Key, read_keys
-from bwtui.relay.backfill.outgoing import Numbers, Outgoing, refuse_unlike
-from bwtui.relay.backfill.reading import Reading, push_on
-from bwtui.relay.backfill.refusals import Refusals
+from bwtui.relay.backfill.outgoing import Numbers, Outgoing
+from bwtui.relay.backfill.prompt import Prompt
+from bwtui.relay.backfill.reading import Reading
+from bwtui.relay.backfill.refusals import Failed, Refusals
 from bwtui.relay.backfill.saving import Saving
 from bwtui.relay.backfill.store import Store, Task
 from bwtui.relay.backfill.window import Window
@@ -40,25 +44,18 @@ _LEAST_ROWS, _ROUNDS = 100, 8
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
 #: Seconds of one turn for our rows: while the stream has rows of its own, and while it has none.
 _LEAST_SECONDS, _IDLE_SECONDS = 0.001, 0.01
-#: How often a stream that has nothing to say is asked where it stands, and when a commit is written for it.
-_ASK_SECONDS, _PUSH_SECONDS = 0.02, 0.4
 _OLDEST_SECONDS = 10.0
-
-
-class _Failed(Exception):
-    """The request has failed. Other errors are the stream's, whose messages are looked after meanwhile."""
-
-    def __init__(self, error: BwtuiError) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 class Backfill:
     """All requests of one run, over all of its sessions."""
 
-    def __init__(self, context: RelayContext, store: Store, publications: tuple[str, ...]) -> None:
+    def __init__(
+        self, context: RelayContext, store: Store, publications: tuple[str, ...], first: First
+    ) -> None:
         self._context = context
         self._store = store
+        self._first = first
         self._publications = publications
         self._share = context.settings.snapshot_share / 100
         self._streamed = context.streamed
@@ -85,7 +82,10 @@ class Backfill:
         self._rows = CHUNK_ROWS
         #: How often the chunk was not read before its window broke.
         self._rounds = 0
-        self._look_at = self._ask_at = self._push_at = self._looked_at = 0.0
+        self._look_at = self._looked_at = 0.0
+        #: Why the request fails at the next turn: its topic let nothing in.
+        self._shut: BwtuiError | None = None
+        self._prompt = Prompt(context.settings.postgres)
         self._refusals = Refusals(context.policy, context.settings.on_error)
 
     # -- sessions ------------------------------------------------------------------------------------------
@@ -101,9 +101,10 @@ class Backfill:
 
     def end_session(self) -> None:
         """Give up the chunk under way: what the next session reads again would come behind its rows."""
-        shut = self._refusals.shut if self._outgoing is not None else None
         exactly, outgoing = self._context.exactly, self._outgoing
-        if exactly is not None and outgoing is not None and (error := exactly.refusal(outgoing.spans)):
+        # Otherwise each session, and each start, would meet it again.
+        shut = self._shut = self._refusals.shut if outgoing is not None else None
+        if exactly and outgoing and (error := exactly.refusal(outgoing.spans) or shut):
             # It would be refused in each transaction, and hold up the stream.
             self._fail(error)
         elif outgoing is not None and any(span.failed for span in outgoing.spans):
@@ -113,9 +114,6 @@ class Backfill:
             self._task.again += 1
         self._drop_chunk()
         self._stream = None
-        if shut is not None:
-            # Otherwise each session, and each start, would meet it again.
-            self._fail(shut)
 
     def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
         """See `bwtui.relay.backfill.beside.Beside`."""
@@ -127,6 +125,7 @@ class Backfill:
         if self._stream is not None:
             self._stream.batch.window = None
         self._window = self._reading = self._outgoing = self._chunk = self._is_kept = None
+        self._look_at = 0.0
 
     def look(self, connection: Connection) -> None:
         """Look, now and then, which transactions all can see by now; in the sampler's thread."""
@@ -144,6 +143,11 @@ class Backfill:
         return 0.002 if self._window is not None else 0.25
 
     @property
+    def phase(self) -> State:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        return self._first.phase
+
+    @property
     def wants_boundary(self) -> bool:
         """Whether rows are ready to be put in as soon as a transaction ends."""
         return self._outgoing is not None and self._outgoing.is_encoded and not self._outgoing.is_put
@@ -152,11 +156,15 @@ class Backfill:
         """See `bwtui.relay.backfill.beside.Beside`."""
         now = time.monotonic()
         self._position, self._is_idle = position, is_idle
-        if self._window is None and self._saving is None and now < self._look_at:
+        if self._window is None and self._saving is None and now < self._look_at and self._shut is None:
+            return
+        shut, self._shut = self._shut, None
+        if shut is not None:
+            self._fail(shut)
             return
         try:
             self._turn(now + self._budget(seconds), at_boundary=at_boundary)
-        except _Failed as failed:
+        except Failed as failed:
             self._fail(failed.error)
         except ServiceRefused as error:
             if self._context.policy.shut is not None:
@@ -194,6 +202,7 @@ class Backfill:
         """Take the next chunk of the next task, if there is one."""
         stream = self._stream
         self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._first.look()
         task = self._store.next()
         if task is None or stream is None or stream.batch.careful is not None:
             self._task = None
@@ -229,7 +238,7 @@ class Backfill:
             try:
                 self._keys = list(islice(self._list, min(CHUNK_KEYS, self._rows)))
             except StateFailed as error:
-                raise _Failed(error) from error
+                raise Failed(error) from error
         if not self._keys:
             return None
         texts = [key for key in self._keys if not isinstance(key, bytes)]
@@ -244,7 +253,6 @@ class Backfill:
             if task.wanted:
                 # Whoever asked for a pause, or an end, does not wait for what we wait for.
                 self._drop_chunk()
-                self._look_at = 0.0
             return
         self._reading = None
         if reading.error is not None:
@@ -256,7 +264,7 @@ class Backfill:
         if not task.request.keys and not task.request.where:
             task.estimate = chunk.estimate
         self._chunk = chunk
-        self._push_at = time.monotonic() + _PUSH_SECONDS
+        self._prompt.begin()
 
     def _wait_for_stream(self) -> None:
         """Have the chunk encoded once the stream has passed it, and with it what its schema follows."""
@@ -264,32 +272,23 @@ class Backfill:
         assert task is not None and chunk is not None and stream is not None
         if self._position < chunk.high:
             if self._is_idle:
-                self._ask_for_position(stream)
+                self._prompt.ask(stream)
             return
         route = self._route_of(task, chunk)
         self._refusals = Refusals(self._context.policy, self._context.settings.on_error, route.topic)
         self._outgoing = Outgoing(self._context, chunk, route, self._keys, self._refusals, self._numbers)
+        self._outgoing.is_first = task.request.reason == "first"
 
     def _route_of(self, task: Task, chunk: Chunk) -> Route:
         """Return the route of a chunk: that of the one before, unless the table was altered since."""
         if self._route is not None and self._route.relation == chunk.relation:
             return self._route
-        route = self._context.router.route(chunk.relation)
-        if route is None:
-            out = f"the relay leaves table {task.request.table} out"
-            raise _Failed(RefusedError(out, "see --table and --exclude-table"))
-        if route.refusal is not None:
-            raise _Failed(route.refusal)
-        try:
-            refuse_unlike(route, task.request.topic, task.request.spelling)
-        except RefusedError as error:
-            raise _Failed(error) from error
-        self._route = route
-        return route
+        self._route = route_of(self._context, task.request, chunk.relation)
+        return self._route
 
     def _read_failed(self, error: BwtuiError) -> None:
         if not isinstance(error, ConnectionFailed):
-            raise _Failed(error)
+            raise Failed(error)
         assert self._task is not None
         if isinstance(error, ChunkTooLarge):
             self._ask_for_fewer()
@@ -323,15 +322,6 @@ class Backfill:
                 careful = Careful(self._context.sink, self._refusals, stream.while_settling)
             outgoing.put(stream.batch, window, self._position, until, careful)
 
-    def _ask_for_position(self, stream: Stream) -> None:
-        now = time.monotonic()
-        if now >= self._ask_at:
-            stream.ask_position()
-            self._ask_at = now + _ASK_SECONDS
-        if now >= self._push_at:
-            push_on(self._context.settings.postgres)
-            self._push_at = now + _PUSH_SECONDS
-
     def _finish(self) -> None:
         """Remember the chunk once all of it is acknowledged, and in the recording."""
         task, outgoing, chunk, stream = self._task, self._outgoing, self._chunk, self._stream
@@ -344,7 +334,7 @@ class Backfill:
         if self._refusals.error is not None:
             error = self._refusals.error
             says = f"a row of {task.request.table} can't be sent: {error.message}"
-            raise _Failed(RefusedError(says, error.hint or ""))
+            raise Failed(RowError(says, error.hint or ""))
         task.take(self._task_behind())
         self._careful = False
         self._rounds = 0
@@ -368,9 +358,9 @@ class Backfill:
         if self._reading is not None:
             self._rounds += 1
             self._rows = max(_LEAST_ROWS, self._rows // 4)
-        if self._rounds >= _ROUNDS:
+        if self._rounds >= _ROUNDS and not self._first.is_due:
             says = f"{why} again and again while rows of {self._task and self._task.request.table} were read"
-            raise _Failed(RefusedError(says, "ask for fewer of them, by a column that has an index"))
+            raise Failed(RefusedError(says, "ask for fewer of them, by a column that has an index"))
         self._again(f"read again, since {why}")
 
     def _again(self, detail: str) -> None:
@@ -378,7 +368,6 @@ class Backfill:
         self._task.again += 1
         self._task.detail = detail
         self._drop_chunk()
-        self._look_at = 0.0
 
     def _end(self, task: Task, state: BackfillState) -> None:
         task.state, task.ended, task.detail = state, time.time(), ""
@@ -393,7 +382,7 @@ class Backfill:
     def _fail(self, error: BwtuiError) -> None:
         task = self._task
         self._drop_chunk()
-        if task is None:
+        if task is None or not self._first.fails(task, error):
             return
         task.error, task.hint = error.message, error.hint or ""
         self._context.report.error("backfill", error, task.request.table)

@@ -15,7 +15,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,9 @@ class Store:
         self._entries: dict[str, _Entry] = {}
         #: The task that the main thread has in hand.
         self._in_hand = ""
+        #: Tasks of a first snapshot that are worked on: those of another slot, or of a beginning that came to
+        #: nothing, are not, and are as if they were not there.
+        self.firsts: frozenset[str] = frozenset()
         try:
             self._take_up()
         except OSError as error:
@@ -101,6 +104,8 @@ class Store:
                 ) from error
             with self._lock:
                 self._entries[id] = _Entry(number, task, saved)
+                if request.reason == "first":
+                    self.firsts |= {id}
         return id
 
     def ask(self, id: str, what: BackfillCommand) -> BackfillStatus:
@@ -131,6 +136,26 @@ class Store:
         """Return how all are, oldest first, with the newest 20 of those that are over."""
         with self._lock:
             return tuple(_picture(entry) for entry in self._sorted())
+
+    def task(self, id: str) -> Task | None:
+        """Return a task that is known; of those that are over only the newest are."""
+        with self._lock:
+            entry = self._entries.get(id)
+            return entry.task if entry is not None else None
+
+    def forget_firsts(self, kept: Collection[str]) -> None:
+        """Forget all tasks of a first snapshot but ``kept``. Raises StateFailed."""
+        with self._disk, self._lock:
+            self.firsts = frozenset()
+            entries = self._entries.values()
+            gone = [one.task.id for one in entries if one.task.request.reason == "first"]
+            for id in (forgotten := [id for id in gone if id not in kept]):
+                del self._entries[id]
+        try:
+            for id in forgotten:
+                self._path(id).unlink(missing_ok=True)
+        except OSError as error:
+            raise file_failed(f"a task in {self._folder} can't be removed", error) from error
 
     # -- for the main thread -------------------------------------------------------------------------------
 
@@ -187,7 +212,11 @@ class Store:
     # -- the entries ---------------------------------------------------------------------------------------
 
     def _sorted(self) -> list[_Entry]:
-        return sorted(self._entries.values(), key=lambda entry: entry.number)
+        mine = (entry for entry in self._entries.values() if self._is_mine(entry.task))
+        return sorted(mine, key=lambda entry: entry.number)
+
+    def _is_mine(self, task: Task) -> bool:
+        return task.request.reason != "first" or task.id in self.firsts
 
     @staticmethod
     def _apply(task: Task) -> None:
@@ -211,7 +240,7 @@ class Store:
             for entry in self._entries.values():
                 other = entry.task.request
                 is_same = (other.table, other.reason) == (request.table, request.reason)
-                if is_same and not entry.task.is_over:
+                if is_same and not entry.task.is_over and self._is_mine(entry.task):
                     id = entry.task.id
                     raise RefusedError(
                         f"{request.table} is being sent again already: {id}",

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from bwtui.model.position import Position
+from bwtui.model.status import State
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.beside import Stream as BesideStream
 from bwtui.relay.context import Redrive, RelayContext
@@ -48,6 +49,11 @@ class ExactlyOnce:
     def pause(self) -> float:
         """See `bwtui.relay.backfill.beside.Beside`."""
         return self._inner.pause
+
+    @property
+    def phase(self) -> State:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        return self._inner.phase
 
     @property
     def wants_boundary(self) -> bool:

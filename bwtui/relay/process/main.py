@@ -130,7 +130,8 @@ def _last_status(status: Status, error: BwtuiError | None, code: int) -> Status:
         entries = (*entries, ErrorEntry(time.time(), "fatal", None, error.message, error.hint))
     confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
     message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
-    verdict = ended(message, hint, confirmed=confirmed, at=time.time())
+    left = status.first_snapshot.left if status.first_snapshot else ""
+    verdict = ended(message, hint, confirmed=confirmed, left=left, at=time.time())
     return dataclasses.replace(
         status,
         state=state,

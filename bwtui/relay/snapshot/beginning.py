@@ -8,6 +8,7 @@ from functools import partial
 import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.relay.backfill.first import First
 from bwtui.relay.context import RelayContext, check_stop
 from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.source import publication, slot
@@ -33,8 +34,11 @@ _EXPORTS = 5
 class Beginning:
     """The first run of a relay, up to the moment when its slot exists."""
 
-    def __init__(self, context: RelayContext, on_phase: Callable[[Copying | None, str], None]) -> None:
+    def __init__(
+        self, context: RelayContext, on_phase: Callable[[Copying | None, str], None], first: First
+    ) -> None:
         """``on_phase`` is called with the snapshot's phase, and the slot that holds the WAL for it."""
+        self._first = first
         self._settings = context.settings
         self._report = context.report
         self._context = context
@@ -48,6 +52,8 @@ class Beginning:
         Whatever it raises, no permanent slot is left.
         """
         self._reserve(connection)
+        # Of a beginning that came to nothing; nobody else begins now.
+        self._first.forget()
         made: tuple[str, ...] = ()
         publications = findings.publications
         self._check_publications(connection, publications)
@@ -173,12 +179,17 @@ class Beginning:
         importer: Connection,
         tables: list[SnapshotTable],
     ) -> None:
-        copying = Copying(self._context, temporary.consistent_point, partial(self._ask, connection))
+        lsn = temporary.consistent_point
+        copying = Copying(self._context, lsn, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
-        exactly, lsn = self._context.exactly, temporary.consistent_point
+        exactly, beside = self._context.exactly, self._beside(tables)
         if exactly is not None:
             exactly.begin_snapshot(self._context.patience.calls, lsn)
-        copying.run(importer, tables)
+        copying.run(importer, tables, beside)
+        with self._report.account.during("state"):
+            self._first.ask(beside)
+            # From here on a slot that stands at this LSN is ours, and its tables are not through.
+            self._first.begin(lsn)
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
         # remembered with, while the other order would leave a memory of a slot that never was.
         with self._report.account.during("catalog"):
@@ -189,6 +200,15 @@ class Beginning:
         with self._report.account.during("state"):
             self._context.memory.remember(lsn, sent_lsn=lsn)
         self._report.confirmed_lsn = lsn
+
+    def _beside(self, tables: list[SnapshotTable]) -> list[str]:
+        """Return the tables whose rows are put into the stream: all that have a key, if that is wanted.
+
+        Rows without a key can't be told from those that the stream brings: they are copied as of the slot.
+        """
+        if self._settings.snapshot_by != "chunks":
+            return []
+        return [table.relation.qualified_name for table in tables if table.has_key]
 
     def _ask(self, connection: Connection) -> None:
         """Ask whether the slot is still ours to make: its session ends with the reservation."""

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import psycopg2
@@ -65,8 +65,13 @@ class Copying:
         self._session_header: Headers = [(SESSION, context.session)]
         self._failures: deque[DeliveryFailure] = deque()
 
-    def run(self, connection: Connection, tables: Sequence[SnapshotTable]) -> None:
+    def run(
+        self, connection: Connection, tables: Sequence[SnapshotTable], beside: Collection[str] = ()
+    ) -> None:
         """Copy ``tables`` through ``connection``, which has imported the snapshot.
+
+        Those that ``beside`` names come later, beside the stream: for them all is made ready, and what an
+        earlier attempt sent is taken back.
 
         Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
         """
@@ -83,7 +88,7 @@ class Copying:
         self._routes = {route.topic: route for route in routes if route is not None}
         begun = self._remember_ends(list(self._routes.values()), before)
         for table, route in zip(tables, routes, strict=True):
-            if route is not None:
+            if route is not None and table.relation.qualified_name not in beside:
                 self._copy(connection, table, route)
         self._context.report.account.turn_to("work")
         self._context.report.detail = "waiting until every row of the snapshot is durable"

@@ -16,7 +16,7 @@ import psycopg2
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.messages import Relation
-from bwtui.source.catalog import TableInfo, list_tables, load_relation
+from bwtui.source.catalog import TableInfo, find_table, load_relation
 from bwtui.source.chunks.keys import KeyColumn, greater, key_of, last_key
 from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.printed import printed
@@ -109,22 +109,21 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
 
 def _published(connection: Connection, asked: Asked) -> PublishedTable:
     """Return how the table is published now: before the snapshot, so that all that it lacks is streamed."""
-    for table in published_tables(connection, asked.publications):
-        if (table.namespace, table.name) == (asked.namespace, asked.name):
-            return table
+    for table in published_tables(connection, asked.publications, (asked.namespace, asked.name)):
+        return table
     add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
     add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
-    raise RefusedError(
+    raise NotThere(
         f"table {asked.qualified_name} is in no publication of the relay",
         f"add it first: {printed(add)}",
     )
 
 
 def _find(connection: Connection, asked: Asked) -> TableInfo:
-    for table in list_tables(connection, partitions=True):
-        if (table.namespace, table.name) == (asked.namespace, asked.name):
-            return table
-    raise RefusedError(f"there is no table {asked.qualified_name}", "it was dropped or renamed")
+    table = find_table(connection, asked.namespace, asked.name)
+    if table is not None:
+        return table
+    raise NotThere(f"there is no table {asked.qualified_name}", "it was dropped or renamed")
 
 
 def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Chunk:
@@ -163,6 +162,14 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     names = tuple(column.name for column in key)
     high = 0 if connection.closed else inserted_lsn(connection)
     return Chunk(relation, names, lines.lines, high, last, table.estimate)
+
+
+class NotThere(RefusedError):
+    """The relay has no such table any more: it is gone, has another name, or is not published."""
+
+
+class KeyChanged(RefusedError):
+    """The table's key is another one than that of the chunk before."""
 
 
 class ChunkTooLarge(ConnectionFailed):
@@ -204,7 +211,7 @@ def _check_key(asked: Asked, now: tuple[str, ...]) -> None:
     """Refuse keys of a form that the table's key does not have any more. Raises RefusedError."""
     lengths = {len(texts) for texts in asked.keys or ()} - {len(now)}
     if (now and lengths) or asked.key not in (None, now):
-        raise RefusedError(
+        raise KeyChanged(
             f"the key of table {asked.qualified_name} is another one since its rows were asked for",
             "ask for them again",
         )

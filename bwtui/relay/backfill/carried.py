@@ -1,0 +1,27 @@
+"""The route of a table whose rows are put in, or why there is none."""
+
+from bwtui.errors import RefusedError
+from bwtui.model.backfill import BackfillRequest
+from bwtui.pgoutput.messages import Relation
+from bwtui.relay.backfill.outgoing import refuse_unlike
+from bwtui.relay.backfill.refusals import Failed
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import Route
+from bwtui.source.chunks.reading import NotThere
+
+
+def route_of(context: RelayContext, request: BackfillRequest, relation: Relation) -> Route:
+    """Return the route of a chunk. Raises Failed where its rows can't be sent, or not as was asked."""
+    route = context.router.route(relation)
+    if route is None:
+        out = f"the relay leaves table {request.table} out"
+        raise Failed(NotThere(out, "see --table and --exclude-table"))
+    # Of a first snapshot each row is dropped by itself, as in the stream.
+    is_dropped = request.reason == "first" and context.settings.on_error == "log"
+    if route.refusal is not None and not is_dropped:
+        raise Failed(route.refusal)
+    try:
+        refuse_unlike(route, request.topic, request.spelling)
+    except RefusedError as error:
+        raise Failed(error) from error
+    return route

@@ -1,0 +1,267 @@
+"""The first snapshot of a slot by chunks: which of its tables are not through yet.
+
+The slot is there, and the stream goes on, before any row of a table is sent. So what says that rows are still
+missing must be on the disk before the slot is: first each table's task (`bwtui.relay.backfill.store`), then
+the memory of where the slot will begin (`bwtui.relay.memory`), then a file that names the tasks, ``lsn`` and
+whose it is; then the slot is made. What a kill leaves before that belongs to nobody: a start without a slot
+begins anew and forgets it, and tasks that no file names are never worked on. A slot that somebody else has
+made meanwhile stands further on than the memory has it, and is refused.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bwtui.durable import private_parent, sync, write_durably
+from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.file_errors import file_failed
+from bwtui.model.backfill import BackfillRequest, FirstSnapshot
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import State
+from bwtui.relay.backfill.store import Store, Task
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source.chunks.reading import KeyChanged, NotThere
+from bwtui.state_folder import known_relays, state_folder
+
+#: System identifier, database and slot.
+Identity = tuple[str, str, str]
+#: A table's name → its task, or "" once it is through.
+_Tables = dict[str, str]
+
+
+def first_path(folder: Path, slot: str) -> Path:
+    """Return where the first snapshot of ``slot`` is remembered, in a relay's state folder."""
+    return folder / f"first-{slot}.json"
+
+
+class First:
+    """The first snapshot of one slot; the main thread calls, but for `status`."""
+
+    def __init__(self, folder: Path, identity: Identity, store: Store, report: Report) -> None:
+        """Read what is remembered; that of another server, database or slot counts as none.
+
+        Raises StateFailed for a file that can't be read: that rows are missing must not be forgotten.
+        """
+        self._folder = folder
+        self._path = first_path(folder, identity[2])
+        self._identity = identity
+        self._store = store
+        self._report = report
+        self._lsn = ""
+        self._tables: _Tables = {}
+        remembered = _read(self._path)
+        if remembered is not None and remembered[0] == identity:
+            _, self._lsn, self._tables = remembered
+        #: What `Report.detail` says by our doing.
+        self._said = ""
+
+    # -- for any thread ------------------------------------------------------------------------------------
+
+    def status(self) -> FirstSnapshot | None:
+        """Return how far it is; None: there is none, or it is through."""
+        tables = self._tables
+        done = sum(not id for id in tables.values())
+        return FirstSnapshot(len(tables), done) if done < len(tables) else None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether tables are not through yet."""
+        return self.status() is not None
+
+    @property
+    def phase(self) -> State:
+        """What a relay that streams is at."""
+        return "snapshot" if self.is_due else "streaming"
+
+    # -- the beginning, and each start ---------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Forget it: there is no slot, so that what is remembered belongs to none. Raises StateFailed."""
+        self._tables = {}
+        try:
+            self._path.unlink(missing_ok=True)
+            others = [_read(path) for path in self._folder.glob("first-*.json")]
+        except OSError as error:
+            raise file_failed(f"{self._path} can't be removed", error) from error
+        kept = {id for other in others if other is not None for id in other[2].values()}
+        self._store.forget_firsts(kept)
+
+    def ask(self, tables: Sequence[str]) -> None:
+        """Have a task a table kept durably; without `begin` nobody works on them. Raises StateFailed."""
+        asked = (BackfillRequest(table, reason="first") for table in tables)
+        self._tables = {request.table: self._store.submit(request) for request in asked}
+
+    def begin(self, lsn: int) -> None:
+        """Note, durably, that the slot that is about to be made at ``lsn`` has these tasks.
+
+        Raises StateFailed.
+        """
+        if self._tables:
+            self._lsn = format_lsn(lsn)
+            self._write(self._tables)
+
+    def take_up(self) -> None:
+        """Go on where an earlier run ended: what is not known to be through is sent. Raises StateFailed."""
+        tables = dict(self._tables)
+        for table, id in self._tables.items():
+            task = self._store.task(id) if id else None
+            if id and (task is None or task.state == "failed"):
+                # Its file is gone or damaged; or it failed as the relay was killed, and does so again.
+                task = self._store.task(self._store.submit(BackfillRequest(table, reason="first")))
+                assert task is not None
+                tables[table] = task.id
+            if task is not None:
+                counters = self._report.table(table)
+                counters.snapshot_before = task.rows
+                self._count(task)
+        if tables != self._tables:
+            self._write(tables)
+        self._store.firsts = frozenset(filter(None, tables.values()))
+
+    # -- while the relay streams ---------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take note of what is through by now, and say how far all is. Raises StateFailed."""
+        if not self._tables:
+            return
+        tables, running = dict(self._tables), ""
+        for table, id in self._tables.items():
+            if not id:
+                continue
+            task = self._store.task(id)
+            if task is not None:
+                self._count(task)
+            if task is None or task.is_over:
+                tables[table] = ""
+            elif not running and task.state == "running":
+                running = f": {table}{f', {task.detail}' if task.detail else ''}"
+        if tables != self._tables:
+            self._write(tables)
+        self._say(running)
+
+    def fails(self, task: Task, error: BwtuiError) -> bool:
+        """Return whether ``error`` ends a task; False: it begins anew.
+
+        Raises ``error`` where it ends the relay: without the rows of a table that is there its topic stays
+        in part, and the next start goes on with them.
+        """
+        if task.request.reason != "first" or isinstance(error, NotThere):
+            return True
+        if isinstance(error, KeyChanged):
+            task.after = task.key = None
+            return False
+        raise error
+
+    def _say(self, running: str) -> None:
+        report, status = self._report, self.status()
+        if status is None:
+            self._tables = {}
+            if report.state == "snapshot":
+                report.state = "streaming"
+            said = ""
+        else:
+            said = f"first snapshot beside the stream, {status.done} of {status.tables} tables done{running}"
+        if report.detail in ("", self._said):
+            report.detail = self._said = said
+
+    def _count(self, task: Task) -> None:
+        counters = self._report.table(task.request.table)
+        counters.snapshot_rows = task.rows
+        counters.snapshot_estimate = task.estimate or counters.snapshot_estimate
+        if task.state == "done":
+            counters.snapshot_state = "done"
+        elif task.is_over:
+            counters.snapshot_state = "none"
+            what = task.error or "cancelled"
+            counters.note(f"its first snapshot was not taken to its end: {what}")
+        else:
+            counters.snapshot_state = "running" if task.chunks or task.state == "running" else "pending"
+
+    # -- the file ------------------------------------------------------------------------------------------
+
+    def _write(self, tables: _Tables) -> None:
+        """Replace the file, or remove it once all tables are through."""
+        try:
+            if any(tables.values()):
+                private_parent(self._path)
+                said = {"of": self._identity, "lsn": self._lsn, "tables": tables}
+                write_durably(self._path, json.dumps(said))
+            else:
+                self._path.unlink(missing_ok=True)
+                sync(self._path.parent)
+        except OSError as error:
+            raise file_failed(
+                f"how far the first snapshot is can't be written to {self._path}", error
+            ) from error
+        self._tables = tables
+
+
+def _read(path: Path) -> tuple[Identity, str, _Tables] | None:
+    """Return what a file says. Raises StateFailed."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        server, database, slot = map(str, data["of"])
+        tables = {str(table): str(id) for table, id in data["tables"].items()}
+        return (server, database, slot), str(data["lsn"]), tables
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_failed(f"{path} can't be read", error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateFailed(
+            f"{path} can't be read: it says which tables the first snapshot lacks",
+            "remove it, and send the tables that are not whole with 'bwtui snapshot TABLE'; or begin anew "
+            "after 'bwtui slots drop'",
+        ) from error
+
+
+def forget(folder: Path, slot: str) -> None:
+    """Forget a first snapshot, whose slot is dropped for a new one."""
+    with contextlib.suppress(FileNotFoundError):
+        first_path(folder, slot).unlink()
+
+
+def unfinished(identity: Identity) -> Mapping[str, Sequence[str]]:
+    """Return which relays of this machine have not finished the slot's first snapshot, and their tables."""
+    found: dict[str, list[str]] = {}
+    for name in known_relays():
+        with contextlib.suppress(BwtuiError):
+            remembered = _read(first_path(state_folder(name), identity[2]))
+            if remembered is not None and remembered[0] == identity:
+                left = [table for table, id in remembered[2].items() if id]
+                found |= {name: left} if left else {}
+    return found
+
+
+def refuse_other(identity: Identity, relay: str) -> None:
+    """Raise RefusedError where another relay of this machine has begun with the slot, and is not through."""
+    for name, left in unfinished(identity).items():
+        if name != relay:
+            raise RefusedError(
+                f"relay {name} has not finished the first snapshot of slot {identity[2]}: "
+                f"{len(left)} tables are not through",
+                f"start that one again with --name {name}, or run 'bwtui slots drop {identity[2]}' for a new "
+                "snapshot",
+            )
+
+
+def first_of(
+    settings: RelaySettings, identity: Identity, store: Store, report: Report, *, is_there: bool
+) -> First:
+    """Return what is known of a slot's first snapshot, which is gone on with where the slot ``is_there``.
+
+    Raises RefusedError for another relay's, and StateFailed.
+    """
+    first = First(state_folder(settings.relay_name), identity, store, report)
+    if not is_there:
+        return first
+    refuse_other(identity, settings.relay_name)
+    if first.is_due and settings.exactly_once:
+        raise RefusedError(
+            "the first snapshot by chunks is not through, and --exactly-once takes one as of one moment",
+            f"start once without it; or 'bwtui slots drop {identity[2]}', for a new snapshot",
+        )
+    first.take_up()
+    return first

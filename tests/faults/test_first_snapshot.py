@@ -1,0 +1,489 @@
+"""A first snapshot by chunks: the stream begins at once, and no kill leaves a table in part."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.model.backfill import BackfillStatus
+from bwtui.model.status import Status
+from bwtui.recording.check import check
+from bwtui.relay.backfill.first import first_path
+from bwtui.relay.backfill.running import CHUNK_ROWS
+from bwtui.relay.process.control import request
+from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
+from tests.database import session
+from tests.faults.administration import configure_topic, make_topic
+from tests.faults.backfills import assert_never_older
+from tests.faults.records import assert_equal, read_table
+from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.test_backfill import Writers
+
+NewRelay = Callable[..., Relay]
+ITEMS, SMALL = Table("public", "items", ("id",)), Table("public", "a_small", ("id",))
+ROWS = 60_000
+MADE = (
+    "create sequence s",
+    "create table items (id bigint primary key, v bigint not null default nextval('s'), name text)",
+    f"insert into items (id, name) select n, 'item ' || n from generate_series(1, {ROWS}) n",
+    "create table a_small (id int primary key, v bigint not null default nextval('s'))",
+    "insert into a_small select n from generate_series(1, 10) n",
+    "analyze items",
+)
+CHUNKS = ("--snapshot-by", "chunks")
+
+
+@pytest.fixture
+def relay(database: str, new_relay: NewRelay) -> Relay:
+    """One that is to begin with two tables."""
+    execute(database, *MADE)
+    return new_relay(*CHUNKS)
+
+
+def first_of(relay: Relay, table: str) -> BackfillStatus | None:
+    """Return how far a table is, while the relay runs."""
+    status = relay.status()
+    if status is None:
+        return None
+    return next((one for one in status.backfills if (one.table, one.reason) == (table, "first")), None)
+
+
+def begun(relay: Relay) -> str:
+    """Wait until a chunk of the large table is sent, pause it, and return its id."""
+
+    def look() -> BackfillStatus | None:
+        found = first_of(relay, "public.items")
+        return found if found is not None and found.chunks else None
+
+    found = wait_for("a chunk", look)
+    control(relay, found.id, "pause")
+    wait_for("the pause", lambda: getattr(first_of(relay, "public.items"), "state", "") == "paused")
+    return found.id
+
+
+def control(relay: Relay, id: str, what: str) -> None:
+    """Have a task pause, go on or end."""
+    request(relay.name, {"request": "backfill_control", "id": id, "what": what})
+
+
+def chunks_sent(services: Services, relay: Relay) -> int:
+    """Return how many rows of `ITEMS` were put into the stream."""
+    return sum(one.operation == "backfill" for one in read_table(services, ITEMS, relay.name))
+
+
+def test_the_stream_goes_on_meanwhile_and_all_say_that_it_is_a_snapshot(
+    relay: Relay, services: Services, database: str
+) -> None:
+    relay.start()
+    id = begun(relay)
+    execute(database, "insert into a_small values (11)", "delete from items where id = 1")
+    status = relay.wait("what was written", lambda now: now.tables["public.items"].deletes == 1)
+    assert relay.slot_lsn() is not None
+    assert (status.state, status.phase) == ("snapshot", "snapshot")
+    assert status.first_snapshot is not None
+    assert (status.first_snapshot.tables, status.first_snapshot.done) == (2, 1)
+    items, small = status.tables["public.items"], status.tables["public.a_small"]
+    assert (small.snapshot_state, small.snapshot_rows) == ("done", 10)
+    assert items.snapshot_state == "running"
+    assert 0 < items.snapshot_rows < ROWS == items.snapshot_estimate
+    told = subprocess.run(
+        [sys.executable, "-m", "bwtui", "status", relay.name], capture_output=True, text=True, check=True
+    ).stdout
+    assert "the first snapshot is not through: 1 of 2 tables is" in told
+    control(relay, id, "resume")
+    status = relay.wait("its end", lambda now: now.state == "streaming")
+    assert status.first_snapshot is None
+    assert status.detail == ""
+    assert status.tables["public.items"].snapshot_state == "done"
+    assert status.tables["public.items"].backfill_rows == 0
+    relay.stop()
+    assert "first snapshot" not in relay.last_words()
+    records = read_table(services, ITEMS, relay.name)
+    assert_never_older(records)
+    assert chunks_sent(services, relay) in (ROWS, ROWS - 1)
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+    assert not first_path(state_folder(relay.name), relay.name).exists()
+
+
+def test_a_relay_that_is_to_end_ends_once_it_is_through(
+    relay: Relay, services: Services, database: str
+) -> None:
+    assert relay.run().first_snapshot is None
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+    assert chunks_sent(services, relay) == ROWS
+
+
+def test_a_stop_says_what_is_left(relay: Relay, services: Services, database: str) -> None:
+    relay.start()
+    begun(relay)
+    relay.stop()
+    status = relay.last_status()
+    assert status.state == "stopped"
+    assert "the first snapshot is not through: 1 of 2 tables is; the next start" in status.verdict.sentence
+    # It stays paused, as it was asked to.
+    relay.start()
+    relay.wait("the next start", lambda now: now.state == "snapshot" and now.backfills)
+    found = first_of(relay, "public.items")
+    assert found is not None
+    assert found.state == "paused"
+    assert found.rows >= CHUNK_ROWS
+    # The option says how a slot is made, and it is there.
+    control(relay, found.id, "resume")
+    relay.stop()
+    assert relay.run("--snapshot-by", "export", "--skip-snapshot").first_snapshot is None
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+    assert chunks_sent(services, relay) <= ROWS + CHUNK_ROWS
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+def test_under_writes_no_kill_leaves_anything_in_part(
+    new_relay: NewRelay, services: Services, database: str, tmp_path: Path, recorded: bool
+) -> None:
+    execute(database, *MADE)
+    folder = tmp_path / "recording"
+    relay = new_relay(*CHUNKS, *(("--record", str(folder)) if recorded else ()))
+    chance, kills, pauses = random.Random(random.getrandbits(64)), 0, 0
+    writers = Writers(database)
+    with writers.going_on():
+        relay.start()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and kills < 12:
+            time.sleep(chance.choice((0.0, 0.3, 0.8, 1.5, 2.5)) * (0.5 + chance.random()))
+            if is_through(relay):
+                break
+            if chance.random() < 0.25:
+                relay.signal(signal.SIGSTOP)
+                time.sleep(chance.random())
+                relay.signal(signal.SIGCONT)
+                pauses += 1
+                continue
+            relay.kill()
+            kills += 1
+            relay.start()
+        relay.wait("its end", lambda now: now.state == "streaming")
+    relay.wait_caught_up()
+    relay.stop()
+    assert kills
+    assert writers.transactions > 100
+    records = read_table(services, ITEMS, relay.name)
+    assert_never_older(records)
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+    sent = sum(one.operation == "backfill" for one in records)
+    # Other keys may come into the range of a chunk that is read again, and none twice in one chunk.
+    times = {one.key: 0 for one in records}
+    for one in records:
+        times[one.key] += one.operation == "backfill"
+    again = sum(count - 1 for count in times.values() if count > 1)
+    assert again <= (kills + pauses) * CHUNK_ROWS, f"{again} of {sent} rows again, {kills} kills"
+    if recorded:
+        assert check(folder).verdict == "clean"
+
+
+def is_through(relay: Relay) -> bool:
+    """Whether it streams, and nothing is left."""
+    status = relay.status()
+    return status is not None and status.state == "streaming"
+
+
+def test_a_kill_while_it_begins_leaves_nothing_to_others(
+    relay: Relay, services: Services, database: str
+) -> None:
+    """At any moment: what is there of a beginning without a slot is not taken up, and the slot is whole."""
+    chance = random.Random(random.getrandbits(64))
+    for _ in range(8):
+        relay.start()
+        time.sleep(0.5 + chance.random())
+        relay.kill()
+        if relay.slot_lsn() is None:
+            continue
+        path = first_path(state_folder(relay.name), relay.name)
+        left = [id for id in json.loads(path.read_text())["tables"].values() if id] if path.exists() else []
+        sent = chunks_sent(services, relay) if services else 0
+        assert left or sent >= ROWS
+    status = relay.run()
+    assert status.first_snapshot is None
+    tasks = list((state_folder(relay.name) / "backfills").glob("*.json"))
+    assert len(tasks) == 2
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+
+
+def test_a_slot_of_somebody_else_is_refused(relay: Relay, database: str) -> None:
+    """One that was lost in the middle is told, and one that stands elsewhere is not ours."""
+    relay.start()
+    begun(relay)
+    relay.stop()
+    with session(database) as source:
+        source.wait_released(relay.name)
+        source.run("select pg_drop_replication_slot(%s)", relay.name)
+        relay.start()
+        assert relay.join() == 5
+        assert "is gone" in relay.last_words()
+        source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", relay.name)
+    relay.start()
+    assert relay.join() == 5
+    assert "was moved" in relay.last_words()
+
+
+def test_a_lost_slot_is_healed_and_the_rest_comes(relay: Relay, services: Services, database: str) -> None:
+    relay.start()
+    id = begun(relay)
+    relay.stop()
+    with session(database) as source:
+        source.wait_released(relay.name)
+        source.run("select pg_drop_replication_slot(%s)", relay.name)
+        source.run("update items set v = nextval('s') where id % 3 = 0")
+        source.run("delete from items where id % 7 = 0")
+    relay.start("--heal")
+    waits = "the first snapshot of public.items is not through"
+    status = relay.wait("the heal", lambda now: now.heal is not None and waits in now.heal.detail)
+    assert status.first_snapshot is not None
+    control(relay, id, "resume")
+    relay.wait("its end", lambda now: now.heal is None and now.state == "streaming", 120)
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+
+
+def test_a_drop_of_the_slot_forgets_it(relay: Relay, services: Services, database: str) -> None:
+    relay.start()
+    begun(relay)
+    relay.stop()
+    execute(database, "delete from items where id > 10")
+    bwtui = [sys.executable, "-m", "bwtui"]
+    subprocess.run([*bwtui, "slots", "drop", relay.name, "-d", database, "--yes"], check=True)
+    assert not first_path(state_folder(relay.name), relay.name).exists()
+    with session(database) as source:
+        source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", relay.name)
+    # A slot that others have made is taken as it stands.
+    status = relay.run()
+    assert status.first_snapshot is None
+    assert any("was made elsewhere" in error.message for error in status.errors)
+    assert chunks_sent(services, relay) < ROWS
+
+
+def test_a_second_relay_waits_or_is_refused(
+    relay: Relay, new_relay: NewRelay, services: Services, database: str
+) -> None:
+    """Of the same slot: while one begins, and while its tables are not through."""
+    second = new_relay(*CHUNKS)
+    relay.start()
+    second.start("-s", relay.name, "--name", second.name, "-p", relay.name)
+    ended = wait_for("one of them", lambda: [one for one in (relay, second) if one.has_ended])
+    loser, winner = (relay, second) if ended[0] is relay else (second, relay)
+    assert loser.wait_ended() == 2
+    assert "relay" in loser.last_words()
+    winner.wait("its end", lambda now: now.state == "streaming")
+    winner.stop()
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+
+
+def test_the_tables_of_another_relay_are_not_left_behind(
+    relay: Relay, new_relay: NewRelay, database: str
+) -> None:
+    relay.start()
+    begun(relay)
+    relay.stop()
+    second = new_relay(*CHUNKS)
+    second.start("-s", relay.name, "--name", second.name, "-p", relay.name)
+    assert second.wait_ended() == 2
+    assert f"relay {relay.name} has not finished the first snapshot of slot" in second.last_words()
+
+
+ALTERATIONS = {
+    "dropped": ("drop table items", "there is no table public.items"),
+    "left out": (
+        "alter publication bwtui_{slot} drop table only items",
+        "is in no publication",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ALTERATIONS)
+def test_a_table_that_is_gone_is_told_and_ends(relay: Relay, database: str, what: str) -> None:
+    statement, told = ALTERATIONS[what]
+    relay.start()
+    id = begun(relay)
+    execute(database, statement.format(slot=relay.name))
+    control(relay, id, "resume")
+    status = relay.wait("its end", lambda now: now.state == "streaming")
+    items = status.tables["public.items"]
+    assert items.snapshot_state == "none"
+    assert any(told in note for note in items.notes), items.notes
+    assert any(told in error.message for error in status.errors)
+    relay.stop()
+
+
+def test_a_table_that_is_renamed_comes_whole(relay: Relay, services: Services, database: str) -> None:
+    relay.start()
+    id = begun(relay)
+    execute(database, "alter table items rename to renamed")
+    control(relay, id, "resume")
+
+    def has_come(now: Status) -> bool:
+        return any((one.table, one.state) == ("public.renamed", "done") for one in now.backfills)
+
+    relay.wait("its rows", lambda now: now.state == "streaming" and has_come(now))
+    relay.stop()
+    records = read_table(services, Table("public", "renamed", ("id",)), relay.name)
+    assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "alter table items add column more text",
+            "update items set more = 'n' where id % 3 = 0",
+        ),
+        ("alter table items alter column id type int",),
+        ("truncate items", "insert into items (id) values (5), (70000)"),
+    ],
+    ids=["columns", "key", "truncated"],
+)
+def test_a_table_that_is_altered_comes_whole(
+    relay: Relay, services: Services, database: str, statements: tuple[str, ...]
+) -> None:
+    relay.start()
+    id = begun(relay)
+    execute(database, *statements)
+    control(relay, id, "resume")
+    relay.wait("its end", lambda now: now.state == "streaming")
+    relay.wait_caught_up()
+    relay.stop()
+    if statements[0].startswith("truncate"):
+        # A TRUNCATE makes no tombstones, whenever it comes.
+        latest = {one.key: one.value for one in read_table(services, ITEMS, relay.name)}
+        assert {(5,), (70000,)} <= latest.keys()
+        return
+    # Rows that were sent before have the columns, or the types, of their time.
+    latest = {one.key: one.value for one in read_table(services, ITEMS, relay.name)}
+    with session(database) as source:
+        rows = {(id,): v for id, v in source.rows("select id, v from items")}
+    assert {key: value["v"] for key, value in latest.items() if value is not None} == rows
+
+
+def test_another_key_begins_anew(relay: Relay, database: str) -> None:
+    relay.start()
+    id = begun(relay)
+    execute(database, "alter table items drop constraint items_pkey", "alter table items add primary key (v)")
+    control(relay, id, "resume")
+    status = relay.wait("its end", lambda now: now.state == "streaming")
+    relay.stop()
+    items = status.tables["public.items"]
+    assert items.snapshot_state == "done"
+    assert items.snapshot_rows >= ROWS + CHUNK_ROWS
+    assert items.key_columns == ("v",)
+
+
+@pytest.mark.parametrize("policy", ["exit", "log"])
+def test_a_row_that_is_refused_ends_the_relay_or_is_dropped(
+    policy: str, new_relay: NewRelay, services: Services, database: str
+) -> None:
+    execute(database, *MADE, "update items set name = repeat('x', 3000000) where id = 30007")
+    relay = new_relay(*CHUNKS, "-C", "message.max.bytes=1000000")
+    relay.start("-e", policy, "--until-caught-up")
+    code = relay.join()
+    if policy == "exit":
+        assert code == 2
+        assert "a row of public.items can't be sent" in relay.last_words()
+        relay.start("-e", policy, "--until-caught-up")
+        assert relay.join() == 2
+        relay.run("-e", "log")
+    else:
+        assert code == 0, relay.last_words()
+    assert len(relay.letters()) == 1
+    relay.run("-e", "log")
+    assert len(relay.letters()) == 1
+    keys = {one.key for one in read_table(services, ITEMS, relay.name)}
+    assert keys == {(number,) for number in range(1, ROWS + 1)} - {(30007,)}
+
+
+def test_a_topic_that_takes_nothing_ends_the_relay(relay: Relay, services: Services, database: str) -> None:
+    topic, oldest = f"{relay.name}.items", "message.timestamp.before.max.ms"
+    make_topic(services, topic, 1_000_000, **{oldest: "0"})
+    for _ in range(2):
+        relay.start("--until-caught-up", "-e", "log")
+        assert relay.join() == 4
+        assert f"Kafka lets nothing into topic {topic}: " in relay.last_words()
+        assert relay.letters() == []
+    configure_topic(services, topic, oldest, str(10**12))
+    relay.run("-e", "log")
+    assert relay.letters() == []
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+
+
+def test_rows_without_a_key_are_copied_as_of_the_slot(
+    new_relay: NewRelay, services: Services, database: str
+) -> None:
+    """Each of them once, whatever is written meanwhile."""
+    execute(
+        database,
+        *MADE,
+        "create table logged (v bigint)",
+        "insert into logged select generate_series(1, 5000)",
+    )
+    relay = new_relay(*CHUNKS, "-u")
+    relay.start()
+    id = begun(relay)
+    execute(database, "insert into logged select generate_series(5001, 6000)")
+    control(relay, id, "resume")
+    relay.wait("its end", lambda now: now.state == "streaming")
+    relay.wait_caught_up()
+    relay.stop()
+    records = read_table(services, Table("public", "logged", ()), relay.name)
+    assert sorted(one.value["v"] for one in records if one.value) == list(range(1, 6001))
+    assert [one.operation for one in records].count("snapshot") == 5000
+    assert chunks_sent(services, relay) == ROWS
+
+
+def test_what_a_dead_export_sent_is_taken_back(relay: Relay, services: Services, database: str) -> None:
+    """A row that was deleted before the slot was made is in neither the chunks nor the stream."""
+    relay.start("--snapshot-by", "export")
+    relay.wait("some rows", lambda now: now.stages["acknowledge"].total > 20_000)
+    relay.kill()
+    assert relay.slot_lsn() is None
+    execute(database, "delete from items where id <= 1000")
+    relay.run()
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+
+
+def test_without_a_snapshot_there_is_none(relay: Relay, services: Services) -> None:
+    status = relay.run("--skip-snapshot")
+    assert status.first_snapshot is None
+    assert not status.backfills
+
+
+def test_an_audit_does_not_judge_a_table_in_part(relay: Relay, services: Services, database: str) -> None:
+    relay.start()
+    id = begun(relay)
+    verify = [sys.executable, "-m", "bwtui", "verify", "--database", "--relay", relay.name, "--json"]
+    asked = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert asked.returncode == 3
+    assert "the first snapshot of public.items is not through" in asked.stderr
+    part = subprocess.run([*verify, "--table", "a_small"], capture_output=True, text=True, check=False)
+    assert part.returncode == 0, part.stderr
+    control(relay, id, "resume")
+    relay.wait("its end", lambda now: now.state == "streaming")
+    whole = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert whole.returncode == 0, whole.stderr
+    relay.stop()
+
+
+def test_without_the_option_headers_the_rows_are_the_runs_own(
+    relay: Relay, services: Services, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [arg for arg in relay.command() if arg != "--headers"]
+    monkeypatch.setattr(relay, "command", lambda: command)
+    relay.run()
+    with closing(psycopg2.connect(database)):
+        assert_equal(services, database, [ITEMS, SMALL], relay.name)

@@ -1,0 +1,194 @@
+"""A first snapshot by chunks on the disk: nothing of it is forgotten, and nobody else takes it up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import RefusedError, StateFailed
+from bwtui.model.backfill import BackfillRequest, FirstSnapshot
+from bwtui.relay.backfill.asking import Asking
+from bwtui.relay.backfill.first import First, first_path, refuse_other, unfinished
+from bwtui.relay.backfill.store import Store
+from bwtui.relay.backfill.task import Task
+from bwtui.relay.report import Report
+from bwtui.source.chunks.reading import KeyChanged, NotThere
+from bwtui.state_folder import LOCK_NAME, state_folder
+
+SHOP = ("7", "shop", "slot")
+TABLES = ["public.orders", "public.users"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder of relay "mine"."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    made = state_folder("mine")
+    made.mkdir()
+    (made / LOCK_NAME).touch()
+    return made
+
+
+class Run:
+    """One run of the relay."""
+
+    def __init__(self, folder: Path, identity: tuple[str, str, str] = SHOP) -> None:
+        self.store = Store(folder / "backfills")
+        self.report = Report()
+        self.first = First(folder, identity, self.store, self.report)
+
+    def begin(self) -> "Run":
+        """Begin with a slot, up to where it would be made."""
+        self.first.forget()
+        self.first.ask(TABLES)
+        self.first.begin(0x10)
+        return self
+
+    def in_hand(self) -> Task:
+        """Take what is to be worked on."""
+        task = self.store.next()
+        assert task is not None
+        return task
+
+    def end(self, state: str = "done") -> None:
+        """Let the task in hand end."""
+        task = self.in_hand()
+        task.state, task.rows = state, 5  # type: ignore[assignment]
+        self.store.save(task)
+        self.first.look()
+
+
+def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Path) -> None:
+    run = Run(folder).begin()
+    assert (run.first.status(), run.first.phase) == (FirstSnapshot(2, 0), "snapshot")
+    assert unfinished(SHOP) == {"mine": TABLES}
+    run.end()
+    again = Run(folder)
+    again.first.take_up()
+    assert again.first.status() == FirstSnapshot(2, 1)
+    assert unfinished(SHOP) == {"mine": TABLES[1:]}
+    task = again.in_hand()
+    assert (task.request.table, task.request.reason) == ("public.users", "first")
+    task.state, task.rows, task.after = "running", 3, ("3",)
+    again.store.save(task)
+    third = Run(folder)
+    third.first.take_up()
+    assert (third.in_hand().after, third.report.tables["public.users"].snapshot_rows) == (("3",), 3)
+    # What was sent before is no part of this run's rate.
+    assert third.report.tables["public.users"].rows == 0
+    third.report.state = "snapshot"
+    third.end()
+    assert (third.first.status(), third.first.phase, third.report.state) == (None, "streaming", "streaming")
+    assert not first_path(folder, "slot").exists()
+    assert unfinished(SHOP) == {}
+    assert Run(folder).first.status() is None
+
+
+def test_what_a_kill_left_before_the_slot_is_nobodys(folder: Path) -> None:
+    """Tasks that no file names, as a kill leaves them, are not worked on; the next beginning has its own."""
+    killed = Run(folder)
+    killed.first.forget()
+    killed.first.ask(TABLES)
+    after = Run(folder)
+    after.first.take_up()
+    assert after.first.status() is None
+    assert after.store.next() is None
+    assert after.store.statuses() == ()
+    begun = Run(folder).begin()
+    assert [one.table for one in begun.store.statuses()] == TABLES
+    assert len(list((folder / "backfills").iterdir())) == len(TABLES)
+
+
+def test_another_slots_is_left_alone(folder: Path) -> None:
+    """And is gone on with once its slot is the relay's again."""
+    Run(folder).begin()
+    other = Run(folder, ("7", "shop", "other"))
+    other.first.take_up()
+    assert other.store.next() is None
+    other.begin()
+    assert len(other.store.statuses()) == len(TABLES)
+    mine = Run(folder)
+    mine.first.take_up()
+    assert mine.first.status() == FirstSnapshot(2, 0)
+    assert mine.in_hand().id == "1-orders"
+    # The same name of another database or server is another slot.
+    assert Run(folder, ("8", "shop", "slot")).first.status() is None
+
+
+def test_a_new_beginning_forgets_the_one_before(folder: Path) -> None:
+    Run(folder).begin().end()
+    again = Run(folder).begin()
+    assert again.first.status() == FirstSnapshot(2, 0)
+    assert {one.state for one in again.store.statuses()} == {"waiting"}
+
+
+@pytest.mark.parametrize("lost", ["gone", "damaged"])
+def test_a_task_that_can_not_be_read_begins_anew(folder: Path, lost: str) -> None:
+    Run(folder).begin()
+    path = folder / "backfills" / "1-orders.json"
+    path.unlink() if lost == "gone" else path.write_text("{")
+    run = Run(folder)
+    run.first.take_up()
+    assert run.first.status() == FirstSnapshot(2, 0)
+    tables = {run.in_hand().request.table}
+    run.end()
+    tables.add(run.in_hand().request.table)
+    run.end()
+    assert tables == set(TABLES)
+    assert run.first.status() is None
+
+
+def test_a_file_that_can_not_be_read_is_told(folder: Path) -> None:
+    Run(folder).begin()
+    first_path(folder, "slot").write_text("{")
+    with pytest.raises(StateFailed, match="which tables the first snapshot lacks"):
+        Run(folder)
+
+
+def test_only_what_is_gone_ends_without_its_rows(folder: Path) -> None:
+    run = Run(folder).begin()
+    task = run.in_hand()
+    task.after, task.key = ("7",), ("id",)
+    with pytest.raises(RefusedError, match="no right"):
+        run.first.fails(task, RefusedError("no right", "give it"))
+    assert not run.first.fails(task, KeyChanged("another key", ""))
+    assert (task.after, task.key) == (None, None)
+    assert run.first.fails(task, NotThere("gone", ""))
+    task.error = "there is no table"
+    run.end("failed")
+    assert run.first.status() == FirstSnapshot(2, 1)
+    assert run.report.tables["public.orders"].snapshot_state == "none"
+    assert "not taken to its end: there is no table" in run.report.tables["public.orders"].notes[0]
+
+
+def test_cancelled_is_through_and_told(folder: Path) -> None:
+    run = Run(folder).begin()
+    run.store.ask(run.in_hand().id, "cancel")
+    run.store.next()
+    run.first.look()
+    assert run.first.status() == FirstSnapshot(2, 1)
+    assert "cancelled" in run.report.tables["public.orders"].notes[0]
+
+
+def test_another_relay_of_this_machine_is_refused(folder: Path) -> None:
+    Run(folder).begin()
+    refuse_other(SHOP, "mine")
+    refuse_other(("7", "shop", "else"), "yours")
+    with pytest.raises(RefusedError, match="relay mine has not finished the first snapshot of slot slot"):
+        refuse_other(SHOP, "yours")
+
+
+def test_nobody_else_may_ask_for_one(folder: Path) -> None:
+    run = Run(folder)
+    with pytest.raises(RefusedError, match="the relay's own"):
+        Asking(run.store, run.report).submit(BackfillRequest("public.orders", reason="first"))
+
+
+def test_the_file_names_whose_it_is(folder: Path) -> None:
+    Run(folder).begin()
+    said = json.loads(first_path(folder, "slot").read_text())
+    assert said == {
+        "of": list(SHOP),
+        "lsn": "0/10",
+        "tables": {"public.orders": "1-orders", "public.users": "2-users"},
+    }
