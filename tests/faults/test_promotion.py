@@ -106,6 +106,8 @@ def test_promotions(services: Services, pair: Pair, new_relay: Callable[..., Rel
         counted["killed" if hard else "stopped"] += 1
         counted["with phantoms"] += bool(phantoms)
         counted["phantoms"] += len(phantoms)
+        if ROUNDS:
+            print(f"{told}: {len(phantoms)} phantoms, streaming again after {one.seconds:.2f} s", flush=True)
         pair.follow()
     assert relay.status() is not None
     print(f"{len(seconds)} promotions, {dict(counted)}; streaming again after {_spread(seconds)} s")
