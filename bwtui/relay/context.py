@@ -10,6 +10,7 @@ from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
+from bwtui.relay.promotion.failover_slot import FailoverSlot
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
@@ -72,6 +73,8 @@ class RelayContext:
     suspension: Suspension | None = None
     #: Which transactions were sent.
     streamed: Streamed = field(default_factory=Streamed)
+    #: Has standbys take the slot along.
+    failover_slot: FailoverSlot = field(default_factory=FailoverSlot)
 
     @property
     def sink(self) -> Sink:

@@ -22,7 +22,7 @@ from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.failover.hosts import each_host
 from bwtui.source.preflight import wait_for_release
-from bwtui.source.slot import SlotState, check_readable, make_failover, slot_state
+from bwtui.source.slot import SlotState, check_readable, slot_state
 from bwtui.source.stream import ReplicationStream
 from bwtui.source.timeline import ENDLESS, Server, identify
 
@@ -146,33 +146,26 @@ class Following:
             server = answer.server
             origin = Origin(server.system_identifier, server.timeline, server.in_recovery)
             self._context.streamed.begin(origin, answer.running)
-            if self._settings.failover and answer.slot.failover is False and not server.in_recovery:
-                calls.make(partial(self._make_failover, answer.connection))
+            make_failover = self._context.failover_slot.is_wanted(self._settings, server, answer.slot)
         except BaseException:
             answer.connection.finish()
             raise
-        stream = calls.make(partial(self._start, answer.connection, publications, start_lsn))
-        return stream, start_lsn
-
-    def _make_failover(self, connection: pq.abc.PGconn) -> None:
-        """Have standbys take the slot along. That it can't be is told, and the stream goes on without."""
-        slot = self._settings.slot
-        try:
-            make_failover(connection, slot)
-        except ServerError as error:
-            if connection.status != pq.ConnStatus.OK:
-                raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
-            note = f"slot {slot} can't be made a failover slot: {error.message}"
-            hint = "a promoted standby will lack it; --no-failover leaves it as it is"
-            self._report.error("notice", RefusedError(note, hint))
-            return
-        _log.info("slot %s is a failover slot now: standbys take it along", slot)
+        # From here on the session is its thread's alone, which a stop does not wait for.
+        start = partial(self._start, answer.connection, publications, start_lsn, make_failover=make_failover)
+        return calls.make(start), start_lsn
 
     def _start(
-        self, connection: pq.abc.PGconn, publications: tuple[str, ...], start_lsn: int
+        self,
+        connection: pq.abc.PGconn,
+        publications: tuple[str, ...],
+        start_lsn: int,
+        *,
+        make_failover: bool,
     ) -> ReplicationStream:
         """Start streaming; the thread that does it also closes the session where it fails."""
         try:
+            if make_failover:
+                self._context.failover_slot.make(connection, self._settings.slot, self._report)
             return ReplicationStream(connection, self._settings.slot, publications, start_lsn=start_lsn)
         except BaseException:
             connection.finish()
@@ -208,7 +201,8 @@ class Following:
         context = self._context
         # A slot that came along lies before the fork: all that this server has beyond is read from it. But a
         # position in Kafka that lies behind the fork would have it left out.
-        accept = self._settings.accept_divergence or bool(state.synced)
+        came_along = bool(state.synced) and context.memory.is_promoted(server)
+        accept = self._settings.accept_divergence or came_along
         accept = accept and not self._settings.exactly_once
         common_end = context.memory.common_end(server, accept=accept)
         if common_end < ENDLESS:
@@ -243,7 +237,8 @@ class Following:
     def _note_lacking(self, server: Server, common_end: int) -> None:
         """Remember what topics have that ``server`` lacks, before anything is read from it."""
         last, naming = self._context.memory.last, self._context.naming
-        if naming is None or last is None or last.sent() <= common_end:
+        # Where no history is known there is no such part: all could be that, or nothing.
+        if naming is None or last is None or not common_end or last.sent() <= common_end:
             return
         service = self._context.destination.service.name
         naming.note(

@@ -235,6 +235,17 @@ class SlotMemory:
             raise SlotLost(self._lacks(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
 
+    def is_promoted(self, server: Server) -> bool:
+        """Whether ``server`` took over from the one before: it has its WAL up to a fork, and not beyond.
+
+        Of a slot that came along that alone is known: it says so for ever after, in older copies as well.
+        """
+        last = self.last
+        if last is None or server.in_recovery or not 0 < last.timeline < server.timeline:
+            return False
+        fork = server.common_end(last.timeline, last.forks) or 0
+        return 0 < fork <= server.wal_end
+
     def start_lsn(self, server: Server, slot: SlotState) -> int:
         """Return from where to read on; to be asked before `take_over`.
 
@@ -263,7 +274,7 @@ class SlotMemory:
         if last.sent() > common_end:
             fork = server.common_end(last.timeline, last.forks) if last.timeline else ENDLESS
             note = self._lacks(server, last, fork, common_end)
-            if slot.synced:
+            if slot.synced and self.is_promoted(server):
                 note += "; its slot came along, and is read on"
             else:
                 note += "; going on, as --accept-divergence says"

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -242,6 +243,16 @@ def test_care_ends_where_the_histories_part(world: World) -> None:
     following._careful_until = 0x8001
     following._check_history(server(end=0x800), slot(0x700))
     assert report.received_lsn == following._careful_until == 0x800
+
+
+@pytest.mark.parametrize("other", [server(end=0x800), Server(IDENTITY[0], 2, None, 0x9000, False)])
+def test_that_a_slot_came_along_once_does_not_have_an_older_copy_followed(
+    world: World, other: Server
+) -> None:
+    following = Following(world.context(), lambda *_: None)
+    with pytest.raises(SlotLost, match="is not in this server's history"):
+        following._check_history(other, replace(slot(0x700), synced=True))
+    assert world.memory.last is not None and world.memory.last.confirmed_lsn == CONFIRMED
 
 
 def test_care_ends_with_what_comes_after_the_new_slot(world: World) -> None:

@@ -288,6 +288,45 @@ def test_a_slot_that_came_along_is_read_from_what_was_confirmed(
     assert met.start_lsn(promoted, slot(stands)) == stands
 
 
+@pytest.mark.parametrize(
+    ("other", "is_promoted"),
+    [
+        (server(2, ((1, 0xF00),)), True),
+        (server(3, ((1, 0xF00), (2, 0x2000))), True),
+        # An older copy: of the server itself, of the promoted one before it had so much, of a former one.
+        (server(end=0xF00), False),
+        (server(2, ((1, 0xF00),), end=0xE00), False),
+        (server(2, ((1, 0xF00),), standby=True), False),
+        # Nothing is known of what a server has whose history file is gone.
+        (server(2, None), False),
+        (server(2, ((7, 0xF00),)), False),
+    ],
+)
+def test_a_promotion_is_told_from_an_older_copy(met: SlotMemory, other: Server, is_promoted: bool) -> None:
+    assert met.is_promoted(other) == is_promoted
+
+
+def test_a_former_primary_and_an_older_copy_of_the_promoted_one_are_no_promotion(met: SlotMemory) -> None:
+    """Their slots came along once, and say so for ever."""
+    promoted, synced = server(2, ((1, 0xF00),)), replace(slot(0x800), synced=True)
+    met.take_over(promoted, synced, met.common_end(promoted, accept=True))
+    met.remember(0x3000, sent_lsn=0x3000)
+    assert met.is_promoted(server(3, ((1, 0xF00), (2, 0x2000))))
+    for other in (server(2, ((1, 0xF00),), end=0x2000), server(), server(2, ((1, 0xE00),))):
+        assert not met.is_promoted(other)
+        with pytest.raises(SlotLost):
+            met.common_end(other, accept=False)
+
+
+def test_without_a_history_the_slot_is_read_on_from_where_it_stands(met: SlotMemory) -> None:
+    """That a slot came along says nothing of how far: nothing counts as confirmed but what it says."""
+    unknown, synced = server(2, None), replace(slot(0x800), synced=True)
+    note = met.take_over(unknown, synced, met.common_end(unknown, accept=True))
+    assert note is not None and "--accept-divergence" in note
+    assert met.last is not None and met.last.confirmed_lsn == 0x800
+    assert met.check(synced) is None
+
+
 def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met: SlotMemory) -> None:
     """A relay that is killed before it has confirmed anything there finds the same slot again."""
     promoted, synced = server(2, ((1, 0x2000),)), replace(slot(0x800), synced=True)

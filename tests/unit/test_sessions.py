@@ -23,6 +23,7 @@ from bwtui.relay.batch import Batch
 from bwtui.relay.context import StopRequested
 from bwtui.relay.following import Following
 from bwtui.relay.policy import RowTooLarge
+from bwtui.relay.promotion import failover_slot
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
@@ -58,34 +59,51 @@ def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(following, "ReplicationStream", refuses)
     session = Session()
     with pytest.raises(ConnectionFailed, match="the stream ended"):
-        follower(ScriptedRelay(tmp_path))._start(session, (), 0)  # type: ignore[arg-type]
+        follower(ScriptedRelay(tmp_path))._start(session, (), 0, make_failover=False)  # type: ignore[arg-type]
     assert session.finished == 1
 
 
-def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = Session()
-    server = SimpleNamespace(system_identifier="1", timeline=1, in_recovery=False)
-    slot = SimpleNamespace(confirmed_lsn=0, failover=None)
-    answers = [following._SessionStart(session, server, slot, {}, set())]  # type: ignore[arg-type]
+class Calls:
+    """The threads in which questions are asked; the main thread gets so many answers, and then a stop."""
 
-    class Calls:
-        def make(self, call: Callable[[], Any]) -> Any:
-            if not answers:
-                # START_REPLICATION is still under way in its thread.
-                raise StopRequested
-            return answers.pop()
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
 
+    def make(self, call: Callable[[], Any]) -> Any:
+        if not self._answers:
+            # The call is still under way in its thread.
+            raise StopRequested
+        self._answers -= 1
+        return call()
+
+
+def opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answers: int = 9, failover: bool | None = None
+) -> tuple[ScriptedRelay, Following, Session]:
+    """A relay for whose slot a server answers with ``failover``, and that server's session."""
+    session: Any = Session()
+    session.server_version, session.status = 180000, pq.ConnStatus.OK
+    server: Any = SimpleNamespace(system_identifier="1", timeline=1, in_recovery=False)
+    slot: Any = SimpleNamespace(confirmed_lsn=0, failover=failover)
     relay = ScriptedRelay(tmp_path)
-    relay.patience.calls = Calls()  # type: ignore[assignment]
+    relay.patience.calls = Calls(answers)  # type: ignore[assignment]
     one = follower(relay)
+    monkeypatch.setattr(one, "_ask", lambda *_: following._SessionStart(session, server, slot, {}, set()))
     monkeypatch.setattr(following, "check_readable", lambda *given: None)
+    monkeypatch.setattr(following, "ReplicationStream", lambda connection, *given, **more: connection)
     monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)
     monkeypatch.setattr(relay.context.memory, "start_lsn", lambda server, slot: 0)
     monkeypatch.setattr(Following, "_check_history", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
-    session.server_version = 180000  # type: ignore[attr-defined]
+    return relay, one, session
+
+
+@pytest.mark.parametrize("failover", [None, False])
+def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failover: bool | None
+) -> None:
+    """START_REPLICATION, or what makes the slot a failover slot, is under way in its thread."""
+    _, one, session = opened(tmp_path, monkeypatch, answers=1, failover=failover)
     with pytest.raises(StopRequested):
         one._open_stream(("p",))
     assert session.finished == 0
@@ -133,20 +151,34 @@ def test_of_several_hosts_a_former_primary_is_waited_out(
         follower(relay)._refuse_former(server)
 
 
-def test_that_a_slot_can_not_be_taken_along_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*given: object) -> None:
+@pytest.mark.parametrize("status", [pq.ConnStatus.OK, pq.ConnStatus.BAD])
+def test_that_a_slot_can_not_be_taken_along_is_told_once_and_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: pq.ConnStatus
+) -> None:
+    """Also where the server, or what stands before it, closes the session at that: the next one streams."""
+    tried: list[str] = []
+    relay, one, session = opened(tmp_path, monkeypatch, failover=False)
+
+    def refuses(connection: Any, name: str) -> None:
+        tried.append(name)
+        connection.status = status
         raise ServerError("no such option", "42601", "")
 
-    monkeypatch.setattr(following, "make_failover", refuses)
-    relay = ScriptedRelay(tmp_path)
-    connection: Any = SimpleNamespace(status=pq.ConnStatus.OK)
-    follower(relay)._make_failover(connection)
+    monkeypatch.setattr(failover_slot, "make_failover", refuses)
+    lost = status == pq.ConnStatus.BAD
+    with pytest.raises(ConnectionFailed, match="no such option") if lost else nullcontext():
+        one._open_stream(("p",))
+    assert session.finished == lost
+    # Behind a slot that was lost another one follows.
+    another = follower(relay)
+    monkeypatch.setattr(another, "_ask", one._ask)
+    monkeypatch.setattr(another, "_published", one._published)
+    for again in (one, another):
+        again._open_stream(("p",))
+    assert tried == [relay.settings.slot]
     (told,) = relay.report.errors()
     assert "can't be made a failover slot: no such option" in told.message
     assert "--no-failover" in (told.hint or "")
-    connection.status = pq.ConnStatus.BAD
-    with pytest.raises(ConnectionFailed):
-        follower(relay)._make_failover(connection)
 
 
 def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_path: Path) -> None:
