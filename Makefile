@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-screens bench-verify bench-compare bench-pipeline bench-replay torture heal promotions snapshots campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture heal promotions snapshots campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -46,6 +46,9 @@ bench-verify: .venv/installed ## Measure the audit of a recording, beside kcat a
 
 bench-compare: .venv/installed ## Measure the comparison of a table with its topic (ARGS="--rows 10000000").
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
+
+bench-snapshot: .venv/installed ## Measure both ways of a first snapshot, in turn (ARGS="--kill-at 80").
+	@$(BIN)/python benchmarks/first_snapshot.py $(ARGS)
 
 bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of Spark, beside kcat.
 	@$(BIN)/python benchmarks/kafka_spark.py $(ARGS)

@@ -1,7 +1,7 @@
 """A broker's disk has damaged a batch: its messages are lost, all others are read, and the audit says so."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,8 +57,27 @@ def batches(path: Path) -> list[Batch]:
     return found
 
 
+#: What was changed: where, and what stood there.
+_changed: list[tuple[Path, int, bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def mended() -> Iterator[None]:
+    """Put everything back: a broker that is started again reads all logs, and does not come up over these."""
+    yield
+    while _changed:
+        path, at, before = _changed.pop()
+        if path.exists():
+            _write(path, at, before)
+
+
 def overwrite(path: Path, at: int, data: bytes) -> None:
     """Change the file in place, as a disk does."""
+    _changed.append((path, at, path.read_bytes()[at : at + len(data)]))
+    _write(path, at, data)
+
+
+def _write(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(data)
