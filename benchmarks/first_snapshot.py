@@ -1,8 +1,8 @@
 """The two ways of a first snapshot, in turn over the same table: ``--snapshot-by export`` and ``chunks``.
 
 Run ``make bench-snapshot``, or ``python benchmarks/first_snapshot.py`` in the checkout. It starts a sandbox
-of its own, or takes one that runs, and fills one 7-column table. Each run is of a slot of its own, with topics
-of its own; time, CPU and memory are those of the relay's process. A row is written once the first ones are
+of its own, or takes one that runs, and fills one 7-column table. Each run is of a slot of its own, with
+topics of its own; time, CPU and memory are those of the relay's process. A row is written once the first are
 sent, and how long the stream takes to bring it is what a reader waits for the first change. With --kill-at
 PERCENT the relay is killed once so much is sent, and started again: what it sends in all, beside the rows of
 the table, is what the kill costs.
