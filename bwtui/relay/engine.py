@@ -281,6 +281,8 @@ class Engine:
         if self._settings.output_format == "avro":
             self._ask("registry", self._destination.registry.check)
         self._picture.findings = findings
+        # A run may end before the next look.
+        self._lag.hurry()
         self._name_topics(findings)
         return findings
 

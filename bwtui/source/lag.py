@@ -97,6 +97,7 @@ class LagSampler:
         #: Whether to ask who holds the locks that our sessions wait for.
         self.asks_for_blockers = False
         self._stop = threading.Event()
+        self._soon = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
     def start(self) -> None:
@@ -112,8 +113,13 @@ class LagSampler:
     def stop(self) -> None:
         """Stop, and wait for the thread."""
         self._stop.set()
+        self._soon.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
+
+    def hurry(self) -> None:
+        """Look again at once, and not in a second."""
+        self._soon.set()
 
     def seconds_behind(self, confirmed_lsn: int) -> float:
         """Return for how long WAL beyond ``confirmed_lsn`` has been there, as far as the samples tell."""
@@ -139,7 +145,7 @@ class LagSampler:
 
     def _run(self) -> None:
         connection: Connection | None = None
-        while not self._stop.wait(_PAUSE_SECONDS if self.lag.time else 0):
+        while self._is_due():
             try:
                 if connection is None:
                     # What was asked before stays unanswered until somebody answers.
@@ -161,6 +167,11 @@ class LagSampler:
                 self._stop.wait(_PAUSE_SECONDS)
         if connection is not None:
             connection.close()
+
+    def _is_due(self) -> bool:
+        self._soon.wait(_PAUSE_SECONDS if self.lag.time else 0)
+        self._soon.clear()
+        return not self._stop.is_set()
 
     def _ask(self, *, is_long: bool = False) -> None:
         """Note that the question before is answered, and the next one is asked."""
