@@ -73,6 +73,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     """
     from bwtui.relay.backfill import first
     from bwtui.relay.healing.due import forget
+    from bwtui.source.slot import server_and_database
     from bwtui.state_folder import state_folder
 
     try:
@@ -82,7 +83,8 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     with _connected(given) as connection:
         existing = _read(connection)
         slot = next((slot for slot in existing if slot["name"] == name), None)
-        memories = _memories(connection, name)
+        identity = (*server_and_database(connection), name)
+        memories = _memories(identity)
         _check_droppable(name, slot, memories, existing)
         if not yes:
             _ask(name, slot)
@@ -91,7 +93,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     for relay, memory in memories.items():
         memory.forget()
         forget(state_folder(relay), name)
-        first.forget(state_folder(relay), name)
+    first.forget(identity)
     if as_json:
         say_json({"dropped": slot, "forgotten_by": list(memories)})
         return
@@ -100,14 +102,12 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
         say(f"relay {relay} has forgotten it, and begins with a new snapshot")
 
 
-def _memories(connection: "Connection", slot: str) -> "dict[str, SlotMemory]":
-    """Return what relays of ours remember of this server's slot, by relay."""
+def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotMemory]":
+    """Return what relays of ours remember of a slot of server and database, by relay."""
     from bwtui.relay.memory import SlotMemory
-    from bwtui.source.slot import server_and_database
     from bwtui.state_folder import known_relays, state_folder
 
-    identity = server_and_database(connection)
-    memories = {name: SlotMemory(state_folder(name), *identity, slot) for name in known_relays()}
+    memories = {name: SlotMemory(state_folder(name), *identity) for name in known_relays()}
     return {name: memory for name, memory in memories.items() if memory.last is not None}
 
 

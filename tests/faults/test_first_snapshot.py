@@ -17,7 +17,6 @@ from bwtui.demo.shop import Table
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import Status
 from bwtui.recording.check import check
-from bwtui.relay.backfill.first import first_path
 from bwtui.relay.backfill.running import CHUNK_ROWS
 from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
@@ -76,6 +75,11 @@ def control(relay: Relay, id: str, what: str) -> None:
     request(relay.name, {"request": "backfill_control", "id": id, "what": what})
 
 
+def kept(relay: Relay) -> list[Path]:
+    """Return the files that say which tables are not through."""
+    return list(state_folder(relay.name).glob("first-*.json"))
+
+
 def chunks_sent(services: Services, relay: Relay) -> int:
     """Return how many rows of `ITEMS` were put into the stream."""
     return sum(one.operation == "backfill" for one in read_table(services, ITEMS, relay.name))
@@ -112,7 +116,7 @@ def test_the_stream_goes_on_meanwhile_and_all_say_that_it_is_a_snapshot(
     assert_never_older(records)
     assert chunks_sent(services, relay) in (ROWS, ROWS - 1)
     assert_equal(services, database, [ITEMS, SMALL], relay.name)
-    assert not first_path(state_folder(relay.name), relay.name).exists()
+    assert not kept(relay)
 
 
 def test_a_relay_that_is_to_end_ends_once_it_is_through(
@@ -206,8 +210,7 @@ def test_a_kill_while_it_begins_leaves_nothing_to_others(
         relay.kill()
         if relay.slot_lsn() is None:
             continue
-        path = first_path(state_folder(relay.name), relay.name)
-        left = [id for id in json.loads(path.read_text())["tables"].values() if id] if path.exists() else []
+        left = [id for path in kept(relay) for id in json.loads(path.read_text())["tables"].values() if id]
         sent = chunks_sent(services, relay) if services else 0
         assert left or sent >= ROWS
     status = relay.run()
@@ -261,7 +264,7 @@ def test_a_drop_of_the_slot_forgets_it(relay: Relay, services: Services, databas
     execute(database, "delete from items where id > 10")
     bwtui = [sys.executable, "-m", "bwtui"]
     subprocess.run([*bwtui, "slots", "drop", relay.name, "-d", database, "--yes"], check=True)
-    assert not first_path(state_folder(relay.name), relay.name).exists()
+    assert not kept(relay)
     with session(database) as source:
         source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", relay.name)
     # A slot that others have made is taken as it stands.
@@ -297,6 +300,27 @@ def test_the_tables_of_another_relay_are_not_left_behind(
     second.start("-s", relay.name, "--name", second.name, "-p", relay.name)
     assert second.wait_ended() == 2
     assert f"relay {relay.name} has not finished the first snapshot of slot" in second.last_words()
+
+
+def test_a_slot_that_another_relay_has_made_since_is_that_ones(
+    relay: Relay, new_relay: NewRelay, services: Services, database: str
+) -> None:
+    """What the first one has not sent is void with its slot: the second's starts and audits go on."""
+    relay.start()
+    begun(relay)
+    relay.stop()
+    execute(database, f"select pg_drop_replication_slot('{relay.name}')")
+    second = new_relay()
+    mine = ("-s", relay.name, "--name", second.name, "-p", relay.name)
+    second.run(*mine)
+    second.start(*mine)
+    second.wait_streaming()
+    verify = [sys.executable, "-m", "bwtui", "verify", "--database", "--relay", second.name, "--json"]
+    asked = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+    second.stop()
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+    assert len(kept(relay)) == 1
 
 
 ALTERATIONS = {

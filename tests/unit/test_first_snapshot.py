@@ -8,14 +8,15 @@ import pytest
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.backfill import BackfillRequest, FirstSnapshot
 from bwtui.relay.backfill.asking import Asking
-from bwtui.relay.backfill.first import First, first_path, refuse_other, unfinished
+from bwtui.relay.backfill.first import First, first_path, forget, refuse_other, unfinished
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.backfill.task import Task
+from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
 from bwtui.source.chunks.reading import KeyChanged, NotThere
 from bwtui.state_folder import LOCK_NAME, state_folder
 
-SHOP = ("7", "shop", "slot")
+SHOP, OTHER = ("7", "shop", "slot"), ("8", "shop", "slot")
 TABLES = ["public.orders", "public.users"]
 
 
@@ -24,6 +25,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state folder of relay "mine"."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     made = state_folder("mine")
+    made.mkdir()
+    (made / LOCK_NAME).touch()
+    return made
+
+
+def known(relay: str) -> Path:
+    """Return the folder of another relay, which has run."""
+    made = state_folder(relay)
     made.mkdir()
     (made / LOCK_NAME).touch()
     return made
@@ -61,12 +70,12 @@ class Run:
 def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Path) -> None:
     run = Run(folder).begin()
     assert (run.first.status(), run.first.phase) == (FirstSnapshot(2, 0), "snapshot")
-    assert unfinished(SHOP) == {"mine": TABLES}
+    assert unfinished(SHOP, "mine") == {"mine": TABLES}
     run.end()
     again = Run(folder)
     again.first.take_up()
     assert again.first.status() == FirstSnapshot(2, 1)
-    assert unfinished(SHOP) == {"mine": TABLES[1:]}
+    assert unfinished(SHOP, "mine") == {"mine": TABLES[1:]}
     task = again.in_hand()
     assert (task.request.table, task.request.reason) == ("public.users", "first")
     task.state, task.rows, task.after = "running", 3, ("3",)
@@ -79,8 +88,8 @@ def test_it_goes_on_over_restarts_and_is_through_once_all_tables_are(folder: Pat
     third.report.state = "snapshot"
     third.end()
     assert (third.first.status(), third.first.phase, third.report.state) == (None, "streaming", "streaming")
-    assert not first_path(folder, "slot").exists()
-    assert unfinished(SHOP) == {}
+    assert not first_path(folder, SHOP).exists()
+    assert unfinished(SHOP, "mine") == {}
     assert Run(folder).first.status() is None
 
 
@@ -112,7 +121,23 @@ def test_another_slots_is_left_alone(folder: Path) -> None:
     assert mine.first.status() == FirstSnapshot(2, 0)
     assert mine.in_hand().id == "1-orders"
     # The same name of another database or server is another slot.
-    assert Run(folder, ("8", "shop", "slot")).first.status() is None
+    assert Run(folder, OTHER).first.status() is None
+
+
+def test_another_servers_slot_of_the_same_name_is_left_alone(folder: Path) -> None:
+    """A relay that is started on another server, with the same name and slot, erases nothing of this one."""
+    Run(folder).begin().end()
+    there = Run(folder, OTHER).begin()
+    there.end()
+    assert there.first.status() == FirstSnapshot(2, 1)
+    here = Run(folder)
+    here.first.take_up()
+    assert here.first.status() == FirstSnapshot(2, 1)
+    assert here.in_hand().request.table == "public.users"
+    assert unfinished(SHOP, "mine") == {"mine": TABLES[1:]}
+    here.end()
+    assert here.first.status() is None
+    assert unfinished(OTHER, "mine") == {"mine": TABLES[1:]}
 
 
 def test_a_new_beginning_forgets_the_one_before(folder: Path) -> None:
@@ -140,7 +165,7 @@ def test_a_task_that_can_not_be_read_begins_anew(folder: Path, lost: str) -> Non
 
 def test_a_file_that_can_not_be_read_is_told(folder: Path) -> None:
     Run(folder).begin()
-    first_path(folder, "slot").write_text("{")
+    first_path(folder, SHOP).write_text("{")
     with pytest.raises(StateFailed, match="which tables the first snapshot lacks"):
         Run(folder)
 
@@ -178,6 +203,40 @@ def test_another_relay_of_this_machine_is_refused(folder: Path) -> None:
         refuse_other(SHOP, "yours")
 
 
+def test_a_slot_that_another_relay_has_made_since_is_that_ones(folder: Path) -> None:
+    """What the first relay has not sent is void with its slot, and holds up neither relays nor audits."""
+    Run(folder).begin()
+    made = SlotMemory(known("yours"), *SHOP)
+    made.remember(0x20)
+    refuse_other(SHOP, "yours")
+    refuse_other(SHOP, "third")
+    assert unfinished(SHOP, "yours") == {}
+    # It knows of nothing but its own.
+    assert unfinished(SHOP, "mine") == {"mine": TABLES}
+    # It has made the slot anew since, and its rows are due again.
+    SlotMemory(folder, *SHOP).renew(0x30, ())
+    with pytest.raises(RefusedError, match="relay mine has not finished"):
+        refuse_other(SHOP, "yours")
+
+
+@pytest.mark.parametrize(("identity", "lsn"), [(SHOP, 0x10), (OTHER, 0x20)], ids=["before", "another server"])
+def test_a_slot_from_before_says_nothing_of_this_one(
+    folder: Path, identity: tuple[str, str, str], lsn: int
+) -> None:
+    Run(folder).begin()
+    SlotMemory(known("yours"), *identity).remember(lsn)
+    with pytest.raises(RefusedError, match="relay mine has not finished"):
+        refuse_other(SHOP, "yours")
+
+
+def test_a_drop_of_the_slot_forgets_it_and_no_other(folder: Path) -> None:
+    Run(folder).begin()
+    Run(folder, OTHER).begin()
+    forget(SHOP)
+    assert unfinished(SHOP, "mine") == {}
+    assert unfinished(OTHER, "mine") == {"mine": TABLES}
+
+
 def test_nobody_else_may_ask_for_one(folder: Path) -> None:
     run = Run(folder)
     with pytest.raises(RefusedError, match="the relay's own"):
@@ -186,7 +245,7 @@ def test_nobody_else_may_ask_for_one(folder: Path) -> None:
 
 def test_the_file_names_whose_it_is(folder: Path) -> None:
     Run(folder).begin()
-    said = json.loads(first_path(folder, "slot").read_text())
+    said = json.loads(first_path(folder, SHOP).read_text())
     assert said == {
         "of": list(SHOP),
         "lsn": "0/10",

@@ -47,7 +47,8 @@ def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> 
 def _refuse_unfinished(settings: RelaySettings, tables: set[str]) -> None:
     """Raise Indeterminate where rows of ``tables`` are still to be sent for the first time."""
     source = source_of(settings)
-    for relay, left in unfinished((source["system_identifier"], source["database"], settings.slot)).items():
+    identity = (source["system_identifier"], source["database"], settings.slot)
+    for relay, left in unfinished(identity, settings.relay_name).items():
         if missing := sorted(tables.intersection(left)):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise Indeterminate(

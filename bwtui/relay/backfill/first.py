@@ -6,9 +6,13 @@ the memory of where the slot will begin (`bwtui.relay.memory`), then a file that
 whose it is; then the slot is made. What a kill leaves before that belongs to nobody: a start without a slot
 begins anew and forgets it, and tasks that no file names are never worked on. A slot that somebody else has
 made meanwhile stands further on than the memory has it, and is refused.
+
+Any server and any database may have a slot of the same name. So each has a file of its own, and a beginning
+removes no other's.
 """
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +21,10 @@ from bwtui.durable import private_parent, sync, write_durably
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillRequest, FirstSnapshot
-from bwtui.model.lsn import format_lsn
+from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.status import State
 from bwtui.relay.backfill.store import Store, Task
+from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source.chunks.reading import KeyChanged, NotThere
@@ -31,29 +36,29 @@ Identity = tuple[str, str, str]
 _Tables = dict[str, str]
 
 
-def first_path(folder: Path, slot: str) -> Path:
-    """Return where the first snapshot of ``slot`` is remembered, in a relay's state folder."""
-    return folder / f"first-{slot}.json"
+def first_path(folder: Path, identity: Identity) -> Path:
+    """Return where the first snapshot of a slot is remembered, in a relay's state folder."""
+    which = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    return folder / f"first-{identity[2]}-{which}.json"
 
 
 class First:
     """The first snapshot of one slot; the main thread calls, but for `status`."""
 
     def __init__(self, folder: Path, identity: Identity, store: Store, report: Report) -> None:
-        """Read what is remembered; that of another server, database or slot counts as none.
+        """Read what is remembered of this very slot.
 
         Raises StateFailed for a file that can't be read: that rows are missing must not be forgotten.
         """
         self._folder = folder
-        self._path = first_path(folder, identity[2])
+        self._path = first_path(folder, identity)
         self._identity = identity
         self._store = store
         self._report = report
         self._lsn = ""
         self._tables: _Tables = {}
-        remembered = _read(self._path)
-        if remembered is not None and remembered[0] == identity:
-            _, self._lsn, self._tables = remembered
+        if (remembered := _read(self._path)) is not None:
+            self._lsn, self._tables = remembered
         #: What `Report.detail` says by our doing.
         self._said = ""
 
@@ -85,7 +90,7 @@ class First:
             others = [_read(path) for path in self._folder.glob("first-*.json")]
         except OSError as error:
             raise file_failed(f"{self._path} can't be removed", error) from error
-        kept = {id for other in others if other is not None for id in other[2].values()}
+        kept = {id for other in others if other is not None for id in other[1].values()}
         self._store.forget_firsts(kept)
 
     def ask(self, tables: Sequence[str]) -> None:
@@ -198,13 +203,12 @@ class First:
         self._tables = tables
 
 
-def _read(path: Path) -> tuple[Identity, str, _Tables] | None:
-    """Return what a file says. Raises StateFailed."""
+def _read(path: Path) -> tuple[str, _Tables] | None:
+    """Return what a file says: where its slot was made, and the tables. Raises StateFailed."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        server, database, slot = map(str, data["of"])
-        tables = {str(table): str(id) for table, id in data["tables"].items()}
-        return (server, database, slot), str(data["lsn"]), tables
+        lsn = format_lsn(parse_lsn(data["lsn"]))
+        return lsn, {str(table): str(id) for table, id in data["tables"].items()}
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -217,27 +221,46 @@ def _read(path: Path) -> tuple[Identity, str, _Tables] | None:
         ) from error
 
 
-def forget(folder: Path, slot: str) -> None:
-    """Forget a first snapshot, whose slot is dropped for a new one."""
-    with contextlib.suppress(FileNotFoundError):
-        first_path(folder, slot).unlink()
+def forget(identity: Identity) -> None:
+    """Have all relays of this machine forget a first snapshot, whose slot is dropped for a new one."""
+    for name in known_relays():
+        first_path(state_folder(name), identity).unlink(missing_ok=True)
 
 
-def unfinished(identity: Identity) -> Mapping[str, Sequence[str]]:
-    """Return which relays of this machine have not finished the slot's first snapshot, and their tables."""
+def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
+    """Return which relays of this machine have not finished the slot's first snapshot, and their tables.
+
+    That of ``relay`` itself counts in any case; another's not where a third one, or ``relay``, remembers the
+    slot further on: it was made anew since.
+    """
     found: dict[str, list[str]] = {}
+    reached = _reached(identity)
     for name in known_relays():
         with contextlib.suppress(BwtuiError):
-            remembered = _read(first_path(state_folder(name), identity[2]))
-            if remembered is not None and remembered[0] == identity:
-                left = [table for table, id in remembered[2].items() if id]
-                found |= {name: left} if left else {}
+            remembered = _read(first_path(state_folder(name), identity))
+            if remembered is None:
+                continue
+            lsn, tables = remembered
+            own = max(parse_lsn(lsn), reached.get(name, 0))
+            is_void = name != relay and own < max(reached.values(), default=0)
+            left = [table for table, id in tables.items() if id]
+            found |= {name: left} if left and not is_void else {}
+    return found
+
+
+def _reached(identity: Identity) -> dict[str, int]:
+    """Return up to where relays of this machine remember the slot; what can't be read is none."""
+    found: dict[str, int] = {}
+    for name in known_relays():
+        with contextlib.suppress(BwtuiError):
+            last = SlotMemory(state_folder(name), *identity).last
+            found |= {name: last.confirmed_lsn} if last is not None else {}
     return found
 
 
 def refuse_other(identity: Identity, relay: str) -> None:
     """Raise RefusedError where another relay of this machine has begun with the slot, and is not through."""
-    for name, left in unfinished(identity).items():
+    for name, left in unfinished(identity, relay).items():
         if name != relay:
             raise RefusedError(
                 f"relay {name} has not finished the first snapshot of slot {identity[2]}: "
