@@ -284,7 +284,9 @@ def test_a_second_relay_waits_or_is_refused(
     ended = wait_for("one of them", lambda: [one for one in (relay, second) if one.has_ended])
     loser, winner = (relay, second) if ended[0] is relay else (second, relay)
     assert loser.wait_ended() == 2
-    assert "relay" in loser.last_words()
+    said = loser.last_words()
+    # By what it finds in the way: the lock, the other's tables, or the slot in use.
+    assert "relay" in said or "is already active" in said, said
     winner.wait("its end", lambda now: now.state == "streaming")
     winner.stop()
     assert_equal(services, database, [ITEMS, SMALL], relay.name)
