@@ -33,8 +33,8 @@ from tests.faults.test_backfill_recorded import audited
 
 pytestmark = pytest.mark.services
 
-ROWS = int(os.environ.get("BWTUI_SNAPSHOT_ROWS", "60000"))
-KILLS = int(os.environ.get("BWTUI_SNAPSHOT_KILLS", "3"))
+ROWS = int(os.environ.get("BWTUI_SNAPSHOT_ROWS", "40000"))
+KILLS = int(os.environ.get("BWTUI_SNAPSHOT_KILLS", "2"))
 RATE = int(os.environ.get("BWTUI_SNAPSHOT_RATE", "300"))
 _TABLE = "public.items"
 #: A relay whose machine is busy comes up and sends a share of the rows within so many seconds.

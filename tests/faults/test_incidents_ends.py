@@ -222,11 +222,9 @@ def test_a_role_may_no_longer_log_in(database: str, new_relay: NewRelay) -> None
     relay.database = here._replace(netloc=f"{role}:right@{here.hostname}:{here.port}").geturl()
     relay.start()
     relay.wait_streaming()
-    execute(
-        database,
-        f"alter role {role} nologin",
-        f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'",
-    )
+    # Committed before any session ends, else a new one begins in between.
+    execute(database, f"alter role {role} nologin")
+    execute(database, f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'")
     stalled(relay, "postgresql")
     relay.wait("the reason", lambda status: "is not permitted to log in" in status.verdict.sentence)
     execute(database, f"alter role {role} login")
