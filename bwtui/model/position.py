@@ -5,7 +5,7 @@ whether the Kafka transaction that it belongs to ends within a transaction of Po
 """
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bwtui.model.lsn import format_lsn, parse_lsn
@@ -38,15 +38,13 @@ class Position:
     #: The run that wrote it, in hexadecimal.
     session: str = ""
     chunks: Chunks = field(default_factory=dict)
+    #: The timelines before ``timeline``, each with the LSN at which it was left; empty: none, or not known.
+    forks: tuple[tuple[int, int], ...] = ()
 
     @property
     def key(self) -> bytes:
         """The record's key."""
         return f"{self.system}/{self.database}/{self.slot}".encode()
-
-    def limited(self, end: int) -> "Position":
-        """Return it as of a history that parts at ``end``: what commits there or later is not in."""
-        return replace(self, lsn=end - 1, ordinal=None, part=0) if self.lsn >= end else self
 
     def to_json(self) -> bytes:
         """Return the record's value."""
@@ -55,6 +53,7 @@ class Position:
             "database": self.database,
             "slot": self.slot,
             "timeline": self.timeline,
+            "forks": [(timeline, format_lsn(lsn)) for timeline, lsn in self.forks],
             "lsn": format_lsn(self.lsn),
             "ordinal": self.ordinal,
             "part": self.part,
@@ -85,6 +84,7 @@ class Position:
                 str(data["tables"]),
                 str(data["session"]),
                 dict(data.get("chunks", {})),
+                tuple((int(timeline), parse_lsn(lsn)) for timeline, lsn in data.get("forks", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError("no position") from error

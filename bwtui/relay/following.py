@@ -199,6 +199,8 @@ class Following:
     def _check_history(self, server: Server, state: SlotState) -> None:
         """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
         context = self._context
+        if context.exactly is not None:
+            context.exactly.server = server
         # A slot that came along lies before the fork: all that this server has beyond is read from it. But a
         # position in Kafka that lies behind the fork would have it left out.
         came_along = bool(state.synced) and context.memory.is_promoted(server)

@@ -52,6 +52,14 @@ class Remembered:
         return self.confirmed_lsn if self.sent_lsn is None else self.sent_lsn
 
 
+def forgetting(slot: str) -> str:
+    """Return what helps with --exactly-once where ``slot``, or what was sent of it, is lost."""
+    return (
+        f"run 'bwtui slots drop {slot}' on this host, and start again, which takes a new snapshot; "
+        "--heal and --accept-divergence don't go with --exactly-once"
+    )
+
+
 class SlotMemory:
     """The memory file of one relay."""
 
@@ -99,10 +107,10 @@ class SlotMemory:
         if self.last is not None and sent_lsn > self.last.sent():
             self._write(replace(self.last, sent_lsn=sent_lsn))
 
-    def recall(self, confirmed_lsn: int, sent_lsn: int, timeline: int) -> None:
+    def recall(self, confirmed_lsn: int, sent_lsn: int, timeline: int, forks: Forks) -> None:
         """Take what another place remembers: all of it where nothing is known here, else what was sent."""
         if self.last is None or self.last.in_transaction:
-            self._timeline = timeline
+            self._timeline, self._forks = timeline, forks
             self.remember(confirmed_lsn, sent_lsn=sent_lsn)
         elif not self.last.snapshot_unfinished:
             self.remember_sent(sent_lsn)

@@ -63,8 +63,7 @@ class Producer:
         self._away_since = 0.0
         self._sink = KafkaSink(settings)
         self._service = _PresentTopics(settings, self._sink)
-        # What is in an open transaction may be committed before ours.
-        self.reader = TopicReader({**client_config(settings), "isolation.level": "read_uncommitted"})
+        self.reader = TopicReader(client_config(settings))
         self._patience = Patience(settings.postgres, self._report, self._pulse)
         registry = _KnownSchemas(settings.schema_registry, settings.registry_config)
         self._registry = registry

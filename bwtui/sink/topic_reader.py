@@ -33,6 +33,9 @@ class TopicReader(Readback):
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            # What is in an open transaction counts: a snapshot's own is open while it looks for what an
+            # earlier one has left, and others' may be committed at any time. Ends are those of the log, too.
+            "isolation.level": "read_uncommitted",
         }
 
     @cached_property

@@ -37,15 +37,22 @@ class Server:
         """
         if self.forks is None:
             return ENDLESS if self.timeline == timeline else None
+        if timeline > 1 and not forks and timeline in [number for number, _ in self._timelines]:
+            # Not known: then it is the timeline of that number here, and what came before that one.
+            forks = tuple(fork for fork in self.forks if fork[0] < timeline)
         end = 0
-        ours, theirs = (*self.forks, (self.timeline, ENDLESS)), (*forks, (timeline, ENDLESS))
-        for (one, one_left), (other, other_left) in zip(ours, theirs, strict=False):
+        theirs = (*forks, (timeline, ENDLESS))
+        for (one, one_left), (other, other_left) in zip(self._timelines, theirs, strict=False):
             if one != other:
                 return end
             if one_left != other_left:
                 return min(one_left, other_left)
             end = one_left
         return end
+
+    @property
+    def _timelines(self) -> Forks:
+        return (*(self.forks or ()), (self.timeline, ENDLESS))
 
 
 def identify(connection: pq.abc.PGconn) -> Server:

@@ -113,6 +113,26 @@ def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new
     assert sorted(sent) == list(range(1, 10 * ROWS + 1))
 
 
+def test_a_snapshot_after_one_that_was_cut_off_without_transactions(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """What it takes back is what it has not sent itself, in the transaction that is open meanwhile."""
+    create_tables(database, 10 * ROWS)
+    relay = new_relay()
+    relay.start()
+    relay.wait("rows of the snapshot", lambda status: copied(status) >= ROWS)
+    relay.kill()
+    assert relay.slot_lsn() is None, "its snapshot was through"
+    gone, *others = (record.key[0] for record in read_table(services, ACCOUNTS, relay.name))
+    assert others
+    execute(database, f"delete from accounts where id = {gone}")
+    relay.run("--exactly-once")
+    found = difference(services, database, TABLES, relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    assert [record.key[0] for record in records if record.value is None] == [gone]
+
+
 def test_a_second_relay_fences_the_first(
     services: Services,
     database: str,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
+from bwtui.model.position import Position
 from bwtui.relay.memory import SlotMemory
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server, parse_history
@@ -132,6 +133,31 @@ def test_two_standbys_that_were_promoted_to_the_same_number_are_told_apart(met: 
     third = server(3, ((1, CONFIRMED + 0x8),))
     with pytest.raises(SlotLost, match="from 0/1008 to 0/1010"):
         met.common_end(third, accept=False)
+
+
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [
+        (server(2, ((1, 0x800),)), ENDLESS),
+        (server(3, ((1, 0x800), (2, 0x2000))), 0x2000),
+        # Nobody knows where these parted.
+        (server(3, ((1, 0x800),)), 0),
+        (server(1), 0),
+    ],
+)
+def test_where_no_history_is_known_the_timeline_of_that_number_is_taken(now: Server, end: int) -> None:
+    assert now.common_end(2, ()) == end
+
+
+def test_what_kafka_says_is_remembered_with_its_history(tmp_path: Path) -> None:
+    """Where the state folder is lost, on a server that was promoted once."""
+    memory = SlotMemory(tmp_path / "relay", *IDENTITY)
+    promoted, other = server(2, ((1, 0x800),)), server(2, ((1, 0x700),))
+    position = Position.from_json(Position(*IDENTITY, 2, CONFIRMED, forks=((1, 0x800),)).to_json())
+    memory.recall(CONFIRMED, position.lsn + 1, position.timeline, position.forks)
+    assert memory.common_end(promoted, accept=False) == ENDLESS
+    with pytest.raises(SlotLost, match="parted from timeline 2 at 0/700"):
+        memory.common_end(other, accept=False)
 
 
 def test_a_standby_that_lags_is_waited_for(met: SlotMemory) -> None:

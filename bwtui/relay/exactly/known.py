@@ -7,16 +7,18 @@ from functools import partial
 from confluent_kafka import KafkaException, Producer
 
 from bwtui.blocking import BlockingCalls
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.kafka.config import client_config
 from bwtui.model.delivery import Span
+from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Chunks, Position
 from bwtui.relay.backfill.task import Task
-from bwtui.relay.memory import SlotMemory
+from bwtui.relay.memory import SlotMemory, forgetting
 from bwtui.settings import RelaySettings
 from bwtui.sink.positions import Positions
 from bwtui.sink.transactions import TransactionalSink
 from bwtui.source.slot import SlotState
+from bwtui.source.timeline import Server
 
 _COMMIT_SECONDS = 30.0
 _WAIT_SECONDS = 0.05
@@ -35,6 +37,8 @@ class Exactly:
         self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
         self._transactional_id = ""
         self.position = Position("", "", "")
+        #: Whose stream is read.
+        self.server: Server | None = None
         #: Of chunks that were sent since the last mark, and of those before.
         self.chunks: Chunks = {}
         sink.topic = self._positions.topic
@@ -60,7 +64,7 @@ class Exactly:
         is_there = slot is not None or memory.last is None or not memory.last.in_transaction
         if last.phase == "stream" and is_there:
             confirmed = max(last.passed, slot.confirmed_lsn if slot is not None else 0)
-            memory.recall(confirmed, last.lsn + 1, last.timeline)
+            memory.recall(confirmed, last.lsn + 1, last.timeline, last.forks)
 
     def is_torn(self, slot: SlotState | None) -> bool:
         """Whether the slot was made by a snapshot that never was committed."""
@@ -91,11 +95,11 @@ class Exactly:
             ) from error
         return producer, now
 
-    def mine(self, lsn: int, ordinal: int | None, part: int, passed: int, timeline: int) -> Position:
-        """Return the position of what was sent so far."""
+    def mine(self, lsn: int, ordinal: int | None, part: int, passed: int, server: Server | None) -> Position:
+        """Return the position of what was sent so far, of the stream of ``server``."""
         return Position(
             *(self.position.system, self.position.database, self.position.slot),
-            timeline,
+            server.timeline if server is not None else 0,
             lsn,
             ordinal,
             part,
@@ -104,6 +108,7 @@ class Exactly:
             self._tables,
             self._session,
             self.chunks,
+            (server.forks or ()) if server is not None else (),
         )
 
     def note_chunk(self, task: Task) -> None:
@@ -126,6 +131,23 @@ class Exactly:
                 "start once with --table, --exclude-table and --allow-unkeyed as before; then change them",
             )
 
+    def check_history(self, position: Position) -> None:
+        """Refuse a server that lacks what ``position`` says: what it has there instead would be left out.
+
+        Another relay may have sent that since this one has asked; see `SlotMemory.common_end`.
+        Raises SlotLost.
+        """
+        server = self.server
+        if server is None or not position.timeline:
+            return
+        end = server.common_end(position.timeline, position.forks) or 0
+        if position.lsn >= end:
+            raise SlotLost(
+                f"Kafka has what was sent up to {format_lsn(position.lsn)} of timeline {position.timeline}, "
+                f"and timeline {server.timeline} of this server parted from it at {format_lsn(end)}",
+                forgetting(position.slot),
+            )
+
     def _fenced(self) -> str:
         last = self._positions.last(self.position.key)
         if last is None or last.session == self._session:
@@ -145,7 +167,7 @@ class Exactly:
         Raises ConnectionFailed where Kafka does not: then the next start takes another.
         """
         # What commits at the LSN itself comes by the stream.
-        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, 0))
+        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, None))
         while not commit.wait(_WAIT_SECONDS):
             pulse()
         if commit.error is not None:

@@ -73,10 +73,7 @@ class ExactlyOnce:
             session.without_care()
         position = self._begin(is_careful=is_careful)
         self._exactly.check_tables(position)
-        last = self._context.memory.last
-        if last is not None:
-            # What a history lacks with which the relay goes on all the same.
-            position = position.limited(last.sent())
+        self._exactly.check_history(position)
         # A chunk that was sent and not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         Skipping(session, position)
@@ -125,8 +122,7 @@ class ExactlyOnce:
             ordinal, part = None, 0
         elif lsn == base.lsn:
             ordinal = max(rows.ordinal, base.ordinal or 0)
-        server = self._context.streamed.server
-        return self._exactly.mine(lsn, ordinal, part, passed, server.timeline if server is not None else 0)
+        return self._exactly.mine(lsn, ordinal, part, passed, self._exactly.server)
 
     def _end_care(self, stream: Stream) -> None:
         """Go on with requests of many messages."""
