@@ -23,6 +23,8 @@ class TableCounts:
     updates: int = 0
     deletes: int = 0
     truncates: int = 0
+    #: Tombstones that were sent beside the stream.
+    cleanups: int = 0
     messages: int = 0
     bytes: int = 0
     dropped: int = 0

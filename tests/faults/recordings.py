@@ -103,10 +103,17 @@ def assert_tables_follow(recording: Recording, database: str, tables: Sequence[T
     """See that the last snapshot and the changes behind it lead to what the tables hold."""
     since = first_stream_lsn(recording)
     rows: dict[str, dict[bytes, tuple[Any, ...]]] = {t.full_name: {} for t in tables}
+    #: The first column of the row that was last sent under a key.
+    sent: dict[tuple[str, bytes | None], Any] = {}
     for change in recording.changes():
-        if change.operation == "cleanup" or (change.operation == "snapshot" and change.lsn != since):
+        if change.operation == "snapshot" and change.lsn != since:
             continue
         apply(rows[change.table], change)
+        for message in change.messages[-1:]:
+            if change.operation == "cleanup":
+                rows[change.table].pop(sent.get((change.table, message.key), b""), None)
+            elif change.after is not None:
+                sent[change.table, message.key] = change.after[0]
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         for table in tables:
             cursor.execute(f"select * from {table.full_name}")

@@ -7,20 +7,25 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from bwtui.cli.main import cli
 from bwtui.demo.shop import Table
 from bwtui.model.status import Status
 from bwtui.recording.check import check
+from bwtui.recording.reading.as_of import TableFold, pages
 from bwtui.recording.reading.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests import forked
+from tests.database import session
 from tests.faults.administration import make_topic
 from tests.faults.backfills import ask, wait_done
 from tests.faults.heal_gaps import LOGICAL, TABLES, created
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, execute, new_name
+from tests.integration.test_export_sql import run_all
 
 NewRelay = Callable[..., Relay]
 ITEMS = Table("public", "items", ("id",))
@@ -108,9 +113,21 @@ def test_a_recording_has_what_the_heal_sent(
     relay.stop()
     checked = check(folder)
     assert checked.verdict == "clean", checked.damages
-    with closing(open_recording(folder)) as recording:
+    with closing(open_recording(folder)) as recording, closing(TableFold("public.items")) as fold:
         made = [change.operation for change in recording.changes() if change.operation != "snapshot"]
+        assert fold.advance(recording, recording.length)
+        found = [tuple(row.fields) for row in pages(fold)]
+        assert fold.gaps(False) == (False, False, 0, 0)
     assert sorted(made) == sorted([*["backfill"] * (DIFFER - 1), "cleanup", "insert"])
+    # The row whose delete the slot missed is gone from the recording's table as well, and from its SQL.
+    with session(database) as opened:
+        rows = opened.rows("select id::text, v::text from public.items order by items.id")
+        assert found == [tuple(str(one).encode() for one in row) for row in rows]
+        exported = CliRunner().invoke(cli, ["recording", "export", str(folder), "--format", "sql", "-o", "-"])
+        assert exported.exit_code == 0, exported.output
+        assert "left out" not in exported.stderr
+        run_all(opened, f"truncate public.items;\n{exported.stdout}")
+        assert rows == opened.rows("select id::text, v::text from public.items order by items.id")
 
 
 def test_one_that_is_to_catch_up_ends_once_it_is_healed(

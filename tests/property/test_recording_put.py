@@ -34,15 +34,18 @@ def columns_of_the_first(steps: list[Any]) -> list[Any]:
 
 
 def folded(changes: list[Change], table: str) -> dict[Field, tuple[Field, ...]]:
-    """Fold a table the plain way: the last word of each key holds."""
+    """Fold a table the plain way: the last word of each key holds, also a tombstone beside the stream."""
     found: dict[Field, tuple[Field, ...]] = {}
     snapshot = 0
     for change in changes:
         if change.operation == "snapshot" and change.pass_number != snapshot:
             snapshot = change.pass_number
             found.clear()
-        if change.table != table or change.is_repeat or change.operation == "cleanup":
+        if change.table != table or change.is_repeat:
             continue
+        if change.operation == "cleanup":
+            # The keys of these messages are the rows' own.
+            found.pop(change.messages[0].key, None)
         if change.operation == "truncate":
             found.clear()
         if change.before is not None:

@@ -1,5 +1,9 @@
 """A table as of a position."""
 
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
@@ -8,6 +12,9 @@ from bwtui.recording.query.of_rows import parse_row_query
 from bwtui.recording.query.tokens import QueryError
 from bwtui.recording.reading import as_of
 from bwtui.recording.reading.as_of import Order, TableFold, pages
+from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.view import RecordingView
+from bwtui.tui.screens.recording.rows import gap_texts
 from tests.recorded_shop import (
     AUDIT,
     INT,
@@ -19,9 +26,10 @@ from tests.recorded_shop import (
     relation,
     shop_recording,
 )
+from tests.recorded_stream import Stream, table
 
 
-def fold(recording: MemoryRecording, table: str, position: int | None = None) -> TableFold:
+def fold(recording: RecordingView, table: str, position: int | None = None) -> TableFold:
     made = TableFold(table)
     assert made.advance(recording, recording.length if position is None else position)
     return made
@@ -51,7 +59,7 @@ def test_at_every_position_it_is_what_a_plain_fold_gives() -> None:
     for position in range(0, recording.length + 1, 3):
         assert made.advance(recording, position)
         assert rows(made) == simply(changes[:position], "public.orders")
-    assert made.gaps(False) == (False, False, 0)
+    assert made.gaps(False) == (False, False, 0, 0)
 
 
 def test_rows_are_sorted_by_numbers_as_numbers() -> None:
@@ -84,7 +92,7 @@ def test_equal_rows_without_a_key_are_counted() -> None:
     tape.add("delete", AUDIT, None, (b"eve", None))
     made = fold(MemoryRecording(tape), "public.audit")
     assert sorted(rows(made), key=str) == [(b"ada", None), (b"bob", b"x")]
-    assert made.gaps(False) == (True, False, 1)
+    assert made.gaps(False) == (True, False, 1, 0)
 
 
 def test_without_a_snapshot_it_says_that_rows_are_missing() -> None:
@@ -93,7 +101,7 @@ def test_without_a_snapshot_it_says_that_rows_are_missing() -> None:
     tape.add("update", ORDERS, (b"1", b"paid", UNCHANGED))
     tape.add("delete", ORDERS, None, (b"2", None, None), before_is_key=True)
     made = fold(MemoryRecording(tape), "public.orders")
-    assert made.gaps(True) == (True, True, 2)
+    assert made.gaps(True) == (True, True, 2, 0)
     assert rows(made) == [(b"1", b"paid", UNCHANGED)]
 
 
@@ -104,6 +112,66 @@ def test_a_new_snapshot_replaces_what_was_known() -> None:
     tape.pass_number = 2
     tape.add("snapshot", ORDERS, (b"2", b"paid", b"1"))
     assert rows(fold(MemoryRecording(tape), "public.orders")) == [(b"2", b"paid", b"1")]
+
+
+def test_a_tombstone_beside_the_stream_takes_its_row_away(tmp_path: Path) -> None:
+    """A heal puts it in for a row whose delete the slot missed."""
+    stream, orders = Stream(tmp_path), table(1, "orders")
+    stream.begin_pass()
+    for key in (1, 2, 3):
+        stream.change("insert", orders, key, b"a")
+    stream.change("rename", orders, 4, b"a")
+    stream.put(orders, [5], [1, 4, 77])
+    stream.change("insert", orders, 1, b"b")
+    stream.stop()
+    with closing(open_recording(tmp_path)) as recording, closing(fold(recording, "public.orders")) as made:
+        assert rows(made) == [(b"1", b"b"), (b"2", b"a"), (b"3", b"a"), (b"5", b"p")]
+        assert made.gaps(False).unknown_tombstones == 0, "of 77 there never was a row"
+
+
+def test_a_tombstone_of_a_row_that_was_never_sent_is_told(tmp_path: Path) -> None:
+    stream, orders = Stream(tmp_path), table(1, "orders")
+    stream.begin_pass()
+    stream.change("dropped", orders, 1, b"a")
+    stream.put(orders, [], [1])
+    stream.stop()
+    with closing(open_recording(tmp_path)) as recording, closing(fold(recording, "public.orders")) as made:
+        assert rows(made) == [(b"1", b"a")]
+        gaps = made.gaps(False)
+    assert gaps.unknown_tombstones == 1
+    assert any("may still stand here" in text for text in gap_texts(gaps))
+
+
+def spelled(change: Change, id: int, own: int) -> Change:
+    """Return a change with its key under a schema's id, where the relay's own is another."""
+    (message,) = change.messages
+    key = b"\0" + id.to_bytes(4, "big") + b"\2"
+    return replace(change, messages=(replace(message, key=key, key_schema_id=own),))
+
+
+@pytest.mark.parametrize(("sent", "put", "is_there"), [(5, 7, False), (7, 5, True), (5, 5, False)])
+def test_ids_of_schemas_in_the_keys(sent: int, put: int, is_there: bool) -> None:
+    """The relay's own is 7. What stands under another clears up what only the topic has."""
+    tape = Tape()
+    tape.begin()
+    tape.add("insert", ORDERS, (b"1", b"new", b"1"))
+    tape.add("cleanup", ORDERS)
+    tape.changes[:] = [spelled(tape.changes[0], sent, sent), spelled(tape.changes[1], put, 7)]
+    made = fold(MemoryRecording(tape), "public.orders")
+    assert made.count == is_there
+    assert made.gaps(False).unknown_tombstones == 0
+
+
+def test_a_tombstone_behind_another_type_of_the_key_is_not_guessed() -> None:
+    texts = Relation(100, "public", "orders", "d", (Column("id", TEXT, -1, True), *ORDERS.columns[1:]))
+    tape = Tape()
+    tape.begin()
+    for number in (2, 10):
+        tape.add("insert", ORDERS, (b"%d" % number, b"new", b"1"))
+    tape.add("cleanup", texts)
+    tape.changes[2] = spelled(tape.changes[2], 7, 7)
+    made = fold(MemoryRecording(tape), "public.orders")
+    assert (made.count, made.gaps(False).unknown_tombstones) == (2, 1)
 
 
 def test_columns_that_come_and_go() -> None:

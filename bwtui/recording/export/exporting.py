@@ -61,7 +61,8 @@ def make_writer(
     if form == "sql":
         from bwtui.recording.export.sql import SqlWriter
 
-        return SqlWriter(file, view.name, selection.takes_table, create=create, facts=lacks)
+        clears = any(table.cleanups for table in view.counts(view.length).values())
+        return SqlWriter(file, view.name, selection.takes_table, create=create, facts=lacks, clears=clears)
     from bwtui.recording.export.parquet import ParquetWriter
 
     return ParquetWriter(file)

@@ -5,6 +5,7 @@ said in SQL becomes a comment that says why.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import BinaryIO
 
 from bwtui.model.lsn import format_lsn
@@ -16,6 +17,7 @@ from bwtui.recording.export.jsonl import time_text
 from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in, one_line, quoted_table
 from bwtui.recording.export.writer import Writer
 from bwtui.recording.query.rows import NotThere, sent_value
+from bwtui.recording.reading.sent_keys import SentKeys
 
 _HEAD = """\
 -- Rebuilds tables from the recording {name}; made by bwtui recording export.
@@ -39,8 +41,9 @@ END $$;
 """
 #: Rows of a snapshot, or put into the stream, in one transaction.
 _ROWS = 10_000
+_PUT = "rows put into the stream"
 #: What is said of those.
-_KINDS = {"snapshot": "snapshot", "backfill": "rows put into the stream"}
+_KINDS = {"snapshot": "snapshot", "backfill": _PUT, "cleanup": _PUT}
 _DOUBTS: tuple[tuple[Doubt, str], ...] = (
     ("added", "columns were added, and what a DEFAULT gave to older rows was not recorded"),
     ("again", "columns were dropped and added again, or exchanged names, and older values are not known"),
@@ -59,8 +62,12 @@ class SqlWriter(Writer):
         *,
         create: bool = False,
         facts: Facts = NOTHING,
+        clears: bool = False,
     ) -> None:
+        """``clears``: there are tombstones beside the stream, which find their rows by keys sent before."""
         self._file = file
+        self._sent = SentKeys() if clears else None
+        self._unknown = 0
         self._gaps = list(facts.gaps)
         self._cut = 0
         self._takes_table = takes_table
@@ -75,8 +82,8 @@ class SqlWriter(Writer):
             self._say(f"-- {one_line(line)}\n")
 
     def write(self, change: Change) -> None:
-        # It is a topic's that was cleared up; the table has no such row.
-        if change.operation == "cleanup":
+        if change.operation == "cleanup" and change.pass_number == self._snapshot_pass:
+            # A topic was cleared up behind an unfinished snapshot; the table has no such row.
             return
         while self._gaps and change.position >= self._gaps[0].position:
             self._pass_gap(self._gaps.pop(0))
@@ -87,6 +94,11 @@ class SqlWriter(Writer):
             self._truncate(change)
             return
         self._tables.prepare(change)
+        if change.operation == "cleanup":
+            self._clear(change)
+            return
+        if self._sent is not None and change.key_columns:
+            self._sent.note(change)
         if change.operation in ("snapshot", "insert"):
             self._insert(change)
         elif change.operation == "update":
@@ -102,6 +114,12 @@ class SqlWriter(Writer):
         self._tables.finish()
         for gap in self._gaps:
             self._pass_gap(gap)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the keys."""
+        if self._sent is not None:
+            self._sent.close()
 
     @property
     def notes(self) -> list[str]:
@@ -112,6 +130,9 @@ class SqlWriter(Writer):
             found.append(f"another table took the name, and nothing came since; {what}: {listed(gone)}")
         if self._lost:
             found.append(f"{counted(self._lost, 'change')} left out, for which row is not known")
+        if self._unknown:
+            what = counted(self._unknown, "tombstone")
+            found.append(f"{what} put into the stream left out: no row is known that had such a key")
         if self._cut:
             found.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
         return [f"{note}; comments in the file say where" for note in found]
@@ -209,6 +230,20 @@ class SqlWriter(Writer):
             self._impossible(change)
             return
         self._say(f"DELETE FROM {quoted_table(change.relation)} WHERE {where};\n")
+
+    def _clear(self, change: Change) -> None:
+        """Delete the row that a tombstone beside the stream is for: its delete never came."""
+        key = self._sent.find(change) if self._sent is not None else None
+        if key is None:
+            self._unknown += 1
+            self._say(
+                f"-- tombstone put into the stream of {one_line(change.table)} at {change.lsn_text}"
+                ": no row is known that had such a key\n"
+            )
+            return
+        values = dict(zip(change.key_columns, key, strict=True))
+        before = tuple(values.get(column.name) for column in change.relation.columns)
+        self._delete(replace(change, before=before, before_is_key=True))
 
     def _where(self, change: Change) -> str | None:
         return _where(change, self._tables.doubtful(change.relation), as_created=self._creates)

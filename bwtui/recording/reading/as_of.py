@@ -5,15 +5,15 @@ own when it grows, so that a table of any size can be looked at.
 """
 
 import itertools
-import marshal
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, Relation
+from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.change import Change
 from bwtui.recording.fields import old_key
 from bwtui.recording.query.values import as_number, sort_key
+from bwtui.recording.reading.sent_keys import Spellings, key_types, pack, unpack
 from bwtui.recording.view import OnProgress, RecordingView
 
 #: Changes between two calls of the progress function.
@@ -28,9 +28,12 @@ _NO_NUMBERS = {"-Infinity": "/", "Infinity": "2", "NaN": "3"}
 #: Steps of SQLite between two questions whether to go on.
 _STEPS = 100_000
 _SCHEMA = """
-create table rows (sort, key blob, n integer, position integer, row blob, primary key (sort, key, n))
-without rowid
+create table rows (
+  sort, key blob, n integer, position integer, row blob, sent blob, primary key (sort, key, n)
+) without rowid
 """
+#: Tombstones beside the stream find their row by the key that it was last sent under.
+_BY_SENT = "create index if not exists by_sent on rows (sent)"
 
 
 class TableRow(NamedTuple):
@@ -56,6 +59,8 @@ class Gaps(NamedTuple):
     snapshot_runs: bool
     #: Deletes and updates of rows that the recording never held.
     unknown_rows: int
+    #: Tombstones beside the stream that may be of rows which are still shown.
+    unknown_tombstones: int
 
 
 class TableFold:
@@ -68,6 +73,8 @@ class TableFold:
         self.key_columns: tuple[str, ...] = ()
         self.truncates = 0
         self._unknown = 0
+        self._unknown_tombstones = 0
+        self._spellings = Spellings()
         self._snapshot_pass: int | None = None
         self._arranged = False
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -122,7 +129,7 @@ class TableFold:
                 "select position, row from arranged join rows using (sort, key, n)"
                 " where rank > ?2 order by rank limit ?1"
             )
-        return [TableRow(p, _unpack(r)) for p, r in self._database.execute(query, (limit, offset))]
+        return [TableRow(p, unpack(r)) for p, r in self._database.execute(query, (limit, offset))]
 
     def arrange(
         self,
@@ -148,7 +155,7 @@ class TableFold:
         def found(position: int, blob: bytes) -> bool:
             if (number := next(done)) % STEP == 0:
                 on_progress(number, total)
-            change = as_change(TableRow(position, _unpack(blob)), relation, self.key_columns)
+            change = as_change(TableRow(position, unpack(blob)), relation, self.key_columns)
             return matches is None or matches(change)
 
         database.create_function("found", 2, found)
@@ -175,7 +182,7 @@ class TableFold:
 
     def gaps(self, snapshot_runs: bool) -> Gaps:
         """Say what is missing."""
-        return Gaps(self._snapshot_pass is None, snapshot_runs, self._unknown)
+        return Gaps(self._snapshot_pass is None, snapshot_runs, self._unknown, self._unknown_tombstones)
 
     # Folding.
 
@@ -197,9 +204,14 @@ class TableFold:
             self._take_unkeyed(change)
 
     def _take_keyed(self, change: Change) -> None:
+        if change.operation == "cleanup":
+            self._clear(change)
+            return
         key = change.key
         moved = old_key(change)
-        before = self._find(change, moved if moved is not None else key) if change.in_transaction else None
+        is_needed = change.in_transaction or not change.messages
+        found = self._find(change, moved if moved is not None else key) if is_needed else None
+        before = found[0] if found is not None and change.in_transaction else None
         if change.operation in ("update", "delete") and before is None:
             self._unknown += 1
         if moved is not None:
@@ -208,20 +220,34 @@ class TableFold:
             self._delete(change, key)
             return
         after = _completed(change, before)
-        values = (_sort(change, key), _pack(key), 0, change.position, _pack(after))
-        self._database.execute("insert or replace into rows values (?, ?, ?, ?, ?)", values)
+        sent = self._spellings.sent(change)
+        if sent is None and found is not None and moved is None:
+            # The topic has it as it was sent before.
+            sent = found[1]
+        values = (_sort(change, key), pack(key), 0, change.position, pack(after), sent)
+        self._database.execute("insert or replace into rows values (?, ?, ?, ?, ?, ?)", values)
+
+    def _clear(self, change: Change) -> None:
+        """Take away the row that a tombstone beside the stream is for: its delete never came."""
+        database = self._database
+        database.execute(_BY_SENT)
+        for key in itertools.chain.from_iterable(map(self._spellings.of_tombstone, change.messages)):
+            if database.execute("delete from rows where sent = ?", (key,)).rowcount:
+                return
+        if database.execute("select 1 from rows where sent is null limit 1").fetchone() is not None:
+            self._unknown_tombstones += 1
 
     def _take_unkeyed(self, change: Change) -> None:
         """Rows without a key are told apart by their whole content; equal ones are interchangeable."""
-        if change.before is not None and not self._delete_one(_pack(change.before)):
+        if change.before is not None and not self._delete_one(pack(change.before)):
             self._unknown += 1
         if change.after is not None:
-            blob = _pack(change.after)
+            blob = pack(change.after)
             if change.operation == "backfill" and self._has_row(blob):
                 # It was put into the stream once more, and into the table never.
                 return
-            values = (0, blob, change.position, change.position, blob)
-            self._database.execute("insert into rows values (?, ?, ?, ?, ?)", values)
+            values = (0, blob, change.position, change.position, blob, None)
+            self._database.execute("insert into rows values (?, ?, ?, ?, ?, ?)", values)
 
     def _keep_columns(self, change: Change) -> None:
         relation = change.relation
@@ -230,7 +256,7 @@ class TableFold:
         old, self.relation = self.relation, relation
         if old is not None and [c.name for c in old.columns] != [c.name for c in relation.columns]:
             self._rearrange(old, relation)
-        if old is not None and _key_types(old, self.key_columns) != _key_types(relation, change.key_columns):
+        if old is not None and key_types(old, self.key_columns) != key_types(relation, change.key_columns):
             # The rows are found by their key: another one means another place for all of them.
             self._rekey(change)
         self.key_columns = change.key_columns
@@ -241,8 +267,8 @@ class TableFold:
         places = [names.index(c.name) if c.name in names else None for c in new.columns]
 
         def moved(blob: bytes) -> bytes:
-            row = _unpack(blob)
-            return _pack([UNCHANGED if p is None else row[p] for p in places])
+            row = unpack(blob)
+            return pack([UNCHANGED if p is None else row[p] for p in places])
 
         self._database.create_function("moved", 1, moved, deterministic=True)
         self._database.execute("update rows set row = moved(row)")
@@ -252,28 +278,30 @@ class TableFold:
         places = [names.index(n) for n in change.key_columns if n in names]
 
         def key(blob: bytes) -> list[Field]:
-            row = _unpack(blob)
+            row = unpack(blob)
             return [row[p] for p in places] if places else list(row)
 
         database = self._database
-        database.create_function("key_of", 1, lambda blob: _pack(key(blob)), deterministic=True)
+        database.create_function("key_of", 1, lambda blob: pack(key(blob)), deterministic=True)
         database.create_function("sort_of", 1, lambda blob: _sort(change, key(blob)), deterministic=True)
         database.execute("create temp table old as select * from rows")
         database.execute("delete from rows")
         number = "0" if places else "position"
         database.execute(
-            f"insert or replace into rows select sort_of(row), key_of(row), {number}, position, row from old"
+            "insert or replace into rows"
+            f" select sort_of(row), key_of(row), {number}, position, row, null from old"
         )
         database.execute("drop table old")
 
-    def _find(self, change: Change, key: Sequence[Field]) -> tuple[Field, ...] | None:
-        query = "select row from rows where sort = ? and key = ? and n = 0"
-        found = self._database.execute(query, (_sort(change, key), _pack(key))).fetchone()
-        return None if found is None else _unpack(found[0])
+    def _find(self, change: Change, key: Sequence[Field]) -> tuple[tuple[Field, ...], bytes | None] | None:
+        """Return a row, and the key that it was last sent under."""
+        query = "select row, sent from rows where sort = ? and key = ? and n = 0"
+        found = self._database.execute(query, (_sort(change, key), pack(key))).fetchone()
+        return None if found is None else (unpack(found[0]), found[1])
 
     def _delete(self, change: Change, key: Sequence[Field]) -> None:
         self._database.execute(
-            "delete from rows where sort = ? and key = ? and n = 0", (_sort(change, key), _pack(key))
+            "delete from rows where sort = ? and key = ? and n = 0", (_sort(change, key), pack(key))
         )
 
     def _has_row(self, blob: bytes) -> bool:
@@ -327,7 +355,7 @@ def _place(relation: Relation, name: str) -> Callable[[bytes], str | None]:
     is_number = relation.columns[at].type_oid in _SORTED_AS_NUMBERS
 
     def place(blob: bytes) -> str | None:
-        value = _unpack(blob)[at]
+        value = unpack(blob)[at]
         if not isinstance(value, bytes):
             return None
         text = value.decode("utf-8", "replace")
@@ -361,31 +389,9 @@ def _sort(change: Change, key: Sequence[Field]) -> int | str:
     return key[0].decode("utf-8", "replace")
 
 
-def _key_types(relation: Relation, key_columns: tuple[str, ...]) -> list[tuple[str, int]]:
-    types = {column.name: column.type_oid for column in relation.columns}
-    return [(name, types.get(name, 0)) for name in key_columns]
-
-
 def _is_number(change: Change) -> bool:
     first = change.key_columns[0] if change.key_columns else None
     return any(c.name == first and c.type_oid in _NUMBERS for c in change.relation.columns)
-
-
-def _pack(fields: Sequence[Field]) -> bytes:
-    # False stands for a value that PostgreSQL did not send, a tuple for bytes that are no text.
-    return marshal.dumps(
-        [False if f is UNCHANGED else (bytes(f),) if isinstance(f, Binary) else f for f in fields]
-    )
-
-
-def _unpack(blob: bytes) -> tuple[Field, ...]:
-    return tuple(_field(value) for value in marshal.loads(blob))
-
-
-def _field(value: object) -> Field:
-    if value is None or isinstance(value, bytes):
-        return value
-    return Binary(value[0]) if isinstance(value, tuple) else UNCHANGED
 
 
 def pages(fold: TableFold, size: int = 1_000) -> Iterator[TableRow]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
 from bwtui.recording.fields import old_key, old_row
+from bwtui.recording.reading.sent_keys import body_of
 from bwtui.recording.view import OnProgress, RecordingView
 
 #: Changes that are kept of one key: the last ones, and how many came before them.
@@ -18,8 +19,6 @@ KEPT = 5_000
 #: Changes between two calls of the progress function.
 STEP = 2_000
 _NAMES_LENGTH = 300
-#: Of Confluent's wire format: a zero byte, and the schema's id.
-_HEAD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +169,6 @@ def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]
 
 def _keys(messages: Iterable[SentMessage]) -> set[bytes]:
     return {body_of(message.key) for message in messages if message.key is not None}
-
-
-def body_of(key: bytes) -> bytes:
-    """Return a message's key without the id of its schema, which may be another one each time."""
-    return key[_HEAD:] if key[:1] == b"\0" and len(key) > _HEAD else key
 
 
 def _step(change: Change, role: str, last_row: _LastRow | None) -> Step:

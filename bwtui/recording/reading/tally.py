@@ -41,12 +41,10 @@ class Tally:
 
 def _counted(counts: TableCounts, change: Change, sign: int) -> TableCounts:
     messages, name = change.messages, COUNTERS[change.operation]
-    # Tombstones that clear up are messages, and no change of the table.
-    if change.operation != "cleanup":
-        counts = replace(counts, **{name: getattr(counts, name) + sign})
     last = messages[-1] if messages else None
     return replace(
         counts,
+        **{name: getattr(counts, name) + sign},
         topic=last.topic if last else counts.topic,
         messages=counts.messages + sign * len(messages),
         bytes=counts.bytes + sign * change.message_bytes,

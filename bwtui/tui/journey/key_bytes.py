@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from bwtui.recording.reading.explain import Key, body_of
+from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.sent_keys import body_of
 from bwtui.tui.audit.kafka import Reader
 
 #: Keys whose texts are remembered.

@@ -58,7 +58,7 @@ class AsOfScreen(OneTableScreen):
         self._count = self._shown = 0
         self._progress = (0, 0)
         self._doing = ""
-        self._gaps = Gaps(False, False, 0)
+        self._gaps = Gaps(False, False, 0, 0)
         self._failure: BwtuiError | None = None
 
     def body(self) -> Iterable[Widget]:
@@ -278,6 +278,8 @@ def gap_texts(gaps: Gaps) -> list[str]:
         texts.append("▲ the snapshot is under way here")
     if gaps.unknown_rows and not gaps.no_snapshot:
         texts.append(f"▲ {gaps.unknown_rows:,} changes of rows that are not recorded")
+    if gaps.unknown_tombstones:
+        texts.append(f"▲ {gaps.unknown_tombstones:,} rows that a repair found gone may still stand here")
     return texts
 
 

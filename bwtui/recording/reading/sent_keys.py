@@ -1,0 +1,110 @@
+"""Keys of messages, by which the rows are found that a tombstone beside the stream is for: it has no row."""
+
+import itertools
+import marshal
+import sqlite3
+from collections.abc import Sequence
+
+from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, Relation
+from bwtui.recording.change import Change, SentMessage
+
+#: Of Confluent's wire format: a zero byte, and the schema's id.
+_HEAD = 5
+
+
+def body_of(key: bytes) -> bytes:
+    """Return a message's key without the id of its schema, which may be another one each time."""
+    return key[_HEAD:] if key[:1] == b"\0" and len(key) > _HEAD else key
+
+
+class Spellings:
+    """The schemas' ids that the keys of one table have been sent with."""
+
+    def __init__(self) -> None:
+        self._heads: set[bytes] = set()
+
+    def sent(self, change: Change) -> bytes | None:
+        """Return the key that the row of a change was sent under; None: it was not sent."""
+        key = change.messages[-1].key if change.messages else None
+        if key is not None and key[:1] == b"\0":
+            self._heads.add(key[:_HEAD])
+        return key
+
+    def of_tombstone(self, message: SentMessage) -> list[bytes]:
+        """Return under which keys the row may have been sent that a tombstone beside the stream takes away.
+
+        One under an id that is not the relay's own clears up what no row has: the same row may stand in the
+        topic under the relay's, and only one that was last sent exactly so is gone.
+        """
+        key = message.key or b""
+        if key[:1] != b"\0" or int.from_bytes(key[1:_HEAD]) != message.key_schema_id:
+            return [key]
+        return [key, *(head + key[_HEAD:] for head in self._heads if head != key[:_HEAD])]
+
+
+class SentKeys:
+    """Values of the keys of all rows, by the key that each was last sent under; on the disk."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Spellings, list[tuple[str, int]]]] = {}
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.executescript(
+            "pragma journal_mode = off; pragma synchronous = off; pragma temp_store = file;"
+            "create table rows (oid integer, key blob, sent blob, primary key (oid, key)) without rowid;"
+            "create index by_sent on rows (oid, sent); begin"
+        )
+
+    def close(self) -> None:
+        """Let go of them."""
+        self._database.close()
+
+    def note(self, change: Change) -> None:
+        """Take a change of a table with a key; what it takes away needs not be told."""
+        relation = change.relation
+        spellings, types = self._of.setdefault(relation.oid, (Spellings(), []))
+        now = key_types(relation, change.key_columns)
+        if types != now:
+            self._database.execute("delete from rows where oid = ?", (relation.oid,))
+            self._of[relation.oid] = (spellings, now)
+        sent = spellings.sent(change)
+        if change.after is not None and sent is not None:
+            row = (relation.oid, pack(change.key), sent)
+            self._database.execute("insert or replace into rows values (?, ?, ?)", row)
+
+    def find(self, change: Change) -> tuple[Field, ...] | None:
+        """Return the key's values of the row that a tombstone beside the stream is for, if they are known."""
+        oid = change.relation.oid
+        spellings, types = self._of.get(oid, (Spellings(), []))
+        if types != key_types(change.relation, change.key_columns):
+            return None
+        query = "select key from rows where oid = ? and sent = ?"
+        for key in itertools.chain.from_iterable(map(spellings.of_tombstone, change.messages)):
+            found = self._database.execute(query, (oid, key)).fetchone()
+            if found is not None:
+                return unpack(found[0])
+        return None
+
+
+def key_types(relation: Relation, key_columns: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Return the columns of a key with their types: rows are found again while these are the same."""
+    types = {column.name: column.type_oid for column in relation.columns}
+    return [(name, types.get(name, 0)) for name in key_columns]
+
+
+def pack(fields: Sequence[Field]) -> bytes:
+    """Return fields as bytes, for SQLite."""
+    # False stands for a value that PostgreSQL did not send, a tuple for bytes that are no text.
+    return marshal.dumps(
+        [False if f is UNCHANGED else (bytes(f),) if isinstance(f, Binary) else f for f in fields]
+    )
+
+
+def unpack(blob: bytes) -> tuple[Field, ...]:
+    """Return the fields that `pack` was given."""
+    return tuple(_field(value) for value in marshal.loads(blob))
+
+
+def _field(value: object) -> Field:
+    if value is None or isinstance(value, bytes):
+        return value
+    return Binary(value[0]) if isinstance(value, tuple) else UNCHANGED
