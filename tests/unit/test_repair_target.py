@@ -1,10 +1,17 @@
 """Which relay and which of its tables a repair means."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from bwtui.cli.auditing import target
 from bwtui.errors import RefusedError
+from bwtui.relay.backfill.first import first_path
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.process.lock import RelayLock
 from bwtui.settings import RelaySettings
+from bwtui.state_folder import state_folder
 
 _OWN = RelaySettings(slot="shop", topic_prefix="shop")
 
@@ -32,3 +39,51 @@ def test_what_the_relay_has_otherwise_is_refused() -> None:
         target._refuse_others("shop", RelaySettings(topic_prefix="other"), _OWN)
     with pytest.raises(RefusedError, match=r"another --publication .*: bwtui_shop, not mine"):
         target._refuse_others("shop", RelaySettings(publication="mine"), _OWN)
+
+
+_SOURCE = {"system_identifier": "7", "database": "shop"}
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Hold the lock of a relay called till, which does not answer, and return its folder."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    lock = RelayLock.acquire("till")
+    yield state_folder("till")
+    lock.release()
+
+
+def remember(folder: Path, database: str, slot: str) -> Path:
+    memory = SlotMemory(folder, "7", database, slot)
+    memory.remember(100)
+    return memory.path
+
+
+def refuse_ours(slot: str = "shop") -> None:
+    settings = RelaySettings(slot=slot)
+    target.refuse_ours(target.Target("", settings, settings, "k", _SOURCE), ["items"])
+
+
+def test_beside_a_relay_of_ours_that_does_not_answer_nothing_is_sent(running: Path) -> None:
+    """Its name says nothing of its slot; its folder does."""
+    remember(running, "shop", "shop")
+    with pytest.raises(RefusedError, match="relay till runs here and does not answer"):
+        refuse_ours()
+
+
+def test_a_first_snapshot_and_a_memory_that_can_not_be_read_are_of_the_slot(running: Path) -> None:
+    first_path(running, ("7", "shop", "shop")).write_text("{}")
+    with pytest.raises(RefusedError, match="relay till"):
+        refuse_ours()
+    first_path(running, ("7", "shop", "shop")).unlink()
+    remember(running, "shop", "shop").write_text("{")
+    with pytest.raises(RefusedError, match="relay till"):
+        refuse_ours()
+
+
+def test_a_relay_of_another_slot_or_database_is_passed_by(running: Path) -> None:
+    remember(running, "shop", "other")
+    remember(running, "archive", "shop")
+    refuse_ours()
+    with pytest.raises(RefusedError, match="relay till"):
+        refuse_ours("till")

@@ -17,15 +17,18 @@ from bwtui.cli.auditing.relay import reconnecting, running_settings, without_var
 from bwtui.cli.options import relay_options
 from bwtui.cli.options.librdkafka import check
 from bwtui.cycles import look_rarely
-from bwtui.errors import ConnectionFailed, RefusedError, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import partitions
 from bwtui.model.figures import duration
+from bwtui.relay.backfill.first import first_path
+from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.control import running_relays, settings_of
 from bwtui.relay.process.lock import is_held
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import connect
 from bwtui.source.slot import slot_state
+from bwtui.state_folder import known_relays, state_folder
 from bwtui.verify.database import OnDifferences, verify_database
 
 #: Keys of a report by which it is known to be one of tables.
@@ -108,16 +111,28 @@ def target_alone(report: Path | None, given: dict[str, Any], *, database: bool) 
 
 def refuse_ours(target: Target, topics: Collection[str]) -> None:
     """Raise RefusedError where a relay that runs here reads the slot, or sends to one of ``topics``."""
-    slot, silent = target.settings.slot, list[str]()
+    slot, silent, answered = target.settings.slot, list[str](), set[str]()
     for status in running_relays(silent=silent):
+        answered.add(status.name)
         sent = sorted({table.topic for table in status.tables.values()}.intersection(topics))
         database = status.database.rpartition("/")[2]
         if (status.slot, database) == (slot, target.source["database"]):
             raise _ours(status.name, f"reads slot {slot}")
         if sent and partitions(client_config(settings_of(status.name)))[0] == target.cluster:
             raise _ours(status.name, f"sends to topic {sent[0]}")
-    if slot in silent or is_held(slot):
-        raise _ours(slot, "does not answer")
+    for name in sorted({*silent, *filter(is_held, known_relays())} - answered):
+        if name == slot or _has_read(name, slot, target.source):
+            raise _ours(name, "does not answer")
+
+
+def _has_read(name: str, slot: str, source: dict[str, str]) -> bool:
+    """Whether a relay's folder knows the slot, as one of that database, or can't be read."""
+    folder, identity = state_folder(name), (source["system_identifier"], source["database"], slot)
+    try:
+        memory = SlotMemory(folder, *identity)
+    except BwtuiError:
+        return True
+    return memory.last is not None or first_path(folder, identity).exists()
 
 
 def _ours(relay: str, what: str) -> RefusedError:
