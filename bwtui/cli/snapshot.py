@@ -131,6 +131,7 @@ def _kept(name: str, error: ConnectionFailed) -> "Iterator[Store]":
 
     Raises ``error`` where there is no such relay, and RefusedError where it is being started.
     """
+    from bwtui.relay.backfill.first import named
     from bwtui.relay.backfill.store import FOLDER, Store
     from bwtui.relay.process.lock import RelayLock
     from bwtui.state_folder import known_relays, state_folder
@@ -139,7 +140,9 @@ def _kept(name: str, error: ConnectionFailed) -> "Iterator[Store]":
         raise error
     lock = RelayLock.acquire(name)
     try:
-        yield Store(state_folder(name) / FOLDER)
+        store = Store(state_folder(name) / FOLDER)
+        store.firsts = named(state_folder(name))
+        yield store
     finally:
         lock.release()
 

@@ -242,6 +242,7 @@ class Engine:
             if not settings.skip_snapshot:
                 folder = state_folder(settings.relay_name)
                 self._joined = Joined(folder / "joined.json", identity, settings, report)
+                first.has_looked = self._joined.has_looked
                 if findings.slot is None:
                     self._joined.begin(connection, publications, self._backfills)
         finally:

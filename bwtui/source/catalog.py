@@ -122,7 +122,11 @@ class TableFilter:
 
     def __call__(self, table: TableInfo | Relation) -> bool:
         """Return whether the table passes; ``public`` may be left out of a pattern."""
-        names = [table.qualified_name] + ([table.name] if table.namespace == "public" else [])
+        return self.passes(table.namespace, table.name)
+
+    def passes(self, namespace: str, name: str) -> bool:
+        """Return whether the table of a name passes."""
+        names = [f"{namespace}.{name}"] + ([name] if namespace == "public" else [])
         if self._include and not any(p.fullmatch(n) for p in self._include for n in names):
             return False
         return not any(p.fullmatch(n) for p in self._exclude for n in names)

@@ -364,6 +364,35 @@ def test_a_table_that_is_renamed_comes_whole(relay: Relay, services: Services, d
     assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
 
 
+def test_a_relay_that_is_to_end_waits_for_the_rows_of_a_renamed_table(
+    relay: Relay, services: Services, database: str
+) -> None:
+    relay.start("--until-caught-up")
+    id = begun(relay)
+    execute(database, "alter table items rename to renamed")
+    control(relay, id, "resume")
+    assert relay.join() == 0, relay.last_words()
+    records = read_table(services, Table("public", "renamed", ("id",)), relay.name)
+    assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
+
+
+def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, database: str) -> None:
+    relay.start()
+    id = begun(relay)
+    execute(database, "alter table items drop constraint items_pkey")
+    control(relay, id, "resume")
+    without = "leave it out with --exclude-table 'public.items'"
+    assert relay.join() == 2
+    assert without in relay.last_words()
+    relay.start("-u")
+    assert relay.join() == 2
+    assert without in relay.last_words()
+    status = relay.run("--exclude-table", "public.items")
+    assert status.first_snapshot is None
+    assert not kept(relay)
+    assert any("leaves table public.items out" in error.message for error in status.errors)
+
+
 @pytest.mark.parametrize(
     "statements",
     [

@@ -14,9 +14,11 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.backfill_told import share, told
 from bwtui.model.status import Status
+from bwtui.relay.backfill.first import First
 from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.server import ControlServer
+from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine
@@ -188,6 +190,11 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     assert Store(tmp_path / "one" / FOLDER).next() is None
     assert json.loads(run("--resume", id, "--json").stdout)["state"] == "waiting"
     assert "cancelled" in run("--cancel", id, "--relay", "one").stdout
+    begun = First(tmp_path / "one", ("7", "shop", "slot"), store, Report())
+    begun.ask(["public.users", "public.items"])
+    assert "public.users" not in run("--status").stdout
+    begun.begin(0x10)
+    assert "public.users" in run("--status").stdout
     over = run("--cancel", id)
     assert (over.exit_code, "is over: cancelled" in over.stderr) == (2, True)
     assert Store(tmp_path / "one" / FOLDER).next() is None

@@ -47,10 +47,12 @@ class Run:
         self.first = First(folder, identity, self.store, self.report)
 
     def begin(self) -> "Run":
-        """Begin with a slot, up to where it would be made."""
+        """Begin with a slot, and make it."""
         self.first.forget()
         self.first.ask(TABLES)
         self.first.begin(0x10)
+        assert self.first.status() is None
+        self.first.begun()
         return self
 
     def in_hand(self) -> Task:
@@ -121,7 +123,7 @@ def test_another_slots_is_left_alone(folder: Path) -> None:
     assert mine.first.status() == FirstSnapshot(2, 0)
     assert mine.in_hand().id == "1-orders"
     # The same name of another database or server is another slot.
-    assert Run(folder, OTHER).first.status() is None
+    assert not Run(folder, OTHER).first.is_due
 
 
 def test_another_servers_slot_of_the_same_name_is_left_alone(folder: Path) -> None:
@@ -184,6 +186,40 @@ def test_only_what_is_gone_ends_without_its_rows(folder: Path) -> None:
     assert run.first.status() == FirstSnapshot(2, 1)
     assert run.report.tables["public.orders"].snapshot_state == "none"
     assert "not taken to its end: there is no table" in run.report.tables["public.orders"].notes[0]
+
+
+def test_a_slot_that_was_never_made_leaves_nothing(folder: Path) -> None:
+    """Of a beginning that fails no start goes on with anything."""
+    killed = Run(folder).begin()
+    run = Run(folder)
+    assert (killed.first.status(), run.first.status()) == (FirstSnapshot(2, 0), None)
+    run.first.forget()
+    run.first.ask(TABLES)
+    run.first.begin(0x20)
+    assert run.first.status() is None
+
+
+def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path) -> None:
+    run, looks = Run(folder).begin(), [False]
+    run.first.has_looked = lambda moment: looks[0]
+    run.end()
+    task = run.in_hand()
+    assert run.first.fails(task, NotThere("there is no table", ""))
+    run.end("failed")
+    assert run.first.phase == "snapshot"
+    # A kill now, and all of that comes again.
+    again = Run(folder)
+    again.first.take_up()
+    assert again.in_hand().request.table == "public.users"
+    # It was found, and its rows come under its new name.
+    renamed = run.store.submit(BackfillRequest("public.renamed", reason="joined"))
+    looks[0] = True
+    run.first.look()
+    assert run.first.phase == "snapshot"
+    assert run.in_hand().id == renamed
+    run.end()
+    assert run.first.phase == "streaming"
+    assert not first_path(folder, SHOP).exists()
 
 
 def test_cancelled_is_through_and_told(folder: Path) -> None:

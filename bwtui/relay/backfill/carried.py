@@ -10,12 +10,16 @@ from bwtui.relay.routes.route import Route
 from bwtui.source.chunks.reading import NotThere
 
 
+def left_out(table: str) -> Failed:
+    """Return the failure of a table that --table or --exclude-table leaves out."""
+    return Failed(NotThere(f"the relay leaves table {table} out", "see --table and --exclude-table"))
+
+
 def route_of(context: RelayContext, request: BackfillRequest, relation: Relation) -> Route:
     """Return the route of a chunk. Raises Failed where its rows can't be sent, or not as was asked."""
     route = context.router.route(relation)
     if route is None:
-        out = f"the relay leaves table {request.table} out"
-        raise Failed(NotThere(out, "see --table and --exclude-table"))
+        raise left_out(request.table)
     # Of a first snapshot each row is dropped by itself, as in the stream.
     is_dropped = request.reason == "first" and context.settings.on_error == "log"
     if route.refusal is not None and not is_dropped:

@@ -14,7 +14,8 @@ removes no other's.
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bwtui.durable import private_parent, sync, write_durably
@@ -27,7 +28,8 @@ from bwtui.relay.backfill.store import Store, Task
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.reading import KeyChanged, NotThere
+from bwtui.source.chunks.reading import KeyChanged, NotThere, Unkeyed
+from bwtui.source.printed import exclude_option
 from bwtui.state_folder import known_relays, state_folder
 
 #: System identifier, database and slot.
@@ -59,21 +61,27 @@ class First:
         self._tables: _Tables = {}
         if (remembered := _read(self._path)) is not None:
             self._lsn, self._tables = remembered
+        #: Whether the slot is there, so that all of it comes.
+        self._is_begun = False
+        #: Tasks of tables that were not there, and when that was seen: they may have another name by now.
+        self._gone: dict[str, float] = {}
+        #: Says whether tables that have joined were looked for since then: see `Joined.has_looked`.
+        self.has_looked: Callable[[float], bool] = lambda moment: True
         #: What `Report.detail` says by our doing.
         self._said = ""
 
     # -- for any thread ------------------------------------------------------------------------------------
 
     def status(self) -> FirstSnapshot | None:
-        """Return how far it is; None: there is none, or it is through."""
-        tables = self._tables
+        """Return how far it is; None: there is none, it is through, or its slot is not there yet."""
+        tables = self._tables if self._is_begun else {}
         done = sum(not id for id in tables.values())
         return FirstSnapshot(len(tables), done) if done < len(tables) else None
 
     @property
     def is_due(self) -> bool:
         """Whether tables are not through yet."""
-        return self.status() is not None
+        return any(self._tables.values())
 
     @property
     def phase(self) -> State:
@@ -84,14 +92,12 @@ class First:
 
     def forget(self) -> None:
         """Forget it: there is no slot, so that what is remembered belongs to none. Raises StateFailed."""
-        self._tables = {}
+        self._tables, self._is_begun = {}, False
         try:
             self._path.unlink(missing_ok=True)
-            others = [_read(path) for path in self._folder.glob("first-*.json")]
         except OSError as error:
             raise file_failed(f"{self._path} can't be removed", error) from error
-        kept = {id for other in others if other is not None for id in other[1].values()}
-        self._store.forget_firsts(kept)
+        self._store.forget_firsts(named(self._folder))
 
     def ask(self, tables: Sequence[str]) -> None:
         """Have a task a table kept durably; without `begin` nobody works on them. Raises StateFailed."""
@@ -107,8 +113,13 @@ class First:
             self._lsn = format_lsn(lsn)
             self._write(self._tables)
 
+    def begun(self) -> None:
+        """Take note that the slot was made."""
+        self._is_begun = True
+
     def take_up(self) -> None:
         """Go on where an earlier run ended: what is not known to be through is sent. Raises StateFailed."""
+        self._is_begun = True
         tables = dict(self._tables)
         for table, id in self._tables.items():
             task = self._store.task(id) if id else None
@@ -138,7 +149,9 @@ class First:
             task = self._store.task(id)
             if task is not None:
                 self._count(task)
-            if task is None or task.is_over:
+            if task is not None and self._may_be_renamed(task):
+                running = running or f": looking whether {table} has another name"
+            elif task is None or task.is_over:
                 tables[table] = ""
             elif not running and task.state == "running":
                 running = f": {table}{f', {task.detail}' if task.detail else ''}"
@@ -152,12 +165,27 @@ class First:
         Raises ``error`` where it ends the relay: without the rows of a table that is there its topic stays
         in part, and the next start goes on with them.
         """
-        if task.request.reason != "first" or isinstance(error, NotThere):
+        if task.request.reason != "first":
+            return True
+        if isinstance(error, NotThere):
+            self._gone[task.id] = time.monotonic()
             return True
         if isinstance(error, KeyChanged):
             task.after = task.key = None
             return False
         raise error
+
+    def _may_be_renamed(self, task: Task) -> bool:
+        """Whether the rows of a table that was not there may still come, under the name that it has now.
+
+        Until then its task stays in the file, so that a kill does not lose them either.
+        """
+        seen = self._gone.get(task.id)
+        if seen is None or not task.is_over:
+            return False
+        return not self.has_looked(seen) or any(
+            one.reason == "joined" and not one.is_over for one in self._store.statuses()
+        )
 
     def _say(self, running: str) -> None:
         report, status = self._report, self.status()
@@ -219,6 +247,25 @@ def _read(path: Path) -> tuple[str, _Tables] | None:
             "remove it, and send the tables that are not whole with 'bwtui snapshot TABLE'; or begin anew "
             "after 'bwtui slots drop'",
         ) from error
+
+
+def named(folder: Path) -> frozenset[str]:
+    """Return the tasks that the first snapshots of a relay, in its state folder, lack. Raises StateFailed."""
+    remembered = [_read(path) for path in folder.glob("first-*.json")]
+    return frozenset(id for one in remembered if one is not None for id in one[1].values() if id)
+
+
+def advised(task: Task, error: BwtuiError) -> BwtuiError:
+    """Return why rows of a table can't be read, with what helps a first snapshot, which waits for them."""
+    if task.request.reason != "first" or isinstance(error, NotThere | KeyChanged):
+        return error
+    without = f"leave it out with {exclude_option([task.request.table])}"
+    if isinstance(error, Unkeyed):
+        error.hint = f"give it a primary key again, or {without}"
+    elif "--exclude-table" not in error.hint:
+        # A statement stands last, to be pasted.
+        error.hint = f"{without}, or {error.hint}"
+    return error
 
 
 def forget(identity: Identity) -> None:

@@ -52,7 +52,8 @@ class Joined:
         self._settings = settings
         self._report = report
         self._filter = TableFilter(settings)
-        self._looked_at = 0.0
+        #: When the last look began, when the last one that asked for all, and since when one is waited for.
+        self._looked_at = self._asked_at = self._wanted_from = 0.0
         self._seen: set[int] | None = None
         self._places: _Places = {}
         #: What a snapshot has copied of late, until that is kept.
@@ -79,7 +80,8 @@ class Joined:
     def look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
         """Look, if it is time to, and ask for the rows of what has joined. Raises psycopg2.Error."""
         now = time.monotonic()
-        if not publications or (self._looked_at and now - self._looked_at < _SECONDS):
+        pause = _SECONDS if self._looked_at >= self._wanted_from else 0.0
+        if not publications or (self._looked_at and now - self._looked_at < pause):
             return
         self._looked_at = now
         listed = dict(query(connection, _LISTED_SQL, list(publications)))
@@ -93,8 +95,10 @@ class Joined:
         places = {table.oid: [table.qualified_name, *map(str, listed.get(table.oid, ()))] for table in tables}
         joined = [table for table in tables if self._has_joined(table, places[table.oid])]
         # Each of them, whatever becomes of the others.
+        is_whole = True
         for table in joined:
             if not self._ask(table, store):
+                is_whole = False
                 # As it was before: it has joined at the next look, too.
                 places.pop(table.oid)
                 if (before := self._places.get(table.oid)) is not None:
@@ -102,6 +106,16 @@ class Joined:
                 else:
                     seen.add(table.oid)
         self._keep(seen, places)
+        if is_whole:
+            self._asked_at = now
+
+    def has_looked(self, moment: float) -> bool:
+        """Return whether a look that began since ``moment`` asked for all that has joined; else one is due.
+
+        For the main thread; ``moment`` is a time of `time.monotonic`.
+        """
+        self._wanted_from = max(self._wanted_from, moment)
+        return self._asked_at >= moment
 
     def _has_joined(self, table: TableInfo, places: list[str]) -> bool:
         if self._seen is None or table.qualified_name in self._copied:

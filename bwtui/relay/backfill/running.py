@@ -17,8 +17,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, S
 from bwtui.model.backfill import BackfillState
 from bwtui.model.status import State
 from bwtui.relay.backfill.beside import Stream
-from bwtui.relay.backfill.carried import route_of
-from bwtui.relay.backfill.first import First
+from bwtui.relay.backfill.carried import left_out, route_of
+from bwtui.relay.backfill.first import First, advised
 from bwtui.relay.backfill.keys import Key, read_keys
 from bwtui.relay.backfill.outgoing import Numbers, Outgoing
 from bwtui.relay.backfill.prompt import Prompt
@@ -31,6 +31,7 @@ from bwtui.relay.careful import Careful
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
+from bwtui.source.catalog import TableFilter
 from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
@@ -58,6 +59,7 @@ class Backfill:
         self._first = first
         self._publications = publications
         self._share = context.settings.snapshot_share / 100
+        self._chosen = TableFilter(context.settings)
         self._streamed = context.streamed
         self._numbers = Numbers()
         self._stream: Stream | None = None
@@ -230,6 +232,9 @@ class Backfill:
     def _asked(self, task: Task) -> Asked | None:
         request = task.request
         namespace, _, name = request.table.partition(".")
+        if not self._chosen.passes(namespace, name):
+            # Before it is read: it may be left out because it can't be.
+            raise left_out(request.table)
         asked = Asked(namespace, name, self._publications, request.where, rows=self._rows)
         if not request.keys:
             return replace(asked, after=task.after, key=task.key, unkeyed=request.unkeyed)
@@ -287,9 +292,9 @@ class Backfill:
         return self._route
 
     def _read_failed(self, error: BwtuiError) -> None:
-        if not isinstance(error, ConnectionFailed):
-            raise Failed(error)
         assert self._task is not None
+        if not isinstance(error, ConnectionFailed):
+            raise Failed(advised(self._task, error))
         if isinstance(error, ChunkTooLarge):
             self._ask_for_fewer()
         self._again(error.message)
@@ -358,8 +363,10 @@ class Backfill:
         if self._reading is not None:
             self._rounds += 1
             self._rows = max(_LEAST_ROWS, self._rows // 4)
-        if self._rounds >= _ROUNDS and not self._first.is_due:
-            says = f"{why} again and again while rows of {self._task and self._task.request.table} were read"
+        assert self._task is not None
+        request = self._task.request
+        if self._rounds >= _ROUNDS and request.reason != "first":
+            says = f"{why} again and again while rows of {request.table} were read"
             raise Failed(RefusedError(says, "ask for fewer of them, by a column that has an index"))
         self._again(f"read again, since {why}")
 

@@ -199,6 +199,7 @@ class Beginning:
             exactly.end_snapshot(partial(check_stop, self._context.stop_requested), lsn)
         with self._report.account.during("state"):
             self._context.memory.remember(lsn, sent_lsn=lsn)
+        self._first.begun()
         self._report.confirmed_lsn = lsn
 
     def _beside(self, tables: list[SnapshotTable]) -> list[str]:

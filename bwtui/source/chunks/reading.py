@@ -172,6 +172,10 @@ class KeyChanged(RefusedError):
     """The table's key is another one than that of the chunk before."""
 
 
+class Unkeyed(RefusedError):
+    """The table has no key, and that was not asked for."""
+
+
 class ChunkTooLarge(ConnectionFailed):
     """Fewer rows are to be asked for; of a list of keys, or of pages, a part can't be taken."""
 
@@ -267,7 +271,7 @@ def _pages(
     """
     name = source.relation.qualified_name
     if not asked.unkeyed:
-        raise RefusedError(
+        raise Unkeyed(
             f"table {name} has no key: its rows would stand in the topic twice",
             "give it a primary key, or ask for that with --unkeyed",
         )

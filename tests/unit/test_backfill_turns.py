@@ -1,0 +1,134 @@
+"""Turns over the tasks of a relay, without a database: what is not read, and what is read again for ever."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.model.backfill import BackfillRequest
+from bwtui.relay.backfill.beside import Stream
+from bwtui.relay.backfill.first import First
+from bwtui.relay.backfill.running import Backfill
+from bwtui.relay.backfill.store import Store
+from bwtui.relay.backfill.streamed import Streamed
+from bwtui.relay.context import RelayContext
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source.chunks.reading import Asked, Unkeyed
+from tests.waiting import eventually
+
+
+class Reader:
+    """A chunk that is being read for as long as nobody ends that."""
+
+    detail = ""
+    #: What the next ones end with.
+    fails: BwtuiError | None = None
+    asked: tuple[str, ...] = ()
+
+    def __init__(self, _: str, asked: Asked, *__: object, **___: object) -> None:
+        type(self).asked += (asked.qualified_name,)
+        self.chunk = None
+        self.error = self.fails
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has failed."""
+        return self.error is not None
+
+    def give_up(self) -> None:
+        """Nothing goes on."""
+
+
+class Turns:
+    """The rows that are put into one session of the stream."""
+
+    def __init__(self, folder: Path, settings: RelaySettings, tables: list[str]) -> None:
+        self.report = Report()
+        self.store = Store(folder / "backfills")
+        self.first = First(folder, ("7", "shop", "slot"), self.store, self.report)
+        self.first.forget()
+        self.first.ask(tables)
+        self.first.begin(0x10)
+        self.first.begun()
+        said = {"settings": settings, "report": self.report, "streamed": Streamed(), "exactly": None}
+        context = SimpleNamespace(**said, policy=SimpleNamespace(shut=None))
+        self._batch: Any = SimpleNamespace(careful=None, window=None, flush=lambda: None)
+        self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first)
+        self._backfill.begin_session(cast(Stream, SimpleNamespace(batch=self._batch)))
+
+    def until(self, what: str, condition: Callable[[], object], *, truncates: str = "") -> None:
+        """Take turns, while others empty the table ``truncates`` all the time."""
+
+        def look() -> object:
+            self._backfill.turn(0, 0.0, at_boundary=True, is_idle=True)
+            if truncates and self._batch.window is not None:
+                self._batch.window.truncate({truncates})
+            return condition()
+
+        eventually(what, look, 10)
+
+    def states(self) -> dict[str, str]:
+        """Return how the tasks are, by table."""
+        return {one.table: one.state for one in self.store.statuses()}
+
+
+@pytest.fixture(autouse=True)
+def reader(monkeypatch: pytest.MonkeyPatch) -> type[Reader]:
+    """What reads the chunks."""
+    made = type("Reader", (Reader,), {})
+    monkeypatch.setattr("bwtui.relay.backfill.running.Reading", made)
+    return made
+
+
+def test_a_table_that_is_left_out_is_not_read(tmp_path: Path, reader: type[Reader]) -> None:
+    """It may be left out because it can't be read, which would end the relay at each start."""
+    settings = RelaySettings(exclude_tables=("secret",))
+    turns = Turns(tmp_path, settings, ["public.secret", "public.orders"])
+    turns.until("the other", lambda: reader.asked)
+    assert reader.asked == ("public.orders",)
+    assert turns.states()["public.secret"] == "failed"
+    (note,) = turns.report.table("public.secret").notes
+    assert "the relay leaves table public.secret out" in note
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (
+            Unkeyed("no key", "ask for that with --unkeyed"),
+            "give it a primary key again, or leave it out with ",
+        ),
+        (RefusedError("no right", "run: GRANT SELECT;"), "leave it out with "),
+        (RefusedError("damaged", "leave it out with --exclude-table 'public.orders'"), "leave it out with "),
+    ],
+)
+def test_a_table_that_can_not_be_read_may_be_left_out(
+    tmp_path: Path, reader: type[Reader], error: RefusedError, hint: str
+) -> None:
+    reader.fails = error
+    turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
+    with pytest.raises(RefusedError) as raised:
+        turns.until("its end", lambda: False)
+    assert raised.value.hint.startswith(f"{hint}--exclude-table 'public.orders'")
+    assert raised.value.hint.count("--exclude-table") == 1
+    assert "--unkeyed" not in raised.value.hint
+    assert "GRANT" not in error.hint or error.hint.endswith(", or run: GRANT SELECT;")
+
+
+def test_only_a_first_snapshot_is_read_again_without_an_end(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
+    turns.store.ask("1-orders", "pause")
+    turns.store.submit(BackfillRequest("public.users"))
+    states = turns.states
+    turns.until("the other's end", lambda: states()["public.users"] == "failed", truncates="public.users")
+    turns.store.ask("1-orders", "resume")
+
+    def again() -> bool:
+        return next(one.again for one in turns.store.statuses() if one.table == "public.orders") > 20
+
+    turns.until("many rounds", again, truncates="public.orders")
+    assert states()["public.orders"] == "running"
