@@ -72,6 +72,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     forgets that too, so that its next start takes a new snapshot; also when the slot is gone already.
     """
     from bwtui.relay.backfill import first
+    from bwtui.relay.exactly import forgotten
     from bwtui.relay.healing.due import forget
     from bwtui.source.slot import server_and_database
     from bwtui.state_folder import state_folder
@@ -91,6 +92,8 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
         if slot is not None:
             _drop(connection, name)
     for relay, memory in memories.items():
+        # First: a kill in between leaves a memory, which is refused and forgotten again.
+        forgotten.forget(state_folder(relay), memory.last)
         memory.forget()
         forget(state_folder(relay), name)
     first.forget(identity)

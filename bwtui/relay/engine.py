@@ -218,7 +218,7 @@ class Engine:
             target = self._target(connection)
             self._healing.prepare(connection)
             findings = self._inspect(connection)
-            context = self._make_context(findings)
+            context = self._make_context(connection, findings)
             findings = beginning.without_torn_slot(context, connection, findings)
             self._healing.begun(context)
             self._picture.recent.start()
@@ -319,7 +319,7 @@ class Engine:
         now = slot.committed_lsn(connection)
         return now if self._settings.end_lsn is None else min(now, self._settings.end_lsn)
 
-    def _make_context(self, findings: Findings) -> RelayContext:
+    def _make_context(self, connection: Connection, findings: Findings) -> RelayContext:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         session = secrets.token_bytes(8)
@@ -332,6 +332,7 @@ class Engine:
         identity = (findings.system_identifier, findings.database, settings.slot)
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if exactly is not None:
+            beginning.wait_for_maker(connection, findings, self._waiting)
             self._ask("topics", partial(exactly.recall, identity, findings.slot, memory))
         if findings.slot is None:
             memory.check(None)

@@ -13,6 +13,7 @@ from pathlib import Path
 from bwtui.durable import write_durably
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.lsn import format_lsn
+from bwtui.model.position import Position
 from bwtui.sink.destination import Offsets
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server
@@ -46,10 +47,16 @@ class Remembered:
     on_standby: bool = False
     #: The snapshot is one Kafka transaction: that its slot is there does not say that it was committed.
     in_transaction: bool = False
+    #: The run (hexadecimal) that wrote the position in Kafka which this goes on from; "": none is known.
+    written_by: str = ""
 
     def sent(self) -> int:
         """Return up to which LSN rows were sent, as far as is known."""
         return self.confirmed_lsn if self.sent_lsn is None else self.sent_lsn
+
+
+def _made_elsewhere(slot: str) -> str:
+    return f"slot {slot} was made elsewhere; resuming from where it stands"
 
 
 def forgetting(slot: str) -> str:
@@ -78,6 +85,9 @@ class SlotMemory:
         self.in_transactions = False
         self.last = self._load()
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
+        self._written_by = self.last.written_by if self.last is not None else ""
+        #: Whether nothing tells why the slot stands where it does.
+        self._is_made_elsewhere = False
         #: Whether the slot is, or was, one of a standby.
         self.on_standby = self.last is not None and self.last.on_standby
 
@@ -107,13 +117,32 @@ class SlotMemory:
         if self.last is not None and sent_lsn > self.last.sent():
             self._write(replace(self.last, sent_lsn=sent_lsn))
 
-    def recall(self, confirmed_lsn: int, sent_lsn: int, timeline: int, forks: Forks) -> None:
-        """Take what another place remembers: all of it where nothing is known here, else what was sent."""
-        if self.last is None or self.last.in_transaction:
-            self._timeline, self._forks = timeline, forks
-            self.remember(confirmed_lsn, sent_lsn=sent_lsn)
-        elif not self.last.snapshot_unfinished:
-            self.remember_sent(sent_lsn)
+    def recall(self, position: Position, slot: SlotState | None) -> None:
+        """Take what Kafka says: all of it where nothing is known here, or another run has gone on since."""
+        last = self.last
+        if last is not None and last.snapshot_unfinished and not last.in_transaction:
+            return
+        if last is not None and not last.in_transaction and last.written_by == position.session:
+            self.remember_sent(position.lsn + 1)
+            return
+        stands = slot.confirmed_lsn if slot is not None else 0
+        known = last.confirmed_lsn if last is not None else 0
+        self._is_made_elsewhere = stands > max(position.passed, known)
+        self._timeline, self._forks = position.timeline, position.forks
+        self._written_by = position.session
+        now = Remembered(
+            *self._identity,
+            max(position.passed, stands),
+            sent_lsn=position.lsn + 1,
+            publications=last.publications if last is not None else (),
+        )
+        self._write(self._met(now))
+
+    def wrote(self, session: str) -> None:
+        """Write down, durably, that run ``session`` (hexadecimal) wrote the position in Kafka."""
+        self._written_by = session
+        if self.last is not None:
+            self._write(replace(self.last, written_by=session))
 
     def remember_publications(self, names: tuple[str, ...]) -> None:
         """Write down, durably, which publications the slot is read with."""
@@ -140,7 +169,7 @@ class SlotMemory:
         sessions = list(dict.fromkeys([*former, session.hex()]))
         lacks = self._without_kafka
         now = Remembered(*self._identity, consistent_point, True, marks, sessions, lacks)
-        self._write(replace(now, in_transaction=self.in_transactions))
+        self._write(replace(now, in_transaction=self.in_transactions, written_by=self._written_by))
 
     def unfinished_marks(self) -> dict[str, Offsets]:
         """Return the marks of the snapshot that did not finish; empty when there is none."""
@@ -182,7 +211,7 @@ class SlotMemory:
         if last is None or (slot is None and last.snapshot_unfinished):
             if slot is None:
                 return None
-            return f"slot {slot.name} was made elsewhere; resuming from where it stands"
+            return _made_elsewhere(slot.name)
         name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
         if last.in_transaction and not self.in_transactions:
             raise RefusedError(
@@ -193,6 +222,8 @@ class SlotMemory:
             "changes may be missing: 'bwtui connect --heal' sends what differs from the tables; or "
             f"'bwtui slots drop {name}' forgets what was confirmed, and the next start takes a new snapshot"
         )
+        if self.in_transactions:
+            hint = f"changes may be missing: {forgetting(name)}"
         if slot is None:
             raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {confirmed}", hint)
         if slot.confirmed_lsn > last.confirmed_lsn:
@@ -200,7 +231,7 @@ class SlotMemory:
             raise SlotLost(
                 f"slot {name} was moved to {moved} by someone else; this relay stood at {confirmed}", hint
             )
-        return None
+        return _made_elsewhere(name) if self._is_made_elsewhere else None
 
     def check_cluster(self, server: Server) -> None:
         """Refuse a server of another cluster: what its slots look like says nothing of this one's."""
@@ -240,6 +271,8 @@ class SlotMemory:
                 f"'bwtui slots drop {last.slot}' and start with a new snapshot, or go on from where the slot "
                 "stands with --accept-divergence: topics keep what the server lacks then"
             )
+            if self.in_transactions:
+                hint = forgetting(last.slot)
             raise SlotLost(self._lacks(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
 
@@ -293,7 +326,13 @@ class SlotMemory:
         return note
 
     def _met(self, now: Remembered) -> Remembered:
-        return replace(now, timeline=self._timeline, forks=self._forks, on_standby=self.on_standby)
+        return replace(
+            now,
+            timeline=self._timeline,
+            forks=self._forks,
+            on_standby=self.on_standby,
+            written_by=self._written_by,
+        )
 
     def _lacks(self, server: Server, last: Remembered, fork: int | None, end: int) -> str:
         since, until = format_lsn(end), format_lsn(last.sent())

@@ -31,6 +31,8 @@ log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage
 
 #: Between two looks of a flush at what waits in the relay.
 _FLUSH_SECONDS = 0.05
+#: Where messages wait longer for others (linger.ms), a stop would end before they are sent.
+_LONG_LINGER = 5.0
 _CONNECTION_ERRORS = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -227,9 +229,11 @@ class KafkaSink(Recall):
             if self._produce is held_back:
                 # What the broker sends back when the producer has ended would wait in its queue for ever.
                 self._producer.purge(in_flight=False)
-            # Not its `flush`: of a producer that ends meanwhile it loses reports of delivery.
+            # Not its `flush`: of a producer that ends meanwhile it loses reports of delivery. But nothing
+            # else sends what still waits for other messages.
+            call = self._producer.flush if self.lingers > _LONG_LINGER else self._producer.poll
             left = max(0.0, until - time.monotonic()) if len(self._producer) else 0.0
-            self._serve(self._producer.poll, min(left, _FLUSH_SECONDS))
+            self._serve(call, min(left, _FLUSH_SECONDS))
             if not len(self._producer):
                 self._outage = None
             self._pump()

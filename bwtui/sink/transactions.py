@@ -29,6 +29,9 @@ from bwtui.sink.outbox import Entry
 #: A transaction of PostgreSQL with more than so many rows or bytes is split. Bytes are within what the relay
 #: has in flight at most (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it reads no further until they are committed.
 SPLIT_ROWS, SPLIT_BYTES = 200_000, 32 << 20
+#: So is one that takes longer than this share of what Kafka gives a transaction: Kafka would abort it, and so
+#: again whenever it is read again.
+_SHARE = 0.5
 #: How long Kafka keeps a transaction open that is not heard of: of a relay that was killed it holds up
 #: readers until then, or until the relay is started again. A snapshot is one transaction: Kafka's own limit.
 _STREAM_MS, _SNAPSHOT_MS = 60_000, 900_000
@@ -87,7 +90,10 @@ class TransactionalSink(KafkaSink):
         #: Messages of transactions that were committed.
         self._durable = 0
         self._commit_rows = settings.commit_rows
-        self._commit_seconds = settings.commit_ms / 1_000
+        super().__init__(settings)
+        #: After so many seconds a transaction ends wherever it may.
+        self._old = int(self._config.get("transaction.timeout.ms", _STREAM_MS)) / 1_000 * _SHARE
+        self._commit_seconds = min(settings.commit_ms / 1_000, self._old)
         #: What Kafka said no to of this session, for reasons of the message.
         self.refused: list[DeliveryFailure] = []
         #: Each boundary is committed at once.
@@ -97,16 +103,22 @@ class TransactionalSink(KafkaSink):
         #: Returns why another relay goes on in our place, if one does.
         self.is_fenced: Callable[[], str] = str
         self.topic = ""
-        super().__init__(settings)
         self._in_order = False
 
     # -- sessions ------------------------------------------------------------------------------------------
 
-    def connect(self, identity: str, *, snapshot: bool = False, one_by_one: bool = False) -> Producer:
+    def connect(
+        self,
+        identity: str,
+        *,
+        snapshot: bool = False,
+        one_by_one: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> Producer:
         """Return a producer of our own: whoever had ``identity`` is fenced, and what was open is aborted.
 
-        Any thread may call it. ``one_by_one``: each message is a request. Raises ConnectionFailed, and
-        ServiceRefused.
+        Any thread may call it. ``one_by_one``: each message is a request. ``check`` raises where nobody wants
+        it any more, which is asked before somebody is fenced. Raises ConnectionFailed, and ServiceRefused.
         """
         config = {**self._config, "transactional.id": identity, "error_cb": self._noticed}
         # It may not exceed the transaction's, which librdkafka sees to by itself.
@@ -115,6 +127,7 @@ class TransactionalSink(KafkaSink):
         if one_by_one:
             config["batch.num.messages"] = 1
         producer = new_client(Producer, config)
+        check()
         try:
             producer.init_transactions(_INIT_SECONDS)
         except KafkaException as error:
@@ -215,8 +228,13 @@ class TransactionalSink(KafkaSink):
         self._mark = position, is_whole
 
     def _is_due(self) -> bool:
-        waited = time.monotonic() - self._opened_at
-        return self.is_eager or self._rows >= self._commit_rows or waited >= self._commit_seconds
+        return self.is_eager or self._rows >= self._commit_rows or self._age() >= self._commit_seconds
+
+    def _age(self) -> float:
+        return time.monotonic() - self._opened_at
+
+    def _is_too_large(self) -> bool:
+        return self._rows >= SPLIT_ROWS or self._bytes >= SPLIT_BYTES or self._age() >= self._old
 
     def commit_when_due(self) -> None:
         """Begin to commit if it is time to, and the relay has marked where."""
@@ -226,7 +244,7 @@ class TransactionalSink(KafkaSink):
         if is_whole:
             if self._is_due():
                 self._begin_commit()
-        elif (self._rows >= SPLIT_ROWS or self._bytes >= SPLIT_BYTES) and self.may_split():
+        elif self._is_too_large() and self.may_split():
             self._begin_commit()
 
     def _begin_commit(self) -> None:

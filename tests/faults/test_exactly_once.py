@@ -6,6 +6,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -22,6 +24,7 @@ from bwtui.model.position import Position
 from bwtui.sandbox.supervisor import Sandbox, Services
 from bwtui.settings import RelaySettings
 from bwtui.sink.positions import Positions
+from bwtui.source.slot import reserve
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.hanging import hanging
 from tests.faults.records import (
@@ -193,6 +196,57 @@ def test_a_position_is_read_back_where_the_state_is_lost(
     assert [record.key[0] for record in records if record.operation == "insert"] == [11]
 
 
+def test_a_slot_that_is_dropped_is_begun_anew(
+    services: Services,
+    database: str,
+    new_relay: NewRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the host that relayed it, and on one that knows nothing but what Kafka says."""
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    for home, number in (("state", 11), ("elsewhere", 12)):
+        monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / home))
+        execute(database, f"select pg_drop_replication_slot('{relay.name}')")
+        execute(database, f"insert into accounts values ({number}, 1, 'meanwhile')")
+        relay.start("--until-caught-up")
+        assert relay.join() == 5
+        assert f"run 'bwtui slots drop {relay.name}' on this host" in relay.last_words()
+        drop(relay)
+        assert relay.run().tables["public.accounts"].snapshot_rows == number
+        execute(database, f"update accounts set number = 2 where id = {number}")
+        relay.run()
+    found = difference(services, database, TABLES, relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+
+
+def drop(relay: Relay) -> None:
+    """Have 'bwtui slots drop' forget the slot."""
+    command = [sys.executable, "-m", "bwtui", "slots", "drop", relay.name, "-d", relay.database, "--yes"]
+    subprocess.run(command, check=True)
+
+
+def test_a_slow_transaction_is_split_before_kafka_aborts_it(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once", "-C", "transaction.timeout.ms=2000")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "insert into accounts select n, 1, repeat('x', 20) from generate_series(11, 150000) n")
+    relay.wait_caught_up()
+    relay.stop()
+    # Nothing was read again.
+    assert relay.last_status().tables["public.accounts"].inserts == 149_990
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    sent = sorted(record.ordinal for record in records if record.operation == "insert")
+    assert sent == list(range(1, 149991))
+    assert len({record.part for record in records}) > 1
+
+
 def test_a_large_transaction_says_that_it_is_split(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
@@ -279,6 +333,31 @@ def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
+    tear(services, database, relay)
+    status = relay.run()
+    assert status.tables["public.accounts"].snapshot_rows == 10
+
+
+def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Another relay has just made it, and still holds the reservation."""
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    tear(services, database, relay)
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        assert reserve(connection, relay.name) is None
+        relay.start("--until-caught-up")
+        assert relay.wait_ended() == 2
+        assert f"another relay makes slot {relay.name}" in relay.last_words()
+        cursor.execute("select 1 from pg_replication_slots where slot_name = %s", [relay.name])
+        assert cursor.fetchall() == [(1,)]
+    assert relay.run().tables["public.accounts"].snapshot_rows == 10
+
+
+def tear(services: Services, database: str, relay: Relay) -> None:
+    """Have Kafka say that the snapshot of the relay's slot was begun, and no more."""
     position = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         cursor.execute("select system_identifier::text, current_database() from pg_control_system()")
@@ -289,8 +368,6 @@ def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
     producer = Producer(config(services))
     producer.produce(position.topic, torn.to_json(), torn.key, 0)
     assert producer.flush(30) == 0
-    status = relay.run()
-    assert status.tables["public.accounts"].snapshot_rows == 10
 
 
 def config(services: Services) -> dict[str, Any]:
@@ -302,7 +379,7 @@ def test_a_relay_that_slept_longer_than_its_transaction(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 10)
-    relay = new_relay("--exactly-once", "--commit-ms", "600000", "-C", "transaction.timeout.ms=2000")
+    relay = new_relay("--exactly-once", "--commit-ms", "600000", "-C", "transaction.timeout.ms=6000")
     relay.run()
     relay.start()
     relay.wait_streaming()
@@ -311,7 +388,7 @@ def test_a_relay_that_slept_longer_than_its_transaction(
     relay.signal(signal.SIGSTOP)
     since = time.monotonic()
     # Kafka looks for such transactions every ten seconds.
-    eventually("it is aborted", lambda: time.monotonic() - since > 16)
+    eventually("it is aborted", lambda: time.monotonic() - since > 20)
     relay.signal(signal.SIGCONT)
     relay.wait("a new session", lambda status: status.tables["public.accounts"].inserts > 1)
     execute(database, "insert into accounts values (12, 1, 'after it')")

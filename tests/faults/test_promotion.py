@@ -114,6 +114,32 @@ def test_promotions(services: Services, pair: Pair, new_relay: Callable[..., Rel
     assert max(seconds) < _STREAMING_SECONDS
 
 
+def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
+    services: Services,
+    pair: Pair,
+    new_relay: Callable[..., Relay],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka says on which timeline it was written, and what came before that one."""
+    relay = new_relay("--exactly-once")
+    pair.wait_for_standby(True)
+    pair.wait_synchronized(relay.name)
+    with Writer(pair.dsn, _ROWS).going_on() as writer:
+        _wait_for_writes(writer, 20)
+        pair.fail(hard=True)
+        relay.wait("noticing", lambda now: "waiting for PostgreSQL" in now.detail)
+        pair.promote()
+        wait_for("streaming", lambda: pair.primary.ask(_READ_SQL.format(relay.name)))
+        _wait_for_writes(writer, 20)
+    relay.wait_caught_up()
+    relay.stop()
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+    relay.run()
+    found = difference(services, pair.dsn, TABLES, relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+
+
 def test_without_heal_a_person_has_it_taken_back(
     services: Services, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:

@@ -1,14 +1,19 @@
 """--exactly-once, as far as it needs no services."""
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from bwtui.errors import SlotLost
+from bwtui.errors import ConnectionFailed, SlotLost
 from bwtui.model.position import Position
 from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.exactly.once import ExactlyOnce
+from bwtui.relay.memory import SlotMemory
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.transactions import TransactionalSink
@@ -33,7 +38,7 @@ def begin(known: Exactly, position: Position) -> None:
     once = cast(Any, object.__new__(ExactlyOnce))
     once._sink, once._policy = SimpleNamespace(refused=[]), SimpleNamespace(is_sought=False)
     # What this process sent, long ago, says nothing of what Kafka has.
-    memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100))
+    memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
     once._context, once._exactly = SimpleNamespace(memory=memory), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
     once._begin = lambda *, is_careful: position
@@ -72,3 +77,102 @@ def test_keys_are_read_back_out_of_open_transactions_too() -> None:
     """A snapshot's own is open while it looks for what an earlier one has left."""
     reader = KafkaService(SETTINGS, KafkaSink(SETTINGS)).reader
     assert reader._config["isolation.level"] == "read_uncommitted"
+
+
+class Thread:
+    """Makes a call later than it is waited for."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[], Any] | None = None
+
+    def ask(self, call: Callable[[], Any]) -> Any:
+        self.call = call
+        raise ConnectionFailed("PostgreSQL is gone", "")
+
+
+def recalled(folder: Path, settings: RelaySettings = SETTINGS) -> tuple[Exactly, Any]:
+    """What a run knows that has asked a Kafka which knows nothing; and what was done there."""
+    known = Exactly(settings, TransactionalSink(settings), b"session1")
+    kafka = SimpleNamespace(connected=[], last=lambda key: None, prepare=lambda: None, topic="positions")
+    known._positions = cast(Any, kafka)
+
+    def connect(identity: str, *, check: Callable[[], None], **given: Any) -> Any:
+        kafka.connected.append(identity)
+        check()
+        return kafka
+
+    known._sink = cast(Any, SimpleNamespace(connect=connect))
+    known.recall(IDENTITY, None, SlotMemory(folder, *IDENTITY))
+    return known, kafka
+
+
+def test_a_beginning_that_nobody_waits_for_any_more_fences_nobody(tmp_path: Path) -> None:
+    known, kafka = recalled(tmp_path)
+    thread = Thread()
+    with pytest.raises(ConnectionFailed):
+        known.begin(thread.ask)
+    assert thread.call is not None
+    with pytest.raises(ConnectionFailed, match="nobody waits"):
+        thread.call()
+    assert kafka.connected == []
+
+
+def test_a_beginning_that_is_given_up_meanwhile_writes_no_position(tmp_path: Path) -> None:
+    known, kafka = recalled(tmp_path)
+    thread = Thread()
+
+    def last(key: bytes) -> None:
+        # While the position is read.
+        given_up.set()
+
+    with pytest.raises(ConnectionFailed):
+        known.begin(thread.ask)
+    given_up = cast(Any, thread.call).args[0]
+    given_up.clear()
+    kafka.last = last
+    with pytest.raises(ConnectionFailed, match="nobody waits"):
+        cast(Any, thread.call)()
+    assert len(kafka.connected) == 1
+
+
+def test_a_copy_of_the_database_under_another_prefix_fences_nobody(tmp_path: Path) -> None:
+    settings = [replace(SETTINGS, topic_prefix=prefix) for prefix in ("", "copy")]
+    ids = {recalled(tmp_path, one)[0]._transactional_id for one in settings}
+    assert ids == {"bwtui-7-bottledwater-/shop", "bwtui-7-bottledwater-copy/shop"}
+
+
+@pytest.mark.parametrize(
+    ("age", "is_whole", "commits"), [(29, False, 0), (31, False, 1), (1, True, 0), (31, True, 1)]
+)
+def test_a_transaction_ends_before_kafka_aborts_it(age: float, is_whole: bool, commits: int) -> None:
+    settings = replace(SETTINGS, commit_ms=600_000)
+    sink = cast(Any, TransactionalSink(settings))
+    begun: list[Position] = []
+    sink._begin_commit = lambda: begun.append(sink._mark[0])
+    sink._is_open, sink._opened_at = True, time.monotonic() - age
+    sink.mark(Position(*IDENTITY), is_whole=is_whole)
+    sink.commit_when_due()
+    assert len(begun) == commits
+
+
+@pytest.mark.parametrize("linger", [5, 30_000])
+def test_a_flush_sends_what_would_wait_for_longer_than_a_stop(linger: int) -> None:
+    sink = cast(Any, KafkaSink(replace(SETTINGS, kafka_config=(("linger.ms", str(linger)),))))
+    waiting = ["a message"]
+
+    class Lingering:
+        def __len__(self) -> int:
+            return len(waiting)
+
+        def poll(self, timeout: float) -> int:
+            if linger == 5:
+                waiting.clear()
+            return 0
+
+        def flush(self, timeout: float) -> int:
+            assert linger != 5
+            waiting.clear()
+            return 0
+
+    sink._producer = Lingering()
+    assert sink.flush(0.1)

@@ -79,6 +79,7 @@ class World:
             policy=SimpleNamespace(forget=lambda: None),
             recorder=recorder,
             naming=None,
+            exactly=None,
             wait=self.wait,
         )
         return cast(RelayContext, context)

@@ -8,6 +8,7 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.position import Position
+from bwtui.relay.exactly.forgotten import forget, is_forgotten
 from bwtui.relay.memory import SlotMemory
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server, parse_history
@@ -154,10 +155,59 @@ def test_what_kafka_says_is_remembered_with_its_history(tmp_path: Path) -> None:
     memory = SlotMemory(tmp_path / "relay", *IDENTITY)
     promoted, other = server(2, ((1, 0x800),)), server(2, ((1, 0x700),))
     position = Position.from_json(Position(*IDENTITY, 2, CONFIRMED, forks=((1, 0x800),)).to_json())
-    memory.recall(CONFIRMED, position.lsn + 1, position.timeline, position.forks)
+    memory.recall(position, slot(0x800))
     assert memory.common_end(promoted, accept=False) == ENDLESS
     with pytest.raises(SlotLost, match="parted from timeline 2 at 0/700"):
         memory.common_end(other, accept=False)
+
+
+@pytest.mark.parametrize(("stands", "is_noted"), [(0x900, False), (0x901, True)])
+def test_where_the_state_is_lost_a_slot_beyond_the_position_is_told(
+    tmp_path: Path, stands: int, is_noted: bool
+) -> None:
+    memory = SlotMemory(tmp_path / "relay", *IDENTITY)
+    memory.in_transactions = True
+    memory.recall(Position(*IDENTITY, lsn=0x880, passed=0x900, session="one"), slot(stands))
+    assert (memory.check(slot(stands)) is not None) == is_noted
+    with pytest.raises(SlotLost, match="moved"):
+        memory.check(slot(0x1000))
+
+
+def test_what_another_host_has_relayed_since_is_taken(memory: SlotMemory) -> None:
+    """A, then B, and A again, whose memory is old by then; of what it wrote itself it knows best."""
+    memory.in_transactions = True
+    position = Position(*IDENTITY, lsn=0x1800, passed=0x2000, session="other")
+    memory.recall(position, slot(0x1F00))
+    assert memory.check(slot(0x1F00)) is None
+    memory.wrote("mine")
+    again = SlotMemory(memory.path.parent, *IDENTITY)
+    again.recall(replace(position, lsn=0x2800, passed=0x3000, session="mine"), slot(0x2F00))
+    assert again.last is not None
+    assert (again.last.confirmed_lsn, again.last.sent()) == (0x2000, 0x2801)
+    with pytest.raises(SlotLost, match="moved"):
+        again.check(slot(0x2F00))
+
+
+def test_with_exactly_once_hints_name_what_goes_with_it(memory: SlotMemory) -> None:
+    memory.in_transactions = True
+    with pytest.raises(SlotLost) as gone:
+        memory.check(None)
+    with pytest.raises(SlotLost) as lacking:
+        memory.common_end(server(end=0x100), accept=False)
+    for raised in (gone, lacking):
+        assert "'bwtui slots drop bottledwater' on this host" in str(raised.value.hint)
+        assert "--heal and --accept-divergence don't go with --exactly-once" in str(raised.value.hint)
+
+
+def test_a_position_is_forgotten_until_another_run_goes_on(memory: SlotMemory) -> None:
+    folder, position = memory.path.parent, Position(*IDENTITY, session="one")
+    forget(folder, memory.last)
+    assert not is_forgotten(folder, position)
+    memory.wrote("one")
+    forget(folder, memory.last)
+    assert is_forgotten(folder, position)
+    assert not is_forgotten(folder, replace(position, session="two"))
+    assert not is_forgotten(folder, replace(position, database="another"))
 
 
 def test_a_standby_that_lags_is_waited_for(met: SlotMemory) -> None:

@@ -1,6 +1,8 @@
 """What a relay with --exactly-once does before it streams."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.context import RelayContext
@@ -10,7 +12,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
 from bwtui.sink.transactions import TransactionalSink
 from bwtui.source.connection import Connection, execute
-from bwtui.source.preflight import Findings
+from bwtui.source.preflight import Findings, obstacle_to_make, wait_while
 
 
 def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> Exactly | None:
@@ -21,6 +23,16 @@ def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> Exactly |
 def around(context: RelayContext, inner: Beside) -> Beside:
     """Return what puts rows into the stream, with Kafka's transactions around it where they are wanted."""
     return inner if context.exactly is None else ExactlyOnce(context, context.exactly, inner)
+
+
+def wait_for_maker(connection: Connection, findings: Findings, on_wait: Callable[[str], None]) -> None:
+    """Wait until no other relay makes the slot, and none can while ``connection`` is open.
+
+    It has made it before Kafka has committed its snapshot: till then it looks like one that was killed.
+    Raises RefusedError.
+    """
+    if findings.slot is not None:
+        wait_while(partial(obstacle_to_make, connection, findings.slot.name), on_wait)
 
 
 def without_torn_slot(context: RelayContext, connection: Connection, findings: Findings) -> Findings:

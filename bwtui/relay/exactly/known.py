@@ -1,8 +1,10 @@
 """What a run with --exactly-once knows of its slot's position in Kafka: it reads it, and writes it."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
@@ -13,6 +15,7 @@ from bwtui.model.delivery import Span
 from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Chunks, Position
 from bwtui.relay.backfill.task import Task
+from bwtui.relay.exactly.forgotten import is_forgotten
 from bwtui.relay.memory import SlotMemory, forgetting
 from bwtui.settings import RelaySettings
 from bwtui.sink.positions import Positions
@@ -24,6 +27,8 @@ _COMMIT_SECONDS = 30.0
 _WAIT_SECONDS = 0.05
 #: A position says of so many tasks how far they are; one is worked on at a time.
 _TASKS = 8
+#: Makes a call that blocks, and returns its answer.
+Ask = Callable[[Callable[[], Any]], Any]
 
 
 class Exactly:
@@ -35,6 +40,8 @@ class Exactly:
         self._session = session.hex()
         self._positions = Positions(settings, client_config(settings))
         self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
+        self._identity = ("", "", "")
+        self._memory: SlotMemory | None = None
         self._transactional_id = ""
         self.position = Position("", "", "")
         #: Whose stream is read.
@@ -49,41 +56,75 @@ class Exactly:
 
         Raises RefusedError and ConnectionFailed.
         """
-        self.position = Position(*identity)
+        self.position, self._identity, self._memory = Position(*identity), identity, memory
         memory.in_transactions = True
-        self._transactional_id = f"bwtui-{identity[0]}-{identity[2]}"
+        # A copy of the database may be relayed to the same Kafka, under another prefix, which has no slash.
+        system, database, name = identity
+        self._transactional_id = f"bwtui-{system}-{name}-{self._settings.topic_prefix}/{database}"
         self._positions.prepare()
-        last = self._positions.last(self.position.key)
+        last = self._last()
         if last is not None and last.phase == "snapshot" and slot is not None:
             # A commit that was under way when its relay was killed has ended, one way or the other, by then.
             self._sink.connect(self._transactional_id)
-            last = self._positions.last(self.position.key)
+            last = self._last()
         if last is None:
             return
         self.position = last
         is_there = slot is not None or memory.last is None or not memory.last.in_transaction
         if last.phase == "stream" and is_there:
-            confirmed = max(last.passed, slot.confirmed_lsn if slot is not None else 0)
-            memory.recall(confirmed, last.lsn + 1, last.timeline, last.forks)
+            memory.recall(last, slot)
+
+    def _last(self) -> Position | None:
+        """Return what Kafka says, but for what 'bwtui slots drop' has forgotten on this host."""
+        assert self._memory is not None
+        last = self._positions.last(Position(*self._identity).key)
+        return None if last is None or is_forgotten(self._memory.path.parent, last) else last
 
     def is_torn(self, slot: SlotState | None) -> bool:
         """Whether the slot was made by a snapshot that never was committed."""
         position = self.position
         return position.phase == "snapshot" and slot is not None and slot.confirmed_lsn == position.passed
 
-    def begin(self, *, one_by_one: bool = False, snapshot: int = 0) -> tuple[Producer, Position]:
-        """Return a producer of our own, and where the stream stands in Kafka; any thread may call it.
+    def begin(self, ask: Ask, *, one_by_one: bool = False, snapshot: int = 0) -> tuple[Producer, Position]:
+        """Return a producer of our own, and where the stream stands in Kafka.
 
-        ``snapshot``: the LSN of the one that begins, which is noted before any of its rows. Whoever was
-        fenced can read in the topic who has done it. Raises ConnectionFailed, RefusedError.
+        ``ask`` makes a call in another thread, and may raise meanwhile. ``snapshot``: the LSN of the one that
+        begins, which is noted before any of its rows. Raises ConnectionFailed, RefusedError.
         """
+        given_up = threading.Event()
+        try:
+            found: tuple[Producer, Position] = ask(
+                partial(self._begin, given_up, one_by_one=one_by_one, snapshot=snapshot)
+            )
+        except BaseException:
+            # It may wait for Kafka for long: whoever has the slot by then is not to be fenced.
+            given_up.set()
+            raise
+        assert self._memory is not None
+        self._memory.wrote(self._session)
+        return found
+
+    def _begin(
+        self, given_up: threading.Event, *, one_by_one: bool, snapshot: int
+    ) -> tuple[Producer, Position]:
+        """See `begin`. Whoever was fenced can read in the topic who has done it."""
+
+        def check() -> None:
+            if given_up.is_set():
+                raise ConnectionFailed("nobody waits for Kafka's answer any more", "nothing need be done")
+
+        check()
         key = self.position.key
-        producer = self._sink.connect(self._transactional_id, snapshot=bool(snapshot), one_by_one=one_by_one)
+        producer = self._sink.connect(
+            self._transactional_id, snapshot=bool(snapshot), one_by_one=one_by_one, check=check
+        )
+        check()
         # Only now: nobody else's transaction is open any more, and none comes.
-        last = self._positions.last(key) or self.position
+        last = self._last() or self.position
         if snapshot:
-            last = replace(last, lsn=0, ordinal=None, part=0, passed=snapshot, phase="snapshot", chunks={})
+            last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=last.tables)
         now = replace(last, session=self._session)
+        check()
         try:
             producer.begin_transaction()
             producer.produce(self._positions.topic, now.to_json(), key, 0)
@@ -158,7 +199,7 @@ class Exactly:
 
     def begin_snapshot(self, calls: BlockingCalls, lsn: int) -> None:
         """Begin the one transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
-        producer, self.position = calls.make(partial(self.begin, snapshot=lsn))
+        producer, self.position = self.begin(calls.make, snapshot=lsn)
         self._sink.begin(producer, snapshot=True)
 
     def end_snapshot(self, pulse: Callable[[], None], lsn: int) -> None:

@@ -74,6 +74,8 @@ class ExactlyOnce:
         position = self._begin(is_careful=is_careful)
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
+        # Another relay may have sent more since this one has asked.
+        self._context.memory.remember_sent(position.lsn + 1)
         # A chunk that was sent and not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         Skipping(session, position)
@@ -81,9 +83,8 @@ class ExactlyOnce:
 
     def _begin(self, *, is_careful: bool) -> Position:
         context = self._context
-        producer, position = context.patience.ask(
-            context.destination.service.name, partial(self._exactly.begin, one_by_one=is_careful)
-        )
+        name = context.destination.service.name
+        producer, position = self._exactly.begin(partial(context.patience.ask, name), one_by_one=is_careful)
         self._sink.begin(producer)
         self._is_careful = self._sink.is_eager = self._policy.is_alone = is_careful
         return position
