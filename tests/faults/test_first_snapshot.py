@@ -30,7 +30,7 @@ from tests.faults.test_backfill import Writers
 
 NewRelay = Callable[..., Relay]
 ITEMS, SMALL = Table("public", "items", ("id",)), Table("public", "a_small", ("id",))
-ROWS = 60_000
+ROWS = 35_000
 MADE = (
     "create sequence s",
     "create table items (id bigint primary key, v bigint not null default nextval('s'), name text)",
