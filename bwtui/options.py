@@ -270,8 +270,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("commit-ms", "… or after N milliseconds.", metavar="N", kind="number"),
     Option(
         "failover",
-        "Have standbys take the slot along, from PostgreSQL 17 on; --no-failover leaves it as it is.",
+        "Have standbys take the slot along, from PostgreSQL 17 on, also one that is there already; "
+        "--no-failover leaves any as it is.",
         kind="switch",
+        default="only a slot that bwtui makes, or with several hosts in -d",
     ),
     Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
     Option("topic-config", "A topic property; repeatable.", "T", "K=V", "pairs", table="topic"),

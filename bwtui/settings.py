@@ -37,8 +37,9 @@ class RelaySettings:
     #: A Kafka transaction is committed when it has so many messages, or is so old in milliseconds.
     commit_rows: int = 20_000
     commit_ms: int = 100
-    #: Have standbys take the slot along, from PostgreSQL 17 on.
-    failover: bool = True
+    #: Have standbys take the slot along, from PostgreSQL 17 on. None: one that bwtui makes, and with several
+    #: hosts any, see `bwtui.relay.promotion.failover_slot`.
+    failover: bool | None = None
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
     toast: Toast = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.

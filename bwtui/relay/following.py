@@ -20,7 +20,7 @@ from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
 from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
-from bwtui.source.failover.hosts import each_host
+from bwtui.source.failover.hosts import names_several
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState, check_readable, slot_state
 from bwtui.source.stream import ReplicationStream
@@ -141,12 +141,14 @@ class Following:
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version)
             start_lsn = self._context.memory.start_lsn(answer.server, answer.slot)
+            make_failover = self._context.failover_slot.is_wanted(
+                self._settings, self._context.memory, answer.server, answer.slot
+            )
             self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
             server = answer.server
             origin = Origin(server.system_identifier, server.timeline, server.in_recovery)
             self._context.streamed.begin(origin, answer.running)
-            make_failover = self._context.failover_slot.is_wanted(self._settings, server, answer.slot)
         except BaseException:
             answer.connection.finish()
             raise
@@ -228,7 +230,7 @@ class Following:
         last = self._context.memory.last
         if last is None or server.timeline >= last.timeline or self._settings.accept_divergence:
             return
-        if len(each_host(self._settings.postgres)) > 1:
+        if names_several(self._settings.postgres):
             raise ConnectionFailed(
                 f"a former primary answers: it is on timeline {server.timeline}, and this relay was on "
                 f"timeline {last.timeline}",

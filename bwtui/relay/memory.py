@@ -276,6 +276,11 @@ class SlotMemory:
             raise SlotLost(self._lacks(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether the slot is one that bwtui made, and that no session has read as yet."""
+        return self.last is not None and not self.last.timeline
+
     def is_promoted(self, server: Server) -> bool:
         """Whether ``server`` took over from the one before: it has its WAL up to a fork, and not beyond.
 

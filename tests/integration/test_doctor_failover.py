@@ -64,7 +64,13 @@ def test_what_is_missing_is_told_and_what_is_printed_mends_it(pair: Pair, attemp
     # A slot by that name, which is none that comes along; then one that does, and is not there as yet.
     primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
     primary.ask(f"create publication bwtui_{SLOT} for table fine")
-    assert "becomes a failover slot" in doctor(attempts, pair.hosts)[0]
+    told = doctor(attempts, pair.hosts)[0]
+    assert (
+        "becomes a failover slot" in told and "while a standby of synchronized_standby_slots is down" in told
+    )
+    # To a single host nothing changes, unless that is asked for.
+    assert "--failover makes it one" in doctor(attempts, primary.dsn)[0]
+    assert "becomes a failover slot" in doctor(attempts, primary.dsn, "--failover")[0]
     primary.ask(f"select pg_drop_replication_slot('{SLOT}')")
     primary.ask(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput', false, false, true)")
     pair.wait_synchronized(SLOT)

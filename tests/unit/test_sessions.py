@@ -104,6 +104,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
 ) -> None:
     """START_REPLICATION, or what makes the slot a failover slot, is under way in its thread."""
     _, one, session = opened(tmp_path, monkeypatch, answers=1, failover=failover)
+    one._settings = replace(one._settings, failover=True)
     with pytest.raises(StopRequested):
         one._open_stream(("p",))
     assert session.finished == 0
@@ -158,6 +159,8 @@ def test_that_a_slot_can_not_be_taken_along_is_told_once_and_not_tried_again(
     """Also where the server, or what stands before it, closes the session at that: the next one streams."""
     tried: list[str] = []
     relay, one, session = opened(tmp_path, monkeypatch, failover=False)
+    relay.context.settings = one._settings = replace(one._settings, failover=True)
+    monkeypatch.setattr(failover_slot, "execute_raw", lambda *_: [("",)])
 
     def refuses(connection: Any, name: str) -> None:
         tried.append(name)
@@ -179,6 +182,75 @@ def test_that_a_slot_can_not_be_taken_along_is_told_once_and_not_tried_again(
     (told,) = relay.report.errors()
     assert "can't be made a failover slot: no such option" in told.message
     assert "--no-failover" in (told.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("failover", "hosts", "is_new", "is_made"),
+    [
+        (None, "one", True, True),
+        (None, "one", False, False),
+        (None, "one,two", False, True),
+        (True, "one", False, True),
+        (False, "one,two", True, False),
+    ],
+)
+@pytest.mark.parametrize("awaited", ["", "standby_1"])
+def test_a_slot_that_was_there_is_left_as_it_is_unless_that_is_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failover: bool | None,
+    hosts: str,
+    is_new: bool,
+    is_made: bool,
+    awaited: str,
+) -> None:
+    made: list[str] = []
+    relay, one, _ = opened(tmp_path, monkeypatch, failover=False)
+    one._settings = replace(one._settings, postgres=f"host={hosts} dbname=shop", failover=failover)
+    memory = relay.context.memory
+    memory.remember(1_000)
+    if not is_new:
+        known: Any = SimpleNamespace(timeline=1, forks=(), in_recovery=False)
+        memory.take_over(known, SimpleNamespace(synced=False), ENDLESS)  # type: ignore[arg-type]
+    monkeypatch.setattr(failover_slot, "make_failover", lambda connection, name: made.append(name))
+    monkeypatch.setattr(failover_slot, "execute_raw", lambda *_: [(awaited,)])
+    one._open_stream(("p",))
+    assert made == [one._settings.slot] * is_made
+    # What its owner has not asked for is told before the day on which nothing comes.
+    told = [error.message for error in relay.report.errors()]
+    assert ["synchronized_standby_slots (standby_1)" in one for one in told] == [True] * (
+        is_made and bool(awaited)
+    )
+
+
+def test_a_new_slot_whose_first_session_breaks_is_made_one_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    relay, one, _ = opened(tmp_path, monkeypatch, failover=False)
+    memory = relay.context.memory
+    memory.remember(1_000)
+    answers: list[Any] = [ServerError("the session ended", "57P01", ""), [("",)]]
+
+    def answer(*_: object) -> Any:
+        # What the first session came to know is written down by then.
+        memory.take_over(
+            SimpleNamespace(timeline=1, forks=(), in_recovery=False),  # type: ignore[arg-type]
+            SimpleNamespace(synced=False),  # type: ignore[arg-type]
+            ENDLESS,
+        )
+        now = answers.pop(0)
+        if isinstance(now, ServerError):
+            raise now
+        return now
+
+    monkeypatch.setattr(failover_slot, "make_failover", lambda connection, name: made.append(name))
+    monkeypatch.setattr(failover_slot, "execute_raw", answer)
+    with pytest.raises(ConnectionFailed, match="the session ended"):
+        one._open_stream(("p",))
+    assert not memory.is_unread and not made
+    one._open_stream(("p",))
+    assert made == [one._settings.slot]
 
 
 def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from bwtui.model.sql import quote_literal
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
 from bwtui.source.doctor.advice import Advice
-from bwtui.source.failover.hosts import each_host
+from bwtui.source.failover.hosts import names_several
 from bwtui.source.failover.standbys import Connected, Host, awaited, connected, hosts
 from bwtui.source.printed import printed
 from bwtui.source.slot import slot_state
@@ -31,13 +31,17 @@ def prospect(connection: Connection, settings: RelaySettings) -> str:
         return (
             f"of no use to {names}: slots come along from PostgreSQL 17 on; 'connect --heal' makes up for it"
         )
-    if not settings.failover:
+    if settings.failover is False:
         return f"--no-failover: {names} will not have the slot"
     slot = slot_state(connection, settings.slot)
     if slot is None:
         return f"the slot will be made for {names} as well"
+    if not slot.failover and not (settings.failover or names_several(settings.postgres)):
+        return f"the slot is no failover slot, and {names} will not have it: --failover makes it one"
     if not slot.failover:
-        return f"the slot becomes a failover slot, for {names}, when the relay starts"
+        waits = "; the relay then gets nothing while a standby of synchronized_standby_slots is down"
+        waits = waits if awaited(connection) else ""
+        return f"the slot becomes a failover slot, for {names}, when the relay starts{waits}"
     return f"the slot is a failover slot, for {names}"
 
 
@@ -46,7 +50,7 @@ def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator
     if _is_standby(connection):
         return
     found = connected(connection)
-    several = len(each_host(settings.postgres)) > 1
+    several = names_several(settings.postgres)
     if found and not several:
         names = ", ".join(one.name for one in found)
         yield Advice(
@@ -55,7 +59,7 @@ def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator
             "address does",
             "name all hosts: -d 'host=one,two dbname=…'; the relay then looks for the primary among them",
         )
-    if connection.server_version >= SINCE and settings.failover:
+    if connection.server_version >= SINCE and settings.failover is not False:
         for one in found:
             yield from _of_connected(one)
         if found:
@@ -121,7 +125,7 @@ def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advic
                 "name the hosts of one cluster alone",
             )
         elif host.in_recovery:
-            if connection.server_version >= SINCE and settings.failover:
+            if connection.server_version >= SINCE and settings.failover is not False:
                 yield from _of_standby(host, is_made=slot_state(connection, settings.slot) is not None)
         else:
             primaries.append(host.place)

@@ -82,6 +82,14 @@ def each_host(dsn: str) -> list[str]:
     ]
 
 
+def names_several(dsn: str) -> bool:
+    """Say whether ``dsn`` names several hosts, of which another may be the primary soon.
+
+    Raises UsageError for a string that libpq can't read.
+    """
+    return len(each_host(dsn)) > 1
+
+
 def _parsed(dsn: str) -> dict[str, str]:
     try:
         return psycopg2.extensions.parse_dsn(dsn) if dsn else {}
