@@ -40,6 +40,7 @@ from bwtui.relay.picture import Picture
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import portable
 from bwtui.relay.process.looks import Looks
+from bwtui.relay.promotion.former import connect_to_newest
 from bwtui.relay.recording.as_json import recording_source
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
@@ -56,7 +57,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
 from bwtui.source import slot
-from bwtui.source.connection import Connection, connect, statement_failed
+from bwtui.source.connection import Connection, statement_failed
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings, inspect
 from bwtui.state_folder import state_folder
@@ -210,8 +211,9 @@ class Engine:
         return error
 
     def _run(self) -> None:
-        self._report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
-        connection = self._ask("connect", lambda: connect(self._settings.postgres))
+        settings, report = self._settings, self._report
+        report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
+        connection = self._ask("connect", lambda: connect_to_newest(settings, report, self._waiting))
         # From now on, since what is checked may wait for a lock, and it says who holds that.
         self._lag.start()
         try:
@@ -223,7 +225,6 @@ class Engine:
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
-            settings, report = self._settings, self._report
             identity = (findings.system_identifier, findings.database, settings.slot)
             first = first_of(settings, identity, self._backfills, report, is_there=findings.slot is not None)
             self._picture.first = first.status
@@ -233,12 +234,11 @@ class Engine:
                 publications = Beginning(context, self._enter, first).run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
-                note = context.memory.check(findings.slot)
-                if note is not None:
+                if (note := context.memory.check(findings.slot)) is not None:
                     _log.warning("%s", note)
-                    self._report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
+                    report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
-                self._report.confirmed_lsn = findings.slot.confirmed_lsn
+                report.confirmed_lsn = findings.slot.confirmed_lsn
             if not settings.skip_snapshot:
                 folder = state_folder(settings.relay_name)
                 self._joined = Joined(folder / "joined.json", identity, settings, report)

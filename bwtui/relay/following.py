@@ -15,12 +15,12 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.streamed import Origin
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, check_stop
+from bwtui.relay.promotion.former import refuse_former
 from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
 from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
-from bwtui.source.failover.hosts import names_several
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState, check_readable, slot_state
 from bwtui.source.stream import ReplicationStream
@@ -135,7 +135,7 @@ class Following:
         try:
             # Of another cluster's server a slot that is missing says nothing.
             self._context.memory.check_cluster(answer.server)
-            self._refuse_former(answer.server)
+            refuse_former(self._settings, self._context.memory, answer.server.timeline)
             # Somebody may have moved the slot while the connection was gone.
             self._context.memory.check(answer.slot)
             assert answer.slot is not None
@@ -224,19 +224,6 @@ class Following:
             _log.warning("%s", note)
             hint = "topics keep what the server lacks: 'bwtui verify --database' says which rows"
             self._report.error("notice", RefusedError(note, hint))
-
-    def _refuse_former(self, server: Server) -> None:
-        """Raise ConnectionFailed for a primary from before a promotion: several hosts may have brought us."""
-        last = self._context.memory.last
-        if last is None or server.timeline >= last.timeline or self._settings.accept_divergence:
-            return
-        if names_several(self._settings.postgres):
-            raise ConnectionFailed(
-                f"a former primary answers: it is on timeline {server.timeline}, and this relay was on "
-                f"timeline {last.timeline}",
-                "make it a standby of the new primary, which the relay waits for; "
-                "--accept-divergence follows it all the same",
-            )
 
     def _note_lacking(self, server: Server, common_end: int) -> None:
         """Remember what topics have that ``server`` lacks, before anything is read from it."""

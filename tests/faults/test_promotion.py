@@ -185,6 +185,26 @@ def test_without_headers_a_heal_compares_all_tables(
     assert_equal(services, pair.dsn, TABLES, relay.name)
 
 
+def test_at_a_start_a_former_primary_is_waited_out(pair: Pair, new_relay: Callable[..., Relay]) -> None:
+    """Also where it has lost the slot: a heal would make it anew there, and read on from there."""
+    relay = new_relay("--heal")
+    pair.wait_synchronized(relay.name)
+    pair.fail(hard=False)
+    pair.promote()
+    relay.wait_caught_up()
+    relay.stop()
+    # It is the first of the hosts, and accepts writes.
+    former, slot = pair.standby, relay.name
+    former.run()
+    former.ask(f"select pg_drop_replication_slot('{slot}')")
+    relay.start()
+    relay.wait("the former primary", lambda now: "a former primary answers" in now.detail)
+    assert former.ask(f"select from pg_replication_slots where slot_name = '{slot}'") == []
+    former.stop()
+    wait_for("streaming", lambda: pair.primary.ask(_READ_SQL.format(slot)))
+    assert relay.status() is not None
+
+
 def _wait_for_writes(writer: Writer, count: int) -> None:
     many = len(writer.changes)
     wait_for("writes", lambda: len(writer.changes) >= many + count)

@@ -211,6 +211,17 @@ def test_a_start_makes_no_slot_there(world: World, other: Server) -> None:
     assert world.due.status is None
 
 
+def test_no_slot_is_made_on_a_former_primary(world: World) -> None:
+    """Of several hosts it is waited out; of the only one there is, it is an older copy, as ever."""
+    world.memory.take_over(server(timeline=2), slot(), 1 << 64)
+    for hosts, made in (("one,two", 0), ("one", 1)):
+        world.settings = replace(world.settings, postgres=f"host={hosts}")
+        with pytest.raises(ConnectionFailed, match="a former primary") if not made else nullcontext():
+            world.relay().prepare(CONNECTION)
+        assert world.made == made
+        assert (world.due.status is not None) == made
+
+
 def test_a_slot_of_a_standby_is_made_on_a_standby(world: World) -> None:
     world.server = server(standby=True)
     world.memory.take_over(world.server, slot(), 1 << 64)

@@ -1,11 +1,14 @@
 """Several hosts in a connection string: the primary is looked for, unless the user says otherwise."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg2.extensions
 import pytest
+from psycopg import pq
 
 from bwtui.errors import UsageError
+from bwtui.source.failover import hosts
 from bwtui.source.failover.hosts import describe, each_host, with_defaults
 
 
@@ -55,6 +58,26 @@ def test_hosts_of_variables_and_services_count(tmp_path: Path, monkeypatch: pyte
     assert added("service=two")["target_session_attrs"] == "read-write"
     assert "target_session_attrs" not in added("service=read")
     assert "target_session_attrs" not in added("service=one")
+
+
+def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only libpq can read it, by a connection that it begins."""
+    services = tmp_path / "services"
+    services.write_text("[once]\nhost=127.0.0.1,127.0.0.2\nport=1,2\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    begun: list[bytes] = []
+    begin = pq.PGconn.connect_start
+
+    def counted(conninfo: bytes) -> pq.abc.PGconn:
+        begun.append(conninfo)
+        return begin(conninfo)
+
+    double = SimpleNamespace(PGconn=SimpleNamespace(connect_start=counted), Conninfo=pq.Conninfo)
+    monkeypatch.setattr(hosts, "pq", double)
+    for _ in range(3):
+        assert added("service=once dbname=shop")["target_session_attrs"] == "read-write"
+        assert len(each_host("service=once dbname=shop")) == 2
+    assert len(begun) == 1
 
 
 def test_each_host_is_reached_by_itself() -> None:

@@ -22,8 +22,10 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
 from bwtui.relay.context import StopRequested
 from bwtui.relay.following import Following
+from bwtui.relay.memory import SlotMemory
 from bwtui.relay.policy import RowTooLarge
-from bwtui.relay.promotion import failover_slot
+from bwtui.relay.promotion import failover_slot, former
+from bwtui.relay.report import Report
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
@@ -32,6 +34,7 @@ from bwtui.source.connection import ServerError
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS
+from bwtui.state_folder import state_folder
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -139,17 +142,47 @@ def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path
     ],
 )
 def test_of_several_hosts_a_former_primary_is_waited_out(
-    tmp_path: Path, hosts: str, timeline: int, accept: bool, is_former: bool
+    hosts: str, timeline: int, accept: bool, is_former: bool
 ) -> None:
-    relay = ScriptedRelay(tmp_path)
-    relay.context.settings = replace(
-        relay.context.settings, postgres=f"host={hosts} dbname=shop", accept_divergence=accept
-    )
-    relay.context.memory = SimpleNamespace(last=SimpleNamespace(timeline=2))  # type: ignore[assignment]
-    server: Any = SimpleNamespace(timeline=timeline)
+    settings = RelaySettings(postgres=f"host={hosts} dbname=shop", accept_divergence=accept)
+    memory: Any = SimpleNamespace(last=SimpleNamespace(timeline=2))
     refused = pytest.raises(ConnectionFailed, match="a former primary answers: it is on timeline 1")
     with refused if is_former else nullcontext():
-        follower(relay)._refuse_former(server)
+        former.refuse_former(settings, memory, timeline)
+
+
+def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its slot is looked at, which says nothing: it may be gone there, or have been moved."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    settings = RelaySettings(postgres="host=one,two dbname=shop", slot="orders")
+    memory = SlotMemory(state_folder("orders"), "1", "shop", "orders")
+    known: Any = SimpleNamespace(timeline=2, forks=(), in_recovery=False)
+    memory.take_over(known, None, ENDLESS)  # type: ignore[arg-type]
+    memory.remember(1_000)
+    timelines, closed, told = [1, 1, 2], list[int](), list[str]()
+
+    def connect(dsn: str) -> Any:
+        timeline = timelines.pop(0)
+        return SimpleNamespace(timeline=timeline, close=lambda: closed.append(timeline))
+
+    monkeypatch.setattr(former, "connect", connect)
+    monkeypatch.setattr(former, "server_and_database", lambda connection: ("1", "shop"))
+    monkeypatch.setattr(former, "primary_timeline", lambda connection: connection.timeline)
+    monkeypatch.setattr(former, "_AGAIN_SECONDS", 0.0)
+    report = Report()
+    found: Any = former.connect_to_newest(settings, report, told.append)
+    assert (found.timeline, closed) == (2, [1, 1])
+    assert len(told) == 2 and "a former primary answers" in told[0]
+    (error,) = report.errors()
+    assert error.dependency == "PostgreSQL"
+
+    def stop(what: str) -> None:
+        raise StopRequested
+
+    timelines.append(1)
+    with pytest.raises(StopRequested):
+        former.connect_to_newest(settings, report, stop)
+    assert closed == [1, 1, 1]
 
 
 @pytest.mark.parametrize("status", [pq.ConnStatus.OK, pq.ConnStatus.BAD])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.sql import quote_identifier
 from bwtui.relay.memory import SlotMemory
+from bwtui.relay.promotion.former import refuse_former
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
 from bwtui.source.connection import Connection, ServerError, connect_raw, execute, execute_raw, query
@@ -47,7 +48,8 @@ def lost_here(
     """Return how the slot is lost on the server of ``connection``, on which it would be dropped.
 
     ``how`` is how it was lost on the server that answered before; an address may reach several. Raises
-    ConnectionFailed for one of another cluster, and for a standby unless the slot was one of a standby.
+    ConnectionFailed for one of another cluster, for a standby unless the slot was one of a standby, and for a
+    former primary of several hosts.
     """
     server = _server(connection, settings)
     try:
@@ -61,6 +63,7 @@ def lost_here(
             "a standby answers, and the slot was not one of a standby",
             "the slot is made anew once the primary answers; let the address reach it",
         )
+    refuse_former(settings, memory, server.timeline)
     try:
         memory.common_end(server, accept=settings.accept_divergence)
     except SlotLost as error:

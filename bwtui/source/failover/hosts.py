@@ -4,6 +4,7 @@ libpq tries several hosts in turn, for every connection anew. Where there are se
 primary, which alone accepts writes.
 """
 
+import functools
 import os
 import re
 
@@ -100,16 +101,25 @@ def _parsed(dsn: str) -> dict[str, str]:
 def _effective(given: dict[str, str]) -> dict[str, str]:
     """Return what a connection string means with what variables and a service add to it."""
     if "service" in given:
-        # Only libpq reads services, and only when it connects.
-        begun = pq.PGconn.connect_start(make_conninfo("", **given).encode())
-        try:
-            options = begun.info
-        finally:
-            begun.finish()
-    else:
-        options = pq.Conninfo.get_defaults()
-    found = {os.fsdecode(one.keyword): os.fsdecode(one.val) for one in options if one.val is not None}
-    return found | given
+        return _of_service(make_conninfo("", **given)) | given
+    return _by_keyword(pq.Conninfo.get_defaults()) | given
+
+
+@functools.cache
+def _of_service(dsn: str) -> dict[str, str]:
+    """Return what ``dsn`` means with its service, as it is when it is first asked for.
+
+    Only libpq reads services, and only when it connects: asked every time, each connection would cost two.
+    """
+    begun = pq.PGconn.connect_start(dsn.encode())
+    try:
+        return _by_keyword(begun.info)
+    finally:
+        begun.finish()
+
+
+def _by_keyword(options: list[pq.ConninfoOption]) -> dict[str, str]:
+    return {os.fsdecode(one.keyword): os.fsdecode(one.val) for one in options if one.val is not None}
 
 
 def _malformed(dsn: str, message: str) -> BwtuiError:

@@ -1,0 +1,58 @@
+"""A former primary that accepts writes though another server was promoted: it is waited out, not followed."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, connect
+from bwtui.source.failover.hosts import names_several
+from bwtui.source.slot import server_and_database
+from bwtui.source.timeline import primary_timeline
+from bwtui.state_folder import state_folder
+
+_AGAIN_SECONDS = 1.0
+
+
+def refuse_former(settings: RelaySettings, memory: SlotMemory, timeline: int) -> None:
+    """Raise ConnectionFailed for a server from before a promotion, to which one of several hosts led."""
+    last = memory.last
+    if last is None or timeline >= last.timeline or settings.accept_divergence:
+        return
+    if names_several(settings.postgres):
+        raise ConnectionFailed(
+            f"a former primary answers: it is on timeline {timeline}, and this relay was on "
+            f"timeline {last.timeline}",
+            "make it a standby of the new primary, which the relay waits for; "
+            "--accept-divergence follows it all the same",
+        )
+
+
+def connect_to_newest(settings: RelaySettings, report: Report, on_wait: Callable[[str], None]) -> Connection:
+    """Connect, and again as long as a former primary answers: what its slot looks like says nothing.
+
+    ``on_wait`` is told what is waited for, and may raise. Raises ConnectionFailed and StateFailed.
+    """
+    while True:
+        connection = connect(settings.postgres)
+        try:
+            with contextlib.ExitStack() as closing:
+                closing.callback(connection.close)
+                _check(settings, connection)
+                closing.pop_all()
+                return connection
+        except ConnectionFailed as error:
+            report.error("outage", error, dependency="PostgreSQL")
+            on_wait(f"waiting for PostgreSQL: {error.message}")
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _check(settings: RelaySettings, connection: Connection) -> None:
+    timeline = primary_timeline(connection) if names_several(settings.postgres) else None
+    if timeline is not None:
+        folder = state_folder(settings.relay_name)
+        memory = SlotMemory(folder, *server_and_database(connection), settings.slot)
+        refuse_former(settings, memory, timeline)
