@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture heal promotions snapshots campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture heal promotions snapshots campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -21,8 +21,11 @@ help: ## Show this help.
 demo: .venv/installed ## Start real services and show the relay live; q ends it.
 	@$(BIN)/bwtui demo $(ARGS)
 
-test: .venv/installed-dev ## Run all tests, on real services that are started for them.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: .venv/installed-dev ## Run the tests, on real services that are started for them.
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+
+test-long: .venv/installed-dev ## Run what make test leaves out: more cases of faults that it has a case of.
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 check: .venv/installed-dev ## Check style, types and import contracts.
 	$(BIN)/ruff check

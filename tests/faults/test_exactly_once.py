@@ -272,6 +272,7 @@ def test_a_large_transaction_says_that_it_is_split(
         assert max(record.ordinal for record in records if record.part < part) == first - 1
 
 
+@pytest.mark.long
 def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_relay: NewRelay) -> None:
     create_tables(database, 10)
     relay = new_relay("--exactly-once", "-e", "log")
@@ -298,6 +299,7 @@ def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_r
     assert [letter["after"]["id"] for letter in relay.letters()] == ["31"]
 
 
+@pytest.mark.long
 def test_what_comes_before_a_row_that_ends_the_relay_is_committed(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
@@ -375,6 +377,7 @@ def config(services: Services) -> dict[str, Any]:
     return {"bootstrap.servers": services.broker}
 
 
+@pytest.mark.long
 def test_a_relay_that_slept_longer_than_its_transaction(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
@@ -399,6 +402,7 @@ def test_a_relay_that_slept_longer_than_its_transaction(
     assert sorted(record.key[0] for record in records if record.operation == "insert") == [11, 12]
 
 
+@pytest.mark.long
 def test_a_broker_that_hangs_and_one_that_is_started_again(
     interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
 ) -> None:

@@ -149,7 +149,9 @@ def test_a_stop_says_what_is_left(relay: Relay, services: Services, database: st
     assert chunks_sent(services, relay) <= ROWS + CHUNK_ROWS
 
 
-@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+@pytest.mark.parametrize(
+    "recorded", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "recorded"]
+)
 def test_under_writes_no_kill_leaves_anything_in_part(
     new_relay: NewRelay, services: Services, database: str, tmp_path: Path, recorded: bool
 ) -> None:
@@ -292,6 +294,7 @@ def test_a_second_relay_waits_or_is_refused(
     assert_equal(services, database, [ITEMS, SMALL], relay.name)
 
 
+@pytest.mark.long
 def test_the_tables_of_another_relay_are_not_left_behind(
     relay: Relay, new_relay: NewRelay, database: str
 ) -> None:
@@ -334,6 +337,7 @@ ALTERATIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ALTERATIONS)
 def test_a_table_that_is_gone_is_told_and_ends(relay: Relay, database: str, what: str) -> None:
     statement, told = ALTERATIONS[what]
@@ -349,6 +353,7 @@ def test_a_table_that_is_gone_is_told_and_ends(relay: Relay, database: str, what
     relay.stop()
 
 
+@pytest.mark.long
 def test_a_table_that_is_renamed_comes_whole(relay: Relay, services: Services, database: str) -> None:
     relay.start()
     id = begun(relay)
@@ -393,6 +398,7 @@ def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, dat
     assert any("leaves table public.items out" in error.message for error in status.errors)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "statements",
     [
@@ -427,6 +433,7 @@ def test_a_table_that_is_altered_comes_whole(
     assert {key: value["v"] for key, value in latest.items() if value is not None} == rows
 
 
+@pytest.mark.long
 def test_another_key_begins_anew(relay: Relay, database: str) -> None:
     relay.start()
     id = begun(relay)
@@ -463,6 +470,7 @@ def test_a_row_that_is_refused_ends_the_relay_or_is_dropped(
     assert keys == {(number,) for number in range(1, ROWS + 1)} - {(30007,)}
 
 
+@pytest.mark.long
 def test_a_topic_that_takes_nothing_ends_the_relay(relay: Relay, services: Services, database: str) -> None:
     topic, oldest = f"{relay.name}.items", "message.timestamp.before.max.ms"
     make_topic(services, topic, 1_000_000, **{oldest: "0"})
@@ -501,6 +509,7 @@ def test_rows_without_a_key_are_copied_as_of_the_slot(
     assert chunks_sent(services, relay) == ROWS
 
 
+@pytest.mark.long
 def test_what_a_dead_export_sent_is_taken_back(relay: Relay, services: Services, database: str) -> None:
     """A row that was deleted before the slot was made is in neither the chunks nor the stream."""
     relay.start("--snapshot-by", "export")
@@ -512,6 +521,7 @@ def test_what_a_dead_export_sent_is_taken_back(relay: Relay, services: Services,
     assert_equal(services, database, [ITEMS, SMALL], relay.name)
 
 
+@pytest.mark.long
 def test_without_a_snapshot_there_is_none(relay: Relay, services: Services) -> None:
     status = relay.run("--skip-snapshot")
     assert status.first_snapshot is None
@@ -534,6 +544,7 @@ def test_an_audit_does_not_judge_a_table_in_part(relay: Relay, services: Service
     relay.stop()
 
 
+@pytest.mark.long
 def test_without_the_option_headers_the_rows_are_the_runs_own(
     relay: Relay, services: Services, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

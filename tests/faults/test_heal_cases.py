@@ -72,6 +72,7 @@ def begun(new_relay: NewRelay, *args: str) -> Relay:
     return relay
 
 
+@pytest.mark.long
 def test_two_relays_of_one_database_heal_at_once(
     new_relay: NewRelay, services: Services, database: str
 ) -> None:
@@ -191,6 +192,7 @@ def command(*args: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_a_server_that_comes_and_goes_is_healed_in_the_end(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

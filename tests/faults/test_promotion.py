@@ -114,6 +114,7 @@ def test_promotions(services: Services, pair: Pair, new_relay: Callable[..., Rel
     assert max(seconds) < _STREAMING_SECONDS
 
 
+@pytest.mark.long
 def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
     services: Services,
     pair: Pair,
@@ -140,6 +141,7 @@ def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
     assert all(table.equal for table in found.tables), found.sentence
 
 
+@pytest.mark.long
 def test_without_heal_a_person_has_it_taken_back(
     services: Services, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ def test_without_heal_a_person_has_it_taken_back(
     assert _named(relay) == phantoms
 
 
+@pytest.mark.long
 def test_without_headers_a_heal_compares_all_tables(
     services: Services, pair: Pair, new_relay: Callable[..., Relay]
 ) -> None:
