@@ -5,6 +5,8 @@ nothing is sent; right after a key was sent it is seen whether the other came in
 read and sent once more; and all is compared again until the keys that were sent are equal.
 """
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -179,8 +181,20 @@ def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[Ta
         former = before.get(plan.table)
         if former is None or former.keys is None or plan.keys is None:
             continue
-        now = set(read_keys(plan.keys))
         path = plan.keys.with_suffix(".again")
-        if count := write_keys(path, (key for key in read_keys(former.keys) if key in now)):
+        if count := write_keys(path, _keys_of_both(plan.keys, former.keys)):
             both.append(TablePlan(plan.table, plan.topic, rows=count, keys=path))
     return both
+
+
+def _keys_of_both(found: Path, chosen: Path) -> Iterator[Key]:
+    """Yield the keys of both lists in the second's order; SQLite holds them in a file where they are many."""
+    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as database:
+        database.execute("create table found (key text primary key) without rowid")
+        database.execute("begin")
+        database.executemany(
+            "insert or ignore into found values (?)", ((repr(key),) for key in read_keys(found))
+        )
+        for key in read_keys(chosen):
+            if database.execute("select 1 from found where key = ?", (repr(key),)).fetchone():
+                yield key
