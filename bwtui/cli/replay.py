@@ -12,7 +12,7 @@ from bwtui.cli.options.relay_options import load, takes
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import say, say_json
-from bwtui.errors import UsageError
+from bwtui.errors import Indeterminate, UsageError
 
 if TYPE_CHECKING:
     from bwtui.replay.replaying import Options, Target
@@ -28,8 +28,8 @@ Examples:
 
 \b
 The same command goes on where a run was interrupted or killed. docs/replay.md says what
-is kept, and what --only-missing can't mend. Exit codes: 2 refused, 4 no connection,
-6 the recording is damaged, 130 interrupted.
+is kept, and what --only-missing can't mend. Exit codes: 2 refused, 3 done, and messages
+may be there twice, 4 no connection, 6 the recording is damaged, 130 interrupted.
 """
 
 
@@ -105,6 +105,8 @@ def replay(
         say_json(to_json(outcome))
     else:
         say(*summary(outcome))
+    if outcome.doubled:
+        raise click.exceptions.Exit(Indeterminate.exit_code)
 
 
 def target(settings: "RelaySettings") -> "Target":

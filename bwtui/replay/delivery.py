@@ -22,6 +22,7 @@ from bwtui.replay.place import Placing, Survey, share_out
 from bwtui.replay.progress import LaneProgress, Progress, ProgressFile, RouteProgress
 from bwtui.replay.rows import Route
 from bwtui.replay.send import Work
+from bwtui.replay.tail import Cut, came_twice
 from bwtui.replay.target import fitting, topic_ids
 from bwtui.spark.failure import plain_errors
 from bwtui.spark.handover import hand_over
@@ -46,6 +47,7 @@ class Delivery:
         self._file = file
         self._progress = progress
         self._places: list[tuple[str, int]] = []
+        self._cuts: dict[tuple[str, int], Cut] = {}
         #: What was sent of each lane before.
         self._before: dict[int, int] = {}
         self._saved = 0.0
@@ -62,15 +64,33 @@ class Delivery:
         outage = Outage(self._job.target.client, [route.topic for route in routes], self._is_stopped)
         results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), is_resumed)
         found = sum(lane.found for lane in results)
-        doubled = {lane.lane: lane.doubled for lane in results}
+        doubled = sum(lane.doubled for lane in results)
         while any(lane.unknown for lane in results):
+            self._note_cuts(results)
             # The topics say what was written of it, as they do after a run that was killed.
             self._wait_for_kafka(outage)
             results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), has_tails=True)
-            doubled |= {lane.lane: lane.doubled for lane in results}
         self._finish(results)
+        doubled += self._look_for_late()
         sent, seconds = self._progress.sent - before - found, time.monotonic() - began
-        return Outcome(plan, "done", sent, found, sum(doubled.values()), self._progress.sent, seconds)
+        return Outcome(plan, "done", sent, found, doubled, self._progress.sent, seconds)
+
+    def _note_cuts(self, results: list[Sent]) -> None:
+        for row in results:
+            if row.unknown:
+                lane = self._lane(row.lane)
+                cut = self._cuts.setdefault(self._places[row.lane], Cut(lane.tail, lane.messages))
+                cut.unknown += row.unknown
+
+    def _look_for_late(self) -> int:
+        """Return how many messages at most are there twice, since a request came after the look for it."""
+        if not self._cuts:
+            return 0
+        self._watch.phase("looking whether a request came late")
+        lanes = self._progress.lanes
+        return came_twice(
+            self._job.target.client, self._cuts, lambda place: lanes[f"{place[0]}/{place[1]}"].messages
+        )
 
     def _send(self, plan: Plan, rows: FileRows | FrameRows, placing: Placing, has_tails: bool) -> list[Sent]:
         """Send what is left; with ``has_tails`` the topics may hold more of it than was noted."""

@@ -1,11 +1,19 @@
-"""One partition that a replay writes into: what was handed over, what is durable, and what is not known."""
+"""One partition that a replay writes into: what was handed over, what is durable, and what is not known.
+
+And how long a task waits for Kafka to acknowledge anything of its lanes.
+"""
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bwtui.kafka.client import Heard
 from bwtui.replay.coordinator import LaneDone
 from bwtui.replay.tail import Tail
+
+#: How long a lane's messages may wait while Kafka acknowledges none, also if a connection was lost.
+_SILENT_SECONDS, _LOST_SECONDS = 15.0, 3.0
 
 
 class Sent(NamedTuple):
@@ -70,3 +78,25 @@ class Lane:
         return Sent(
             self.number, self.acknowledged, self.found, doubled, *self.done, self.last_offset, unknown
         )
+
+
+class Patience:
+    """Asked every now and then; it is shorter after an error, until all lanes have got over that."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        #: When the error was first seen.
+        self._since: float | None = None
+
+    def is_over(self, lanes: Collection[Lane], now: float) -> bool:
+        """Return whether a lane waits for too long; ``now`` is in seconds of a monotonic clock."""
+        longest = max((lane.waits(now) for lane in lanes), default=0.0)
+        if self._heard.error is None:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif longest < now - self._since and not self._heard.is_refusal:
+            # Each lane that waits was acknowledged something since, or had nothing to wait for then.
+            self._heard.forget()
+            self._since = None
+        return longest > (_SILENT_SECONDS if self._heard.error is None else _LOST_SECONDS)

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka.client import Heard, new_client, plain_kafka_error
 from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient
-from bwtui.replay.lane import Batch, Lane, Sent
+from bwtui.replay.lane import Batch, Lane, Patience, Sent
 from bwtui.replay.place import row_headers
 from bwtui.replay.tail import read_tail
 from bwtui.spark.handover import Handed
@@ -53,8 +53,6 @@ FIXED = {
     "retry.backoff.ms": 300_000,
     "retry.backoff.max.ms": 300_000,
 }
-#: How long a lane's messages may wait while Kafka acknowledges none, also if a connection was lost.
-_SILENT_SECONDS, _LOST_SECONDS = 15.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +112,7 @@ class _Sender:
         self._reported = time.monotonic()
         self._clock = (0.0, time.monotonic())
         self._heard = Heard()
+        self._patience = Patience(self._heard)
         self.is_stopped = False
         #: Whether Kafka does not say what became of some messages: nothing more is sent.
         self._is_cut = False
@@ -332,8 +331,7 @@ class _Sender:
         now = time.monotonic()
         if now - self._looked >= _REPORT_SECONDS:
             self._looked = now
-            patience = _SILENT_SECONDS if self._heard.error is None else _LOST_SECONDS
-            if max((lane.waits(now) for lane in self._lanes.values()), default=0.0) > patience:
+            if self._patience.is_over(self._lanes.values(), now):
                 self._cut()
         if now - self._reported >= _REPORT_SECONDS:
             self._ask(0)

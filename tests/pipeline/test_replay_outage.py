@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bwtui.cli.output.replay_view import summary
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.lossy import lossy_way
@@ -84,3 +85,39 @@ def test_what_was_written_and_not_acknowledged_is_not_written_twice(
     assert "waiting for Kafka" in watch.phases
     assert (outcome.sent, outcome.found, outcome.doubled, outcome.done) == (len(sent), 0, 0, len(sent))
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
+
+
+def test_a_request_that_comes_late_is_told(
+    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """A network that comes back carries what was on its way, after the look that did not find it."""
+    topic = fresh("late")
+    make_topic(1, topic)
+    folder = recorded(tmp_path / "r", topic, 12_000, registered(services, topic))
+    with lossy_way(services.broker) as way:
+
+        def hold_up() -> None:
+            way.hold()
+            eventually("messages are held up", lambda: sum(len(piece) for _, piece in way.held) > 500)
+            way.drop()
+
+        replays.services = replace(services, broker=way.address)
+        with in_the_middle(hold_up) as watch:
+            begin = watch.at_progress
+            released: list[int] = []
+
+            def follow(done: int) -> None:
+                begin(done)
+                if watch.phases.count("sending") > 1 and not released and done > way_on[0] + 1_000:
+                    released.append(done)
+                    way.release()
+                elif watch.phases.count("sending") == 1:
+                    way_on[0] = done
+
+            way_on = [0]
+            watch.at_progress = follow
+            outcome = replays.run(folder, watch, rate=2_000)
+    sent, there = expected(folder)[topic], all_of(topic_content(services, topic))
+    assert released and outcome.sent == len(sent)
+    assert len(there) - len(sent) == outcome.doubled > 0
+    assert "are there twice" in summary(outcome)[0]

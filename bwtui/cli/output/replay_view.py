@@ -139,6 +139,7 @@ def _done(outcome: Outcome) -> str:
         before = outcome.done - outcome.sent - outcome.found
         text += f"; {before:,} were sent before"
         text += f", {outcome.found:,} more were found in the topics" if outcome.found else ""
+    if plan.is_resumed or outcome.doubled:
         text += f", at most {outcome.doubled:,} are there twice"
     return text + _left_out(plan)
 
