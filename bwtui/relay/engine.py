@@ -164,8 +164,7 @@ class Engine:
         try:
             with contextlib.suppress(StopRequested):
                 self._run()
-            if self._healing.ended is not None:
-                # It was stopped for that, in order.
+            if self._healing.ended is not None:  # It was stopped for that, in order.
                 raise self._healing.ended
         except psycopg2.Error as error:
             failure = self._failed(statement_failed(error))
@@ -240,8 +239,9 @@ class Engine:
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 report.confirmed_lsn = findings.slot.confirmed_lsn
             if not settings.skip_snapshot:
-                folder = state_folder(settings.relay_name)
-                self._joined = Joined(folder / "joined.json", identity, settings, report)
+                path = state_folder(settings.relay_name) / "joined.json"
+                self._joined = Joined(path, identity, settings, report)
+                self._joined.is_compared = lambda: self._healing.is_due
                 first.has_looked = self._joined.has_looked
                 if findings.slot is None:
                     self._joined.begin(connection, publications, self._backfills)

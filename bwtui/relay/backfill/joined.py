@@ -9,7 +9,7 @@ joined when it starts.
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Joined:
         self._settings = settings
         self._report = report
         self._filter = TableFilter(settings)
+        #: Whether topics and tables are compared anyway: a heal that makes the publication lists them anew.
+        self.is_compared: Callable[[], bool] = lambda: False
         #: When the last look began, when the last one that asked for all, and since when one is waited for.
         self._looked_at = self._asked_at = self._wanted_from = 0.0
         self._seen: set[int] | None = None
@@ -80,7 +82,9 @@ class Joined:
     def look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
         """Look, if it is time to, and ask for the rows of what has joined. Raises psycopg2.Error."""
         now = time.monotonic()
-        pause = _SECONDS if self._looked_at >= self._wanted_from else 0.0
+        # Before a heal is through, since it may be sooner than the next look is due.
+        is_wanted = self._looked_at < self._wanted_from or self.is_compared()
+        pause = 0.0 if is_wanted else _SECONDS
         if not publications or (self._looked_at and now - self._looked_at < pause):
             return
         self._looked_at = now
@@ -126,7 +130,8 @@ class Joined:
             # Under another name it has another topic. In the one that it had, rows without a key would
             # stand twice.
             is_renamed = places[0] != before[0]
-            return is_renamed or (table.has_key and bool(set(places) - set(before)))
+            is_listed_anew = table.has_key and bool(set(places) - set(before))
+            return is_renamed or (is_listed_anew and not self.is_compared())
         return len(places) > 1 or table.oid in self._seen
 
     def _ask(self, table: TableInfo, store: Store) -> bool:
