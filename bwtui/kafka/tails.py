@@ -14,12 +14,12 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message, TopicPartition
 from bwtui.kafka.client import headers_of
 from bwtui.kafka.damage import is_damage
 from bwtui.kafka.key_reader import KeyReader
+from bwtui.model.headers import LSN, OPERATION
 
 #: Records that are first looked at in a partition, and how many times more then.
 _FIRST, _MORE = 1_000, 8
 #: A commit that comes later in the WAL may be told to be so much earlier (milliseconds).
 _UNORDERED_MS = 60_000
-_LSN = "bwtui.lsn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Sent:
 
 
 @dataclass(slots=True)
-class Tail:
+class SentSince:
     """What was sent from a commit on."""
 
     #: By the bytes of the key.
@@ -47,12 +47,12 @@ class Tail:
 class TailReader(KeyReader):
     """For one thread."""
 
-    def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> Tail:
+    def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> SentSince:
         """Return what was sent before ``ends`` of commits whose record begins at ``lsn`` or behind it.
 
         Raises BwtuiError.
         """
-        tail = Tail()
+        tail = SentSince()
         for partition, end in ends.items():
             begin = self._first(topic, partition, end, lsn)
             for message in self._read(topic, {partition: (begin, end)}):
@@ -88,20 +88,20 @@ class TailReader(KeyReader):
         return min(begin, int(place.offset)) if place.offset >= 0 else begin
 
 
-def _take(tail: Tail, message: Message, lsn: int) -> None:
+def _take(tail: SentSince, message: Message, lsn: int) -> None:
     key = None if is_damage(message) else message.key()
     headers = {} if is_damage(message) else dict(headers_of(message))
-    found = int.from_bytes(headers[_LSN] or b"") if _LSN in headers else None
+    found = int.from_bytes(headers[LSN] or b"") if LSN in headers else None
     if found is None:
         tail.unknown += 1
     elif found >= lsn and key is None:
         tail.keyless += 1
     elif found >= lsn and key is not None:
-        operation = (headers.get("bwtui.op") or b"").decode("ascii", "replace")
+        operation = (headers.get(OPERATION) or b"").decode("ascii", "replace")
         place = (message.partition() or 0, message.offset() or 0)
         tail.sent[key] = Sent(*place, found, operation, message.value() is None)
 
 
 def _lsn(message: Message) -> int | None:
-    value = dict(headers_of(message)).get(_LSN)
+    value = dict(headers_of(message)).get(LSN)
     return int.from_bytes(value) if value else None

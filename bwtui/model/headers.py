@@ -9,6 +9,8 @@ With --exactly-once a message also has ``bwtui.part`` (4 bytes) where its transa
 Kafka transactions, and those before it, so many, are committed by themselves.
 """
 
+LSN, ORDINAL, OPERATION, XID = "bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid"
+
 #: The header that rows of a snapshot always carry: see bwtui.relay.snapshot.leftovers.
 SESSION = "bwtui.session"
 
@@ -21,10 +23,10 @@ Headers = list[tuple[str, bytes]]
 def make_headers(lsn: int, ordinal: int, operation: str, xid: int, session: bytes, part: int = 0) -> Headers:
     """Return the headers of one message."""
     headers = [
-        ("bwtui.lsn", lsn.to_bytes(8, "big")),
-        ("bwtui.ordinal", ordinal.to_bytes(4 if ordinal < 1 << 32 else 8, "big")),
-        ("bwtui.op", operation.encode()),
-        ("bwtui.xid", xid.to_bytes(4, "big")),
+        (LSN, lsn.to_bytes(8, "big")),
+        (ORDINAL, ordinal.to_bytes(4 if ordinal < 1 << 32 else 8, "big")),
+        (OPERATION, operation.encode()),
+        (XID, xid.to_bytes(4, "big")),
         (SESSION, session),
     ]
     if part:

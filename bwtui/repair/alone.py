@@ -22,7 +22,7 @@ from bwtui.relay.backfill.outgoing import said, spelling_of
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import Producer
 from bwtui.repair.repairing import Outcome, Repair
-from bwtui.repair.tail import Tail, sample_of
+from bwtui.repair.tail import KeysOfOthers, sample_of
 
 CAVEAT = (
     "another relay writes these topics: a change that it sends in the moment in which a row is read and sent "
@@ -44,7 +44,7 @@ class Alone(Repair):
     #: Raises RefusedError where a relay of ours sends to these topics.
     refuse_ours: Callable[[], None] = field(kw_only=True)
     #: Of each table what has come into its topic since it was compared, and how its keys are written.
-    _tails: dict[str, Tail] = field(init=False, default_factory=dict)
+    _tails: dict[str, KeysOfOthers] = field(init=False, default_factory=dict)
     _own: dict[str, str] = field(init=False, default_factory=dict)
 
     def _begin(self) -> str:
@@ -57,7 +57,7 @@ class Alone(Repair):
         reader, session = self.producer.reader, self.producer.session
         there = partitions(client_config(self.settings))[1]
         self._tails = {
-            table: Tail(reader, topic, reader.end_offsets(topic), session)
+            table: KeysOfOthers(reader, topic, reader.end_offsets(topic), session)
             for table, topic in self.topics.items()
             if topic in there
         }

@@ -21,7 +21,7 @@ from bwtui.relay.patience import Patience
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.routing import Router
-from bwtui.repair.tail import Tail
+from bwtui.repair.tail import KeysOfOthers
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter import DroppedRow
@@ -90,7 +90,7 @@ class Producer:
         """Return the route of a table's rows as they are now. Raises RefusedError and ConnectionFailed."""
         return self._route(table, self._read(table, []))
 
-    def put(self, table: str, keys: Sequence[Key], tail: Tail, look: int) -> Put:
+    def put(self, table: str, keys: Sequence[Key], tail: KeysOfOthers, look: int) -> Put:
         """Send the rows of ``keys`` as they are now, and tombstones; when this returns all is acknowledged.
 
         Not of keys that others have sent behind that look of ``tail``. Raises RefusedError,

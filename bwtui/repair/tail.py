@@ -24,7 +24,7 @@ _ENOUGH, _BEFORE = 1_000, 2_000
 _PATIENCE_SECONDS = 5.0
 
 
-class Tail:
+class KeysOfOthers:
     """The keys that others have sent since a topic was compared, and whether one came before ours."""
 
     def __init__(self, reader: Readback, topic: str, start: Offsets, session: bytes) -> None:

@@ -15,6 +15,7 @@ from bwtui.kafka.client import Config, headers_of
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.model.duckdb_text import exact
+from bwtui.model.headers import LSN, ORDINAL, SESSION
 
 #: Records that lie no further apart are read in one go.
 _NEAR = 2_000
@@ -103,7 +104,7 @@ class KafkaByteReader:
     def inspect(self, places: Sequence[RecordPlace]) -> Iterator[Inspected]:
         """Say which records the relay made, and which change their headers name."""
         for place, record in self.records(places).items():
-            session = record.headers.get("bwtui.session")
+            session = record.headers.get(SESSION)
             made_by_relay = session in self._sessions or self._looks_like_ours(
                 self._topics[place.topic_id], record
             )
@@ -111,8 +112,8 @@ class KafkaByteReader:
             yield Inspected(
                 *place,
                 made_by_relay,
-                _number(named.get("bwtui.lsn")),
-                _number(named.get("bwtui.ordinal")),
+                _number(named.get(LSN)),
+                _number(named.get(ORDINAL)),
                 session is not None and session not in self._sessions,
             )
 

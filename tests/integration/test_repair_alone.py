@@ -23,7 +23,7 @@ from bwtui.relay.backfill.keys import Key
 from bwtui.repair.alone import Alone
 from bwtui.repair.producer import Producer, Put
 from bwtui.repair.repairing import Outcome
-from bwtui.repair.tail import Tail
+from bwtui.repair.tail import KeysOfOthers
 from bwtui.settings import RelaySettings
 from tests.attempts import Attempts, Ended
 from tests.database import Session
@@ -197,7 +197,7 @@ class Racing(Producer):
         self._change = change
         self.puts: list[tuple[int, int]] = []
 
-    def put(self, table: str, keys: Sequence[Key], tail: Tail, look: int) -> Put:
+    def put(self, table: str, keys: Sequence[Key], tail: KeysOfOthers, look: int) -> Put:
         advance = tail.advance
 
         def advance_and_race() -> set[bytes]:

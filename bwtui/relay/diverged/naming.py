@@ -19,7 +19,7 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import pin
-from bwtui.kafka.tails import Sent, Tail, TailReader
+from bwtui.kafka.tails import Sent, SentSince, TailReader
 from bwtui.model.backfill import BackfillRequest
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.backfill.keys import write_keys
@@ -118,7 +118,7 @@ class Naming:
         from bwtui.audit.decoding import Schemas
 
         reader = TailReader(client_config(self._settings), self._stop.is_set)
-        tails: dict[str, Tail] = {}
+        tails: dict[str, SentSince] = {}
         try:
             for topic, ends in one.ends.items():
                 numbered = {int(number): end for number, end in ends.items()}
@@ -159,7 +159,7 @@ class Naming:
     def _tell(
         self,
         one: Divergence,
-        tails: dict[str, Tail],
+        tails: dict[str, SentSince],
         named: list[dict[str, Any]],
         path: Path,
         taken_back: set[str],

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from bwtui.model.headers import LSN, ORDINAL, XID
 from bwtui.model.looks import StageEntry
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ChangeSample, Status
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 #: Records are compared by the millisecond in which their transaction was committed.
 _MILLIS = 1_000
 _CHANGES = "show('changes')"
-_LSN, _ORDINAL, _XID = "bwtui.lsn", "bwtui.ordinal", "bwtui.xid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +211,13 @@ def _millis(seconds: float) -> int:
 
 def identity(stored: "Stored") -> tuple[str, int] | None:
     """Return the LSN and the number of its change that a record has as headers; None without them."""
-    lsn, ordinal = _number(stored, _LSN, 8), _number(stored, _ORDINAL, 4, 8)
+    lsn, ordinal = _number(stored, LSN, 8), _number(stored, ORDINAL, 4, 8)
     return None if lsn is None or ordinal is None else (format_lsn(lsn), ordinal)
 
 
 def xid_of(stored: "Stored") -> int | None:
     """Return the transaction that a record has as a header."""
-    return _number(stored, _XID, 4)
+    return _number(stored, XID, 4)
 
 
 def _number(stored: "Stored", name: str, *sizes: int) -> int | None:
