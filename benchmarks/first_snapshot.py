@@ -89,16 +89,18 @@ def _run(
     sent = killed = cpu = 0.0
     process = _start(services, dsn, slot, way)
     first_change = None
-    written = False
+    written, wrote_at = 0, 0.0
+    is_written = False
     while True:
         status = _status(slot)
         if status is not None and "public.bench" in status.tables:
             table = status.tables["public.bench"]
-            if not written and table.snapshot_rows:
+            if not is_written and table.snapshot_rows:
                 # Once the slot's place is fixed: it comes through the stream.
-                cursor.execute("insert into bench (id) values (-1)")
-                written, wrote_at = True, time.monotonic()
-            if written and first_change is None and table.inserts:
+                written, is_written = written + 1, True
+                cursor.execute("insert into bench (id) values (%s)", [-written])
+                wrote_at = wrote_at or time.monotonic()
+            if is_written and first_change is None and table.inserts:
                 first_change = time.monotonic() - wrote_at
             share = 100 * table.snapshot_rows / arguments.rows
             if arguments.kill_at and not killed and share >= arguments.kill_at:
@@ -107,6 +109,8 @@ def _run(
                 process.kill()
                 process.wait()
                 killed = time.monotonic() - begin
+                # That row was sent, or stands in the next export: another one shows that the stream goes on.
+                is_written = False
                 process = _start(services, dsn, slot, way)
             elif status.state == "streaming" and table.inserts and not status.first_snapshot:
                 break

@@ -252,6 +252,9 @@ class RelayApp(RelayAuditing):
         """Go on to the next theme."""
         names = [theme.name for theme in self._themes]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
+
+    def watch_theme(self) -> None:
+        """Paint what has colours of its own, however the theme was chosen."""
         self.refresh_screens()
 
     def show_mode(self, mode: str) -> None:

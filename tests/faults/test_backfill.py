@@ -190,7 +190,13 @@ class Writers:
             )
 
 
-@pytest.mark.parametrize("args", [(), ("--record", "recording")], ids=["plain", "recorded"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((), id="plain", marks=pytest.mark.long),
+        pytest.param(("--record", "recording"), id="recorded"),
+    ],
+)
 def test_under_writes_and_kills_nothing_older_comes_behind(
     args: tuple[str, ...],
     new_relay: NewRelay,

@@ -40,7 +40,7 @@ def plain(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("shared_spark")
-@pytest.mark.parametrize("headers", [True, False])
+@pytest.mark.parametrize("headers", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_audit_finds_nothing(
     new_relay: Callable[..., Relay],
     services: Services,

@@ -228,6 +228,7 @@ def drop(relay: Relay) -> None:
     subprocess.run(command, check=True)
 
 
+@pytest.mark.long
 def test_a_slow_transaction_is_split_before_kafka_aborts_it(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:

@@ -201,6 +201,7 @@ def is_through(relay: Relay) -> bool:
     return status is not None and status.state == "streaming"
 
 
+@pytest.mark.long
 def test_a_kill_while_it_begins_leaves_nothing_to_others(
     relay: Relay, services: Services, database: str
 ) -> None:

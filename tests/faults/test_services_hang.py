@@ -43,7 +43,7 @@ def is_heard(source: Session, slot: str, since: object, seconds: float) -> bool:
     return bool(source.value(sql, since, seconds, slot))
 
 
-@pytest.mark.parametrize("service", ["registry", "kafka"])
+@pytest.mark.parametrize("service", ["registry", pytest.param("kafka", marks=pytest.mark.long)])
 def test_a_service_hangs_while_a_route_is_built(
     sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, service: ServiceName
 ) -> None:

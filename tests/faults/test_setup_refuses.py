@@ -28,7 +28,7 @@ def test_a_topic_that_takes_no_record_of_this_time(
         before = relay.run().confirmed_lsn
         execute(database, good(1), good(2), good(3))
     relay.start("--until-caught-up")
-    assert relay.join() == 4
+    assert relay.join() == 4, (relay.last_words(), relay.letters())
     words = relay.last_words()
     assert f"Kafka lets nothing into topic {topic}: " in words
     assert OLDEST in words

@@ -29,6 +29,8 @@ _ON_SERVICES = {
     "first_snapshot": ["--rows", "1000", "--pairs", "1"],
     "screens": ["--minutes", "0.02", "--seconds", "1", "--rounds", "1", "--starts", "1", "--keys", "12"],
 }
+#: Those that start Spark or terminals again and again.
+_LONG = ("replay", "verify", "compare", "kafka_spark", "screens")
 
 
 @pytest.fixture
@@ -71,7 +73,9 @@ def test_a_benchmark_without_services(name: str) -> None:
 
 
 @pytest.mark.usefixtures("cleaned")
-@pytest.mark.parametrize("name", _ON_SERVICES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in _LONG else ()) for name in _ON_SERVICES]
+)
 def test_a_benchmark_on_services(name: str, sandbox: Sandbox) -> None:
     told = run(f"benchmarks/{name}.py", "--sandbox", str(sandbox.folder), *_ON_SERVICES[name])
     assert json.loads(told.splitlines()[-1])

@@ -98,7 +98,7 @@ def elsewhere(attempts: Attempts, database: str, tmp_path: Path) -> Elsewhere:
     return Elsewhere(attempts, database, tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize("form", ["avro", "json"])
+@pytest.mark.parametrize("form", ["avro", pytest.param("json", marks=pytest.mark.long)])
 def test_exactly_what_differs_is_sent(
     attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere, form: str
 ) -> None:

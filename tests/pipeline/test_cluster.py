@@ -87,6 +87,7 @@ def told(*arguments: str, **environment: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_cluster_reads_and_writes_the_same(
     spark: SparkSession, cluster: str, make_topic: MakeTopic, config: dict[str, str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
     assert topic_content(services, loss.topic)[0] == content
 
 
+@pytest.mark.long
 def test_in_a_session_of_its_own(services: Services, loss: Loss, tmp_path: Path) -> None:
     """The other tests share a session that makes no code for its plans, as no user's does."""
     ends = ("-b", services.broker, "-r", services.schema_registry)

@@ -133,6 +133,7 @@ def test_memory_does_not_grow_with_rows_of_a_refused_table(tmp_path: Path) -> No
     relay.close()
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_reconnects(tmp_path: Path) -> None:
     relay = ScriptedRelay(tmp_path, segment_bytes=50_000)
     relation = table(7, "t", COLUMNS)
