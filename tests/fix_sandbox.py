@@ -85,6 +85,16 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     sandbox.down(wipe=True)
 
 
+@pytest.fixture(scope="module")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox of a module's own with three brokers; its tests must leave all running."""
+    sandbox = Sandbox(tmp_path_factory.mktemp("three"), MAJOR, brokers=3)
+    with environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1"):
+        sandbox.up(Plain(), attached=True, disposable=True)
+    yield sandbox
+    sandbox.down(wipe=True)
+
+
 @pytest.fixture
 def interrupted(sandbox: Sandbox) -> Iterator[Sandbox]:
     """The sandbox, for tests that end its services: whatever becomes of the test, others find all running."""

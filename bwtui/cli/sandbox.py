@@ -9,6 +9,7 @@ from bwtui.console import exact, say, say_json, terminal
 from bwtui.errors import ConnectionFailed
 from bwtui.packages.lockfile import MAJORS
 from bwtui.packages.progress import for_stderr
+from bwtui.sandbox.kafka import CHOICES, names
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, SandboxStatus, Services
 
 
@@ -30,10 +31,17 @@ def sandbox() -> None:
     show_default=True,
     help="Major version of PostgreSQL.",
 )
+@click.option(
+    "--brokers",
+    type=click.Choice([str(number) for number in CHOICES]),
+    default="1",
+    show_default=True,
+    help="Kafka's brokers; with three, topics have three replicas, of which two have to be in sync.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def up(major: str, as_json: bool) -> None:
+def up(major: str, brokers: str, as_json: bool) -> None:
     """Start everything and wait until it is ready; what runs already goes on running."""
-    box = Sandbox(postgres_major=int(major))
+    box = Sandbox(postgres_major=int(major), brokers=int(brokers))
     with for_stderr() as progress:
         box.up(progress)
     _show(_running(box), as_json)
@@ -101,7 +109,7 @@ def _print_table(status: SandboxStatus) -> None:
 
     addresses = {
         "postgres": _without_password(status.endpoints.postgres),
-        "kafka": status.endpoints.broker,
+        **dict(zip(names(status.brokers), status.endpoints.broker.split(","), strict=True)),
         "registry": status.endpoints.schema_registry,
     }
     table = Table("service", "state", "address", "pid", box=None, pad_edge=False, header_style="bold")

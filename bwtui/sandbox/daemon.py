@@ -1,8 +1,8 @@
 """The supervisor's process: starts the services, watches them, ends them, and ends itself with them.
 
-`python -m bwtui.sandbox.daemon FOLDER MAJOR keep|dispose`, started by `Sandbox.up` in a session of its
-own. It holds an exclusive lock for as long as it lives, publishes what it knows in status.json, and takes
-orders, one JSON object a line, from the pipe `control`. Nothing is ever restarted without an order.
+`python -m bwtui.sandbox.daemon FOLDER MAJOR BROKERS keep|dispose`, started by `Sandbox.up` in a session
+of its own. It holds an exclusive lock for as long as it lives, publishes what it knows in status.json, and
+takes orders, one JSON object a line, from the pipe `control`. Nothing is ever restarted without an order.
 
 Its standard input is a pipe from whoever started it. When that pipe ends before the byte DETACH came
 through, the starter is gone (Ctrl-C, kill -9, a test run that was ended), and everything is stopped;
@@ -39,7 +39,7 @@ QUIET_SECONDS = 0.5
 
 
 class Supervisor:
-    """Starts, watches and ends the three services, in one loop that also takes orders."""
+    """Starts, watches and ends the services, in one loop that also takes orders."""
 
     def __init__(
         self, layout: Layout, major: int, endpoints: dict[str, str], services: list[Service]
@@ -151,10 +151,10 @@ def _wait_for_remains(*folders: Path) -> None:
         time.sleep(BUSY_SECONDS)
 
 
-def _services(layout: Layout, memory: Memory, major: int) -> list[Service]:
+def _services(layout: Layout, memory: Memory, major: int, brokers: int) -> list[Service]:
     store = ArtifactStore()
     return [
-        kafka.service(layout, memory, store),
+        *kafka.services(layout, memory, store, brokers),
         registry.service(layout, memory, store),
         postgres.service(layout, memory, store, major),
     ]
@@ -162,7 +162,7 @@ def _services(layout: Layout, memory: Memory, major: int) -> list[Service]:
 
 def main() -> None:
     """Run the supervisor until it is told to end, or whoever started it is gone."""
-    layout, major = Layout(Path(sys.argv[1])), int(sys.argv[2])
+    layout, major, brokers = Layout(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     # The environment's PG* variables are for the user's servers, not for a look at this one.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
@@ -174,17 +174,18 @@ def main() -> None:
         lock.flush()
         memory = layout.recall()
         _wait_for_remains(layout.data, Path(memory.postgres_place or layout.data))
-        memory.ports = ports.choose((*kafka.PORTS, *registry.PORTS, *postgres.PORTS), memory.ports)
+        wanted = (*kafka.ports(brokers), *registry.PORTS, *postgres.PORTS)
+        memory.ports |= ports.choose(wanted, memory.ports)
         layout.remember(memory)
         endpoints = {
             "postgres": postgres.dsn(memory),
-            "broker": kafka.address(memory),
+            "broker": kafka.addresses(memory, brokers),
             "schema_registry": registry.url(memory),
         }
-        supervisor = Supervisor(layout, major, endpoints, _services(layout, memory, major))
+        supervisor = Supervisor(layout, major, endpoints, _services(layout, memory, major, brokers))
         supervisor.run()
         layout.control.unlink(missing_ok=True)
-        if supervisor.forsaken and sys.argv[3] == DISPOSE:
+        if supervisor.forsaken and sys.argv[4] == DISPOSE:
             layout.wipe()
 
 

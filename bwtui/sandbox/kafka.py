@@ -1,4 +1,4 @@
-"""One Kafka broker in KRaft mode, which is its own controller, on loopback."""
+"""Kafka in KRaft mode, on loopback: one broker that is its own controller, or three that share the work."""
 
 import contextlib
 import logging
@@ -16,12 +16,12 @@ from bwtui.sandbox.service import Command, Death, Service
 
 NAME = "kafka"
 GROUP = "kafka"
-PORTS = ("kafka", "kafka_controller")
+#: With three, each is a controller as well: a quorum of fewer could not do without any one of them.
+CHOICES = (1, 3)
 
 # The defaults suppose three brokers or more; a group also would wait three seconds for further members.
 SETTINGS = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -41,8 +41,20 @@ SETTINGS = {
     "num.partitions": "3",
 }
 
-#: Enough for some thousand partitions, of each of which the broker keeps something.
+#: What three brokers have otherwise: any one of them may be lost, and topics are written as before.
+OF_THREE = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+}
+
+#: Enough for some thousand partitions, of each of which the broker keeps something; and for each of three.
 HEAP_MB = 512
+HEAP_MB_OF_THREE = 256
 _HEAP = "BWTUI_SANDBOX_KAFKA_HEAP"
 JVM = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
 
@@ -57,11 +69,14 @@ appender.out.layout.pattern = %d %p %m (%c)%n
 """
 
 
-def heap_mb() -> int:
-    """Return the size of the broker's heap in MiB: BWTUI_SANDBOX_KAFKA_HEAP, or 512. Raises UsageError."""
+def heap_mb(brokers: int = 1) -> int:
+    """Return the size of each broker's heap in MiB: BWTUI_SANDBOX_KAFKA_HEAP, or 512, and of three 256.
+
+    Raises UsageError.
+    """
     given = os.environ.get(_HEAP)
     if not given:
-        return HEAP_MB
+        return HEAP_MB if brokers == 1 else HEAP_MB_OF_THREE
     match = re.fullmatch(r"([1-9]\d*)([mg])", given.lower())
     if match is None:
         raise UsageError(
@@ -70,32 +85,55 @@ def heap_mb() -> int:
     return int(match[1]) * (1024 if match[2] == "g" else 1)
 
 
-def explain(log: str) -> Death | None:
-    """Return why the broker ended, and what helps, where its log says so plainly."""
+def explain(log: str, brokers: int = 1) -> Death | None:
+    """Return why a broker ended, and what helps, where its log says so plainly."""
     # Of the other kinds of this error (Metaspace, a thread, a memory map) the heap is not the cause.
     if re.search(r"OutOfMemoryError: (Java heap space|GC overhead limit)", log) is None:
         errors = re.findall(r"^\S+ \S+ (?:ERROR|FATAL) (.+) \(\S+\)$", log, re.MULTILINE)
         return Death(f"it ended, and said last: {errors[-1][:300]}") if errors else None
     return Death(
-        f"its heap of {heap_mb()} MB is full",
-        f"Each partition takes some of it. Set {_HEAP}={2 * heap_mb()}m and start the sandbox again; "
+        f"its heap of {heap_mb(brokers)} MB is full",
+        f"Each partition takes some of it. Set {_HEAP}={2 * heap_mb(brokers)}m and start the sandbox again; "
         "one that runs has to go down first (`bwtui sandbox down`).",
     )
 
 
-def address(memory: Memory) -> str:
-    """Return the broker's address, for bootstrap.servers."""
-    return f"{LOOPBACK}:{memory.ports['kafka']}"
+def names(brokers: int) -> tuple[str, ...]:
+    """Return the names of so many brokers: of their services, folders, logs and ports."""
+    return (NAME,) if brokers == 1 else tuple(f"{NAME}-{node}" for node in range(1, brokers + 1))
 
 
-def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
-    """Write the broker's configuration and return how to run it."""
-    data = layout.data / "kafka"
+def ports(brokers: int) -> tuple[str, ...]:
+    """Return the names of the ports that so many brokers listen on."""
+    return tuple(port for name in names(brokers) for port in (name, _controller(name)))
+
+
+def addresses(memory: Memory, brokers: int) -> str:
+    """Return the brokers' addresses, for bootstrap.servers."""
+    return ",".join(f"{LOOPBACK}:{memory.ports[name]}" for name in names(brokers))
+
+
+def services(layout: Layout, memory: Memory, store: ArtifactStore, brokers: int) -> list[Service]:
+    """Write the configuration of every broker and return how to run it.
+
+    What three have is not what the one has: their data is kept apart.
+    """
+    return [_service(layout, memory, store, node, names(brokers)) for node in range(1, brokers + 1)]
+
+
+def _controller(name: str) -> str:
+    return f"{name}_controller"
+
+
+def _service(
+    layout: Layout, memory: Memory, store: ArtifactStore, node: int, every: tuple[str, ...]
+) -> Service:
+    name, heap = every[node - 1], heap_mb(len(every))
+    data = layout.data / name
     data.mkdir(parents=True, exist_ok=True)
-    properties = _write_properties(data, memory)
+    properties = _write_properties(data, memory, node, every)
     log4j = data / "log4j2.properties"
     log4j.write_text(_LOGGING)
-    heap = heap_mb()
     java = (
         str(java_binary()),
         f"-Xms{min(128, heap)}m",
@@ -107,30 +145,33 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
     )
     before: tuple[Command, ...] = ()
     if not (data / "log" / "meta.properties").exists():
-        # The port in controller.quorum.voters may change from start to start; a voter that is written
+        # The ports in controller.quorum.voters may change from start to start; voters that are written
         # into the log, as with --standalone, could not.
         tool = ("kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties))
         # A second of work is not worth the optimizing compiler.
         before = ((*java, "-XX:TieredStopAtLevel=1", *tool),)
     return Service(
-        name=NAME,
-        title="Kafka",
+        name=name,
+        title="Kafka" if len(every) == 1 else f"Kafka {node}",
         before=before,
         command=(*java, "kafka.Kafka", str(properties)),
-        log=layout.logs / "kafka.log",
+        log=layout.logs / f"{name}.log",
         folder=data,
-        ready=lambda: _answers(memory.ports["kafka"]),
-        explain=explain,
+        ready=lambda: _answers(memory.ports[name], node),
+        explain=lambda log: explain(log, len(every)),
     )
 
 
-def _write_properties(data: Path, memory: Memory) -> Path:
-    broker, controller = memory.ports["kafka"], memory.ports["kafka_controller"]
+def _write_properties(data: Path, memory: Memory, node: int, every: tuple[str, ...]) -> Path:
+    broker, controller = memory.ports[every[node - 1]], memory.ports[_controller(every[node - 1])]
+    voters = [f"{voter}@{LOOPBACK}:{memory.ports[_controller(name)]}" for voter, name in enumerate(every, 1)]
     settings = {
         **SETTINGS,
+        **(OF_THREE if len(every) == 3 else {}),
+        "node.id": str(node),
         "listeners": f"PLAINTEXT://{LOOPBACK}:{broker},CONTROLLER://{LOOPBACK}:{controller}",
         "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{broker}",
-        "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
+        "controller.quorum.voters": ",".join(voters),
         "log.dirs": str(data / "log"),
     }
     path = data / "server.properties"
@@ -138,7 +179,7 @@ def _write_properties(data: Path, memory: Memory) -> Path:
     return path
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, node: int) -> bool:
     # A look at the port first: librdkafka would retry and log for every refused connection.
     with contextlib.closing(socket.create_connection((LOOPBACK, port), timeout=1)):
         pass
@@ -147,4 +188,5 @@ def _answers(port: int) -> bool:
     admin = AdminClient(
         {"bootstrap.servers": f"{LOOPBACK}:{port}"}, logger=logging.getLogger("bwtui.sandbox")
     )
-    return bool(admin.list_topics(timeout=2).brokers)
+    # It may know of the others before it takes part itself.
+    return node in admin.list_topics(timeout=2).brokers

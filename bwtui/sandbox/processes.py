@@ -1,5 +1,6 @@
 """Processes that can't outlive their parent, and those that still work in a folder."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -67,3 +68,18 @@ def working_in(folder: Path) -> list[int]:
         if where == folder or folder in where.parents:
             pids.append(int(entry.name))
     return pids
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, which may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def exists(pid: int) -> bool:
+    """Say whether a process of ours has this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -23,7 +23,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.lockfile import postgres_group
 from bwtui.packages.progress import Progress
-from bwtui.sandbox import kafka, postgres, registry
+from bwtui.sandbox import kafka, postgres, processes, registry
 from bwtui.sandbox.daemon import DETACH, DISPOSE, KEEP
 from bwtui.sandbox.layout import Layout, sandbox_folder, usable
 from bwtui.sandbox.runner import START_SECONDS, State
@@ -35,7 +35,7 @@ ORDER_SECONDS = START_SECONDS + 30
 DOWN_SECONDS = 45.0
 POLL_SECONDS = 0.02
 
-ServiceName = Literal["postgres", "kafka", "registry"]
+ServiceName = Literal["postgres", "kafka", "kafka-1", "kafka-2", "kafka-3", "registry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Services:
 
     #: libpq connection URI of the superuser; it holds the password.
     postgres: str
-    #: host:port
+    #: host:port, of three brokers all, with commas between them.
     broker: str
     #: Base URL of Confluent's API.
     schema_registry: str
@@ -82,6 +82,11 @@ class SandboxStatus:
         return all(service.state is State.READY for service in self.services.values())
 
     @property
+    def brokers(self) -> int:
+        """Return how many brokers there are."""
+        return len(self.endpoints.broker.split(","))
+
+    @property
     def pids(self) -> dict[str, int | None]:
         """Return the process ids, by service, and "supervisor"."""
         return {"supervisor": self.supervisor, **{name: s.pid for name, s in self.services.items()}}
@@ -90,9 +95,12 @@ class SandboxStatus:
 class Sandbox:
     """PostgreSQL, Kafka and a schema registry on this machine, kept in one folder."""
 
-    def __init__(self, folder: Path | None = None, postgres_major: int = DEFAULT_MAJOR) -> None:
+    def __init__(
+        self, folder: Path | None = None, postgres_major: int = DEFAULT_MAJOR, brokers: int = 1
+    ) -> None:
         self._layout = Layout(folder.absolute() if folder else sandbox_folder())
         self._major = postgres_major
+        self._brokers = brokers
         # The supervisor ends when this pipe does, unless it was told to detach.
         self._tether: subprocess.Popen[bytes] | None = None
 
@@ -109,12 +117,12 @@ class Sandbox:
         An attached sandbox ends with our process, however that ends; else it goes on until `down`. If it
         is disposable too, its data is removed then.
         Raises ConnectionFailed when files can't be fetched, RefusedError when a fetched file is not the
-        locked one or the sandbox runs with another PostgreSQL, UsageError when BWTUI_SANDBOX_KAFKA_HEAP is no
-        size, BwtuiError when a service does not start.
+        locked one or the sandbox runs with another PostgreSQL or number of brokers, UsageError when
+        BWTUI_SANDBOX_KAFKA_HEAP is no size, BwtuiError when a service does not start.
         When it does not end well, nothing that it started goes on running.
         """
         progress = progress or Progress()
-        kafka.heap_mb()
+        kafka.heap_mb(self._brokers)
         with usable(self.folder), self._exclusive():
             running = self.status()
             if running is None:
@@ -150,10 +158,10 @@ class Sandbox:
                     Sandbox(self._layout.demo).down(wipe=True)
             pid = self._supervisor()
         if pid is not None:
-            _signal(pid, signal.SIGTERM)
+            processes.send(pid, signal.SIGTERM)
             if not self._gone(pid, DOWN_SECONDS):
                 # Its services go with it: the kernel tells them.
-                _signal(pid, signal.SIGKILL)
+                processes.send(pid, signal.SIGKILL)
                 self._gone(pid, DOWN_SECONDS)
         self._let_go()
         if wipe:
@@ -201,7 +209,8 @@ class Sandbox:
             self._tether = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "bwtui.sandbox.daemon"),
-                    *(str(self.folder), str(self._major), DISPOSE if disposable else KEEP),
+                    *(str(self.folder), str(self._major), str(self._brokers)),
+                    DISPOSE if disposable else KEEP,
                 ],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -226,7 +235,7 @@ class Sandbox:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             if self._tether:
-                _signal(self._tether.pid, signal.SIGTERM)
+                processes.send(self._tether.pid, signal.SIGTERM)
             self.down()
         finally:
             with contextlib.suppress(ValueError):
@@ -263,13 +272,30 @@ class Sandbox:
                 f"the sandbox runs with PostgreSQL {running.postgres_major}, not {self._major}",
                 "Stop it first with `bwtui sandbox down`; the data of each major version is kept apart.",
             )
-        for name, service in running.services.items():
-            if service.state in (State.STOPPED, State.DIED):
-                progress.note(f"{service.title} was {service.state}; starting it again")
-                self._order("start", name, State.READY)
+        if running.brokers != self._brokers:
+            raise RefusedError(
+                f"the sandbox runs with {running.brokers} of Kafka's brokers, not {self._brokers}",
+                f"Say --brokers {running.brokers}, or stop it first with `bwtui sandbox down`; their data is "
+                "kept apart.",
+            )
+        away = {
+            name: service
+            for name, service in running.services.items()
+            if service.state in (State.STOPPED, State.DIED)
+        }
+        for service in away.values():
+            progress.note(f"{service.title} was {service.state}; starting it again")
+        # All at once: of three brokers one alone does not become ready.
+        orders = {name: self._send("start", name) for name in away}
+        for name, order in orders.items():
+            self._wait_for(order, name, State.READY, "start")
         self._wait_until_ready(progress)
 
     def _order(self, what: str, name: str, expected: State) -> None:
+        self._wait_for(self._send(what, name), name, expected, what)
+
+    def _send(self, what: str, name: str) -> str:
+        """Give the supervisor an order, and return its id."""
         self._running()
         order = secrets.token_hex(8)
         line = json.dumps({"id": order, "do": what, "service": name}).encode() + b"\n"
@@ -278,6 +304,9 @@ class Sandbox:
             os.write(control, line)
         finally:
             os.close(control)
+        return order
+
+    def _wait_for(self, order: str, name: str, expected: State, what: str) -> None:
         for status in self._watch(ORDER_SECONDS):
             if status is None:
                 self._running()
@@ -315,7 +344,7 @@ class Sandbox:
     def _gone(self, pid: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         # The lock says that it ended its services; it is an instant later that the process itself is gone.
-        while self._supervisor() == pid or _exists(pid):
+        while self._supervisor() == pid or processes.exists(pid):
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)
@@ -360,16 +389,3 @@ def _death(service: ServiceStatus) -> BwtuiError:
         f"{service.title} did not start: {service.reason or service.state}",
         f"{service.hint} Its log is {service.log}.".lstrip(),
     )
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

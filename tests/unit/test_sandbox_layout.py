@@ -137,6 +137,7 @@ def test_a_process_of_another_user_gets_no_password(tmp_path: Path, monkeypatch:
 def test_the_heap_of_kafka(given: str, heap: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", given)
     assert kafka.heap_mb() == heap
+    assert kafka.heap_mb(3) == (heap if given else 256)
 
 
 @pytest.mark.parametrize("given", ["0m", "512", "1.5g", "-1g", "1g -Xss1g"])
