@@ -17,8 +17,7 @@ START_SECONDS = 90.0
 #: Seconds to wait, before a start, until nobody works in the service's folder any more. It may also be
 #: a user's shell, so it is not waited for without end.
 REMAINS_SECONDS = 10.0
-#: Seconds for a clean end, and then for a hasty one.
-STOP_SECONDS = 15.0
+#: Seconds for a hasty end, where the clean one took too long.
 HASTE_SECONDS = 5.0
 PROBE_SECONDS = 0.05
 #: So much of the log's end is looked at for the reason of a death, in bytes.
@@ -169,7 +168,7 @@ class Runner:
             return
         self.state = State.STOPPING
         self._harshest = False
-        self._deadline = time.monotonic() + STOP_SECONDS
+        self._deadline = time.monotonic() + self.service.stop_seconds
         self._signal(how)
 
     def _signal(self, how: signal.Signals) -> None:

@@ -44,5 +44,7 @@ class Service:
     passing: tuple[Path, ...] = ()
     #: Asks for a clean end, while clients may be connected.
     stop_signal: signal.Signals = signal.SIGTERM
+    #: Seconds for that.
+    stop_seconds: float = 15.0
     #: Sent when a clean end takes too long, and when the supervisor itself dies.
     kill_signal: signal.Signals = signal.SIGKILL
