@@ -81,6 +81,21 @@ def interruptible(call: Callable[[], T]) -> T:
     return made
 
 
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Make a call of a library that knows no bound of its own. Raises TimeoutError after so many ``seconds``.
+
+    The call goes on in its thread then, and nobody takes what it returns.
+    """
+    future: Future[T] = Future()
+    tasks: SimpleQueue[_Task | None] = SimpleQueue()
+    tasks.put((future, call))
+    tasks.put(None)
+    threading.Thread(target=_work, args=[tasks], name="bounded call", daemon=True).start()
+    if wait([future], seconds).not_done:
+        raise TimeoutError(f"the answer is not whole after {seconds:g} s")
+    return future.result()
+
+
 def _work(tasks: "SimpleQueue[_Task | None]") -> None:
     while (task := tasks.get()) is not None:
         future, call = task

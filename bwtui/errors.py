@@ -11,6 +11,7 @@
     ├── DifferencesFound        1  a comparison found differences
     ├── Indeterminate           3  a comparison could not be decided
     ├── ConnectionFailed        4  a server can't be reached, or does not let us in
+    │   └── NotLetIn            4  it answers, and does not let us in
     ├── SlotLost                5  the slot is gone, was moved by somebody else, lost its WAL, or its server's
     │                              history lacks what was relayed
     ├── DamagedRecording        6  a recording does not match its checksums
@@ -71,6 +72,10 @@ class ConnectionFailed(BwtuiError):
     """A server can't be reached, or does not let us in."""
 
     exit_code = 4
+
+
+class NotLetIn(ConnectionFailed):
+    """A server answers, and refuses user, password, certificate or rights: no start waits for that."""
 
 
 class SlotLost(BwtuiError):

@@ -275,6 +275,12 @@ OPTIONS: tuple[Option, ...] = (
         kind="switch",
         default="only a slot that bwtui makes, or with several hosts in -d",
     ),
+    Option(
+        "wait-for-services",
+        "At the start: wait for PostgreSQL, Kafka and registry where they are away, instead of ending with "
+        "exit code 4. One that does not let us in is not waited for.",
+        kind="switch",
+    ),
     Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
     Option("topic-config", "A topic property; repeatable.", "T", "K=V", "pairs", table="topic"),
     Option("registry-config", kind="pairs", table="registry"),

@@ -40,6 +40,8 @@ class RelaySettings:
     #: Have standbys take the slot along, from PostgreSQL 17 on. None: one that bwtui makes, and with several
     #: hosts any, see `bwtui.relay.promotion.failover_slot`.
     failover: bool | None = None
+    #: Wait at the start for services that are away.
+    wait_for_services: bool = False
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
     toast: Toast = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.

@@ -31,6 +31,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
     *(
         "accept-divergence",
         "failover",
+        "wait-for-services",
         "publication",
         "table",
         "exclude-table",

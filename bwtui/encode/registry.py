@@ -16,11 +16,11 @@ from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersio
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from bwtui.blocking import interruptible
+from bwtui.blocking import interruptible, within
 from bwtui.command_log import COMMANDS, REGISTRY
 from bwtui.encode.differences import incompatibilities
 from bwtui.encode.registry_config import registry_config
-from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, UsageError
 from bwtui.settings import Pairs
 
 T = TypeVar("T")
@@ -38,6 +38,10 @@ _NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
 #: Where a path names one of many versions: in the log of commands all of them are one request.
 _VERSION = re.compile(r"(?<=/versions/)\d+$")
 _PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
+#: What Python's ssl says of a certificate that it does not trust.
+_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+#: A service that sends its answer byte by byte has so many times as long as one word of it may take.
+_WHOLE_ANSWER = 3
 #: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
 _SCHEMAS_KEPT = 1_000
 
@@ -90,6 +94,10 @@ class _Client(SchemaRegistryClient):
         path = f"config/{quote(subject, safe='')}"
         return str(self._rest_client.get(path, {"defaultToGlobal": "true"})["compatibilityLevel"])
 
+    def text(self, number: int) -> str:
+        """Return the schema that has an id now, whatever had it when it was last asked of."""
+        return str(self._rest_client.get(f"schemas/ids/{number}")["schema"])
+
     def numbers(self, subject: str, *, deleted: bool) -> list[int]:
         """Return the numbers of a subject's versions; with ``deleted`` also those of softly deleted ones."""
         path = f"subjects/{quote(subject, safe='')}/versions"
@@ -119,8 +127,9 @@ class SchemaRegistry:
         self.url_without_user = _without_user(url)
         self._asked = 0
         try:
-            self._client = _Client(registry_config(url, config))
-            _log_requests(self._client)
+            properties = registry_config(url, config)
+            self._client = _Client(properties)
+            _watch_requests(self._client, _WHOLE_ANSWER * float(properties["timeout"]))
         except (ValueError, TypeError, OSError) as error:
             problem = f"the schema registry's settings are not valid: {error}"
             raise UsageError(problem, "check -r/--schema-registry and [registry] of bwtui.toml") from error
@@ -180,6 +189,10 @@ class SchemaRegistry:
         """Return the schema that has the id ``number``, or None. Raises ConnectionFailed or SchemaRefused."""
         schema = self._existing(f"schema {number}", lambda: self._client.get_schema(number))
         return None if schema is None else schema.schema_str
+
+    def text_now(self, number: int) -> str | None:
+        """Return what `schema_text` does, and ask the registry anew. Raises ConnectionFailed or SchemaRefused."""
+        return self._existing(f"schema {number}", lambda: self._client.text(number))
 
     def verdict(self, subject: str, schema: str) -> SchemaCheck:
         """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""
@@ -276,6 +289,9 @@ class SchemaRegistry:
         reason = f"a page with HTTP status {status}" if is_page else " ".join(str(error).split())
         reason = reason or type(error).__name__
         place = f"the schema registry at {self.url_without_user}"
+        if _CERTIFICATE in reason.upper():
+            hint = "check ssl.ca.location and the certificates of [registry]"
+            return NotLetIn(f"{place} and we do not trust each other: {reason[:200]}", hint)
         if (
             not isinstance(error, SchemaRegistryError)
             or error.http_status_code >= 500
@@ -285,7 +301,7 @@ class SchemaRegistry:
             return ConnectionFailed(f"can't reach {place}: {reason[:200]}", hint)
         if error.http_status_code in (401, 403):
             hint = "check user and password in -r or BWTUI_SCHEMA_REGISTRY, and the user's rights"
-            return ConnectionFailed(f"{place} does not let us in: {reason[:200]}", hint)
+            return NotLetIn(f"{place} does not let us in: {reason[:200]}", hint)
         if error.error_code == 42205:
             hint = "set the mode of the registry, and of the subject, to READWRITE"
             return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
@@ -299,26 +315,30 @@ class SchemaRegistry:
         )
 
 
-def _log_requests(client: SchemaRegistryClient) -> None:
-    """Have the log of commands note each of the client's HTTP requests; what its cache answers is none."""
-    # The client has no such hook. Without this attribute it would only not be logged.
+def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
+    """Bound each of the client's HTTP requests, and have the log of commands note it.
+
+    The client's own timeout is of each read, so that an answer that comes byte by byte never meets it. What
+    its cache answers is no request.
+    """
+    # The client has no such hook. Without this attribute it would only not be so.
     session = getattr(getattr(client, "_rest_client", None), "session", None)
     if session is None:
         return
     request = session.request
 
-    def logged(method: str, url: str, **more: Any) -> Any:
+    def watched(method: str, url: str, **more: Any) -> Any:
         path = _VERSION.sub("…", urlsplit(url).path)
         end = COMMANDS.begin(REGISTRY, f"{method} {path}")
         try:
-            response = request(method, url=url, **more)
+            response = within(seconds, lambda: request(method, url=url, **more))
         except BaseException as error:
             end(type(error).__name__)
             raise
         end("" if response.is_success else f"HTTP {response.status_code}")
         return response
 
-    session.request = logged
+    session.request = watched
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from bwtui.blocking import BlockingCalls
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -125,9 +125,9 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     return BwtuiError(message, "the broker's log says more; run it again once that is mended")
 
 
-def not_let_in(place: str, error: KafkaError) -> ConnectionFailed:
+def not_let_in(place: str, error: KafkaError) -> NotLetIn:
     """Return what to tell when Kafka refuses certificate, user, password or rights."""
-    return ConnectionFailed(f"{place} does not let us in: {error.str()}", "check the security settings in -C")
+    return NotLetIn(f"{place} does not let us in: {error.str()}", "check the security settings in -C")
 
 
 def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:

@@ -8,14 +8,12 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import psycopg2
 
-from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
@@ -32,6 +30,7 @@ from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly import beginning
 from bwtui.relay.exactly.probing import WholePolicy
+from bwtui.relay.first_answers import FirstAnswers
 from bwtui.relay.following import Following
 from bwtui.relay.healing.healing import Healing
 from bwtui.relay.memory import SlotMemory, newest_memory
@@ -52,7 +51,6 @@ from bwtui.relay.snapshot.beginning import Beginning
 from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
-from bwtui.relay.watch.account import Activity
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
@@ -63,7 +61,6 @@ from bwtui.source.preflight import Findings, inspect
 from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 #: The hint of a note on a slot that this relay does not remember.
 _UNKNOWN_SLOT = (
@@ -92,6 +89,7 @@ class Engine:
         self._stop = threading.Event()
         self._destination = kind_of(settings).open_destination(settings)
         self._patience = Patience(settings.postgres, self._report, self._pulse)
+        self._answers = FirstAnswers(settings, self._report, self._stop.is_set)
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
@@ -212,7 +210,12 @@ class Engine:
     def _run(self) -> None:
         settings, report = self._settings, self._report
         report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
-        connection = self._ask("connect", lambda: connect_to_newest(settings, report, self._waiting))
+        connection = self._connect()
+        if settings.wait_for_services:
+            # Once nobody else is waited for: a session that waits for others for hours may be gone by then.
+            connection.close()
+            self._answers.cluster(self._destination)
+            connection = self._connect()
         # From now on, since what is checked may wait for a lock, and it says who holds that.
         self._lag.start()
         try:
@@ -273,14 +276,16 @@ class Engine:
         if isinstance(phase, Streaming):
             self._healing.streaming(self._stop.set)
 
+    def _connect(self) -> Connection:
+        settings, report = self._settings, self._report
+        return self._answers.ask("connect", lambda: connect_to_newest(settings, report, self._waiting))
+
     def _inspect(self, connection: Connection) -> Findings:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
         with stoppable(connection, self._stop.is_set):
             findings = inspect(connection, self._settings, self._waiting)
-        self._cluster = self._ask("topics", self._destination.service.check)
-        if self._settings.output_format == "avro":
-            self._ask("registry", self._destination.registry.check)
+        self._cluster = self._answers.cluster(self._destination)
         self._picture.findings = findings
         # A run may end before the next look.
         self._lag.hurry()
@@ -290,16 +295,6 @@ class Engine:
     def _waiting(self, what: str) -> None:
         self._report.detail = what
         check_stop(self._stop.is_set)
-
-    def _ask(self, activity: Activity, call: Callable[[], T]) -> T:
-        """Return a service's answer, before there is a stream to keep alive. Raises StopRequested too."""
-        before = self._report.account.turn_to(activity)
-        calls = BlockingCalls(lambda _: check_stop(self._stop.is_set))
-        try:
-            return calls.make(call)
-        finally:
-            self._report.account.turn_to(before)
-            calls.close()
 
     def _name_topics(self, findings: Findings) -> None:
         """Show every table before its first row, and refuse topics that can't be told apart."""
@@ -333,7 +328,7 @@ class Engine:
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if exactly is not None:
             beginning.wait_for_maker(connection, findings, self._waiting)
-            self._ask("topics", partial(exactly.recall, identity, findings.slot, memory))
+            self._answers.ask("topics", partial(exactly.recall, identity, findings.slot, memory))
         if findings.slot is None:
             memory.check(None)
         elif not self._healing.is_due and (
@@ -341,7 +336,9 @@ class Engine:
         ):
             report.error("notice", RefusedError(note, _RECORDED))
         apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
-        limits = destination.service.ensure_topics(apart) if apart else {}
+        limits = (
+            self._answers.ask("topics", partial(destination.service.ensure_topics, apart)) if apart else {}
+        )
         for refusal in limits.values():
             if isinstance(refusal, RefusedError):
                 raise refusal

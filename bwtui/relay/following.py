@@ -14,17 +14,20 @@ from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.streamed import Origin
-from bwtui.relay.context import REFUSED, Redrive, RelayContext, check_stop
+from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
 from bwtui.relay.promotion.former import refuse_former
 from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
+from bwtui.relay.watch.schemas import SchemaWatch
+from bwtui.relay.watch.topics import TopicWatch
 from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState, check_readable, slot_state
 from bwtui.source.stream import ReplicationStream
 from bwtui.source.timeline import ENDLESS, Server, identify
+from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
@@ -72,9 +75,21 @@ class Following:
         self._report.detail = ""
         self._report.state = self._backfill.phase if self._backfill is not None else "streaming"
         recall = self._context.destination.recall
-        with Suspension(recall.hold_back) as self._context.suspension:
+        topics = state_folder(self._settings.relay_name) / "topics.json"
+        destination = self._context.destination
+        schemas = SchemaWatch(destination.registry, self._report)
+        watch = TopicWatch(destination.service, self._report, topics, schemas)
+        asked = self._context.stop_requested
+        self._context.stop_requested = lambda: watch.refusal is not None or asked()
+        with watch, Suspension(recall.hold_back) as self._context.suspension:
             recall.before_sending(self._context.suspension.look)
-            self._follow(publications, target)
+            try:
+                self._follow(publications, target)
+            except StopRequested:
+                # It may be the watch that asked for it.
+                watch.check()
+                raise
+            watch.check()
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
         context = self._context

@@ -46,6 +46,18 @@ class TopicLimits:
     partitions: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class PresentTopic:
+    """What tells a topic from another one of its name, and how many records its beginnings have lost."""
+
+    #: "" where the service has none.
+    id: str
+    partitions: int
+    lost: int = 0
+
+
+#: Topics by name; None for one that is not there.
+PresentTopics = dict[str, PresentTopic | None]
 #: The limits of topics by name, or why a topic can't be used.
 Limits = dict[str, TopicLimits | RefusedError]
 
@@ -71,6 +83,13 @@ class Service:
         Any thread may ask. Raises ConnectionFailed, which is worth another try.
         """
         return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
+
+    def present_topics(self, topics: Collection[str]) -> PresentTopics:
+        """Return what ``topics`` are now, as far as that can be told; for one thread.
+
+        Raises ConnectionFailed.
+        """
+        return {}
 
     def take_limits(self, limits: Limits) -> None:
         """Give what `ensure_topics` found to the sink; for the main thread, which alone owns that."""

@@ -5,7 +5,7 @@ a message refused for a full queue while the next one is taken would change the 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -20,9 +20,18 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.delivery_failures import delivery_failure
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
-from bwtui.sink.destination import Destination, Limits, Precondition, Recall, Service, TopicLimits
+from bwtui.sink.destination import (
+    Destination,
+    Limits,
+    Precondition,
+    PresentTopics,
+    Recall,
+    Service,
+    TopicLimits,
+)
 from bwtui.sink.first_requests import FirstRequests, Refuse
 from bwtui.sink.outbox import Entry, Outbox
+from bwtui.sink.present_topics import TopicsNow
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
@@ -348,6 +357,7 @@ class KafkaService(Service):
         client = client_config(settings)
         self.reader = TopicReader(client)
         self._admin = TopicAdmin(client, sink.max_message_bytes)
+        self._now = TopicsNow(client)
 
     def check(self) -> str:
         # A relay that starts waits for a broker that is being started again.
@@ -358,6 +368,9 @@ class KafkaService(Service):
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         return self._admin.ensure_all(wanted)
+
+    def present_topics(self, topics: Collection[str]) -> PresentTopics:
+        return self._now.look(topics)
 
     def take_limits(self, limits: Limits) -> None:
         for topic, one in limits.items():

@@ -13,7 +13,7 @@ from psycopg import pq
 
 from bwtui.blocking import interruptible
 from bwtui.command_log import COMMANDS, POSTGRES
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError
 from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
@@ -49,6 +49,8 @@ _PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" f
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
 )
+#: Certificates that one side does not trust, and TLS that only one side wants.
+_CERTIFICATE = re.compile(r"certificate|SSL error: .*alert|SSL was required|does not support SSL")
 _FULL = re.compile(r"too many (?:connections|clients)|connection slots are reserved|max_wal_senders")
 _NO_PRIMARY = re.compile(r"session is read-only|server is in hot standby mode")
 _NO_LOGIN = re.compile(r'role "(.+)" is not permitted to log in')
@@ -239,6 +241,7 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     Raises BwtuiError when the connection string is to blame, since then no connection was tried.
     """
     plain = " ".join(message.split())
+    kind: type[ConnectionFailed] = NotLetIn
     if _MALFORMED.match(plain):
         raise BwtuiError(f"libpq refuses the connection string: {plain}", "check -d/--postgres")
     if _REFUSED.search(plain):
@@ -252,16 +255,23 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
         hint = f"let the database's owner run: {printed(grant)}"
     elif _NO_CONVERSION.search(plain):
         hint = "move the data into a database with ENCODING 'UTF8'"
-    elif _NO_PRIMARY.search(plain):
-        hint = "no host of -d/--postgres is a primary: promote a standby, or name target_session_attrs=any"
+    elif _CERTIFICATE.search(plain):
+        hint = "check sslmode, sslrootcert, sslcert and sslkey in -d/--postgres, and the server's certificate"
     elif "does not exist" in plain:
         hint = "check the database and user names in -d/--postgres"
-    elif _FULL.search(plain):
-        hint = "end sessions that are not needed, or raise the limit that is named"
     else:
-        # The text may be in any language, and libpq keeps the SQLSTATE of a login to itself.
-        hint = "check that PostgreSQL runs there and lets us in, and -d/--postgres or BWTUI_POSTGRES"
-    return ConnectionFailed(f"can't connect to PostgreSQL: {plain}", hint)
+        kind, hint = ConnectionFailed, _hint_while_away(plain)
+    return kind(f"can't connect to PostgreSQL: {plain}", hint)
+
+
+def _hint_while_away(plain: str) -> str:
+    """Return what helps against libpq's word that a server can't be reached, or takes nobody at present."""
+    if _NO_PRIMARY.search(plain):
+        return "no host of -d/--postgres is a primary: promote a standby, or name target_session_attrs=any"
+    if _FULL.search(plain):
+        return "end sessions that are not needed, or raise the limit that is named"
+    # The text may be in any language, and libpq keeps the SQLSTATE of a login to itself.
+    return "check that PostgreSQL runs there and lets us in, and -d/--postgres or BWTUI_POSTGRES"
 
 
 def _user(info: str) -> str:

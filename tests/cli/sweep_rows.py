@@ -287,7 +287,12 @@ _VARIABLES = (
         ("BWTUI_KAFKA_CONFIG", "x"),
         ("BWTUI_TOAST", "x"),
     ),
-    *(("BWTUI_TOPIC_PREFIX", "a b"), ("BWTUI_UNTIL_CAUGHT_UP", "2"), ("BWTUI_REGISTRY_CONFIG", "=")),
+    *(
+        ("BWTUI_TOPIC_PREFIX", "a b"),
+        ("BWTUI_UNTIL_CAUGHT_UP", "2"),
+        ("BWTUI_WAIT_FOR_SERVICES", "a"),
+        ("BWTUI_REGISTRY_CONFIG", "="),
+    ),
     *(("BWTUI_PUBLICATION", "x" * 64), ("BWTUI_TRUNCATE_TOPIC", "a/b"), ("BWTUI_PROFILE", "nowhere")),
 )
 

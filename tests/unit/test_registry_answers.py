@@ -1,9 +1,10 @@
 """What a schema registry's answer means: a schema that is refused, or a service that is to be waited for."""
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from types import MappingProxyType
 
 import pytest
@@ -161,3 +162,29 @@ def test_the_rule_is_the_one_that_holds(server: Answering, answers: dict[str, st
     assert found.rule == "FULL"
     assert found.reasons == ('field "a" was int and is string',)
     registry.close()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end() -> None:
+    """Each byte comes within the client's timeout, which is of each read."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    over = Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b" " * 1_000:
+                if over.wait(0.05):
+                    return
+                connection.sendall(bytes([byte]))
+
+    thread = Thread(target=drip)
+    thread.start()
+    registry = SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}", (("timeout", "0.2"),))
+    try:
+        with pytest.raises(ConnectionFailed, match="the answer is not whole after"):
+            registry.check()
+    finally:
+        over.set()
+        thread.join()
+        listener.close()
+        registry.close()

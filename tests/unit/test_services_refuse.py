@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
+from bwtui.errors import ConnectionFailed, NotLetIn, RefusedError, ServiceRefused
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.relay.context import RelayContext
@@ -46,7 +46,7 @@ T = TypeVar("T")
         (KafkaError.POLICY_VIOLATION, ServiceRefused),
         (KafkaError.INVALID_CONFIG, ServiceRefused),
         (KafkaError._TRANSPORT, ConnectionFailed),
-        (KafkaError._AUTHENTICATION, ConnectionFailed),
+        (KafkaError._AUTHENTICATION, NotLetIn),
         (KafkaError.KAFKA_STORAGE_ERROR, ConnectionFailed),
         (KafkaError.THROTTLING_QUOTA_EXCEEDED, ConnectionFailed),
         (KafkaError.UNKNOWN, ConnectionFailed),

@@ -1,0 +1,75 @@
+"""What services are asked before there is a stream to keep alive; those that are away may be waited for."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from bwtui.blocking import BlockingCalls
+from bwtui.errors import ConnectionFailed, NotLetIn
+from bwtui.relay.context import check_stop
+from bwtui.relay.report import Report
+from bwtui.relay.watch.account import Activity
+from bwtui.settings import RelaySettings
+from bwtui.sink.destination import Destination
+
+_WAIT_FIRST, _WAIT_LAST, _LOOK_SECONDS = 0.2, 5.0, 0.1
+#: Who is asked.
+_SERVICES: dict[Activity, str] = {
+    "connect": "PostgreSQL",
+    "topics": "Kafka",
+    "registry": "the schema registry",
+}
+
+T = TypeVar("T")
+
+
+class FirstAnswers:
+    """Asks each service, for the first time or again; the main thread looks meanwhile whether to stop."""
+
+    def __init__(self, settings: RelaySettings, report: Report, stopping: Callable[[], bool]) -> None:
+        self._waits = settings.wait_for_services
+        self._needs_registry = settings.output_format == "avro"
+        self._report = report
+        self._stopping = stopping
+
+    def ask(self, activity: Activity, call: Callable[[], T]) -> T:
+        """Return what the service of ``activity`` answers to the blocking ``call``.
+
+        With --wait-for-services it is asked until it is there. Raises ConnectionFailed without, and for one
+        that does not let us in; StopRequested; and what else the call raises.
+        """
+        report, service = self._report, _SERVICES[activity]
+        before, detail = report.account.turn_to(activity), report.detail
+        calls = BlockingCalls(lambda _: check_stop(self._stopping))
+        pause = _WAIT_FIRST
+        try:
+            while True:
+                try:
+                    answer = calls.make(call)
+                except ConnectionFailed as error:
+                    if not self._waits or isinstance(error, NotLetIn):
+                        raise
+                    report.detail = f"waiting for {service}: {error.message}"
+                    report.error("outage", error, dependency=service)
+                    self._wait(pause)
+                    pause = min(pause * 2, _WAIT_LAST)
+                else:
+                    report.recovered(service)
+                    return answer
+        finally:
+            report.account.turn_to(before)
+            report.detail = detail
+            calls.close()
+
+    def cluster(self, destination: Destination) -> str:
+        """Return the identity of the service behind ``destination``; its registry is there, too."""
+        cluster = self.ask("topics", destination.service.check)
+        if self._needs_registry:
+            self.ask("registry", destination.registry.check)
+        return cluster
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            check_stop(self._stopping)
+            time.sleep(min(left, _LOOK_SECONDS))

@@ -1,0 +1,169 @@
+"""Looks now and then whether topics still are what rows were sent to, and tells what became of them.
+
+A topic that is deleted, and made again by whoever asks for it first, takes the next row as if nothing had
+happened; so does one whose records were taken by retention, or that has more partitions than it had. Nobody
+else notices: Kafka acknowledges, and what was in the topic is gone. See docs/faults.md.
+"""
+
+import itertools
+import json
+import logging
+import shlex
+import threading
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bwtui.durable import write_whole
+from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
+from bwtui.relay.report import Report
+from bwtui.relay.watch.schemas import SchemaWatch
+from bwtui.sink.destination import PresentTopic, Service
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 5.0
+#: One look in so many goes to the schemas as well.
+_SCHEMAS_EVERY = 6
+#: A broker that has just started may not know of a topic yet.
+_GONE_LOOKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a topic was that rows were sent to."""
+
+    #: Kafka's own id of it, which another one of that name does not have; "" where it is not known.
+    id: str
+    partitions: int
+    #: Whether it was told of that its oldest records are gone.
+    is_cut: bool = False
+
+
+class TopicWatch:
+    """Watches during a block, in a thread of its own, which nobody waits for."""
+
+    def __init__(self, service: Service, report: Report, path: Path, schemas: SchemaWatch) -> None:
+        """``path``: where it is remembered what topics were, from run to run."""
+        self._service = service
+        self._schemas = schemas
+        #: Why nothing more may be sent.
+        self.refusal: ServiceRefused | None = None
+        self._report = report
+        self._path = path
+        self._known = _read(path)
+        #: Ids that topics had before, of which a broker that lags may still tell.
+        self._former: set[str] = set()
+        self._gone: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="topics", daemon=True)
+
+    def __enter__(self) -> "TopicWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+
+    def look(self) -> None:
+        """Compare once. Raises ConnectionFailed, and OSError where it can't be remembered."""
+        tables = {
+            counters.topic: name
+            for name, counters in self._report.tables.items()
+            if counters.topic and (counters.messages or counters.topic in self._known)
+        }
+        before = dict(self._known)
+        for topic, now in self._service.present_topics(tables).items():
+            if now is None:
+                self._is_gone(topic, tables[topic])
+            else:
+                self._gone.pop(topic, None)
+                self._is_there(topic, now, tables[topic])
+        if self._known != before:
+            kept = {topic: asdict(known) for topic, known in sorted(self._known.items())}
+            write_whole(self._path, json.dumps(kept, indent=1))
+
+    def check(self) -> None:
+        """Raise ServiceRefused if nothing more may be sent."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _watch(self) -> None:
+        for turn in itertools.count():
+            try:
+                if turn % _SCHEMAS_EVERY == 0:
+                    self._schemas.look()
+                self.look()
+            except ServiceRefused as error:
+                self.refusal = error
+                return
+            except (BwtuiError, OSError) as error:
+                # Who is away is told by those who need him.
+                _log.info("the topics were not looked at: %s", error)
+            if self._stop.wait(_LOOK_SECONDS):
+                return
+
+    def _is_gone(self, topic: str, table: str) -> None:
+        known = self._known.get(topic)
+        self._gone[topic] = self._gone.get(topic, 0) + 1
+        if known is None or not known.id or self._gone[topic] < _GONE_LOOKS:
+            return
+        self._former.add(known.id)
+        self._known[topic] = replace(known, id="", is_cut=False)
+        self._tell(
+            table,
+            f"topic {topic} was deleted, and what was in it is gone",
+            f"the next row for it makes it again; the rows that the table has: {_snapshot(table)}",
+        )
+
+    def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
+        known = self._known.get(topic)
+        if now.id in self._former:
+            return
+        if known is None:
+            known = _Known(now.id, now.partitions)
+        elif known.id and now.id and known.id != now.id:
+            self._former.add(known.id)
+            known = replace(known, is_cut=False)
+            self._tell(
+                table,
+                f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
+                "and lacks what was in it",
+                f"to send what the table has once more: {_snapshot(table)}",
+            )
+        if now.partitions != known.partitions:
+            self._tell(
+                table,
+                f"topic {topic} has {now.partitions} partitions, and had {known.partitions}: later rows of a "
+                "key may stand in another one than earlier ones",
+                "readers may take them out of order, and compaction keeps both; for one order stop the relay, "
+                f"delete the topic, start it again, and send the whole table: {_snapshot(table)}",
+            )
+        if now.lost and not known.is_cut:
+            known = replace(known, is_cut=True)
+            error = RefusedError(
+                f"topic {topic} no longer has its oldest records: retention takes them, or somebody deleted "
+                "them",
+                "rows that don't change are missing there after a while: nothing need be done if that is "
+                f"meant; else set its cleanup.policy to compact, and: {_snapshot(table)}",
+            )
+            self._report.error("notice", error, table)
+        self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
+
+    def _tell(self, table: str, says: str, hint: str) -> None:
+        _log.warning("%s", says)
+        self._report.error("topic", RefusedError(says, hint), table)
+
+
+def _snapshot(table: str) -> str:
+    return f"bwtui snapshot {shlex.quote(table)}"
+
+
+def _read(path: Path) -> dict[str, _Known]:
+    """Return what was remembered; what can't be read is looked at anew."""
+    try:
+        kept = json.loads(path.read_text())
+        return {topic: _Known(**known) for topic, known in kept.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        _log.warning("%s is not what was written there: %s", path, error)
+        return {}

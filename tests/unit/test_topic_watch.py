@@ -1,0 +1,169 @@
+"""What is told when a topic is no longer the one that rows were sent to."""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from bwtui.encode.local_registry import LocalRegistry
+from bwtui.encode.registry import SchemaRegistry
+from bwtui.errors import ConnectionFailed, ServiceRefused
+from bwtui.relay.report import Report
+from bwtui.relay.watch.schemas import SchemaWatch
+from bwtui.relay.watch.topics import TopicWatch
+from bwtui.sink.destination import PresentTopic, PresentTopics, Service
+
+ORDERS = "public.orders"
+RECORD = '{"type": "record", "name": "orders", "fields": []}'
+
+
+class Topics(Service):
+    """A Kafka with one topic."""
+
+    now: PresentTopic | None = PresentTopic("first", 3)
+
+    def present_topics(self, topics: Collection[str]) -> PresentTopics:
+        return dict.fromkeys(topics, self.now)
+
+
+class Watched:
+    """A watch, and what it tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "topics.json"
+        self.kafka = Topics()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin another run of the relay."""
+        self.report = Report()
+        table = self.report.table(ORDERS)
+        table.topic, table.messages = "orders", 1
+        schemas = SchemaWatch(LocalRegistry(), self.report)
+        self.watch = TopicWatch(self.kafka, self.report, self.path, schemas)
+
+    def told(self, *seen: PresentTopic | None) -> list[str]:
+        """Return what is told of the topic, seen in one state after the other, and was not before."""
+        before = len(self.report.errors())
+        for self.kafka.now in seen:
+            self.watch.look()
+        return [entry.message for entry in self.report.errors()[before:]]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    watched = Watched(tmp_path)
+    assert watched.told(PresentTopic("first", 3), PresentTopic("first", 3)) == []
+    return watched
+
+
+@pytest.mark.parametrize("is_another_run", [False, True])
+def test_a_topic_that_was_made_again_lacks_what_was_in_it(watched: Watched, is_another_run: bool) -> None:
+    if is_another_run:
+        watched.begin()
+    (told,) = watched.told(PresentTopic("second", 3), PresentTopic("second", 3))
+    assert "deleted and made again, and lacks what was in it" in told
+    (entry,) = watched.report.errors()
+    assert (entry.kind, entry.table) == ("topic", ORDERS)
+    assert entry.hint.endswith(": bwtui snapshot public.orders")
+    # A broker that lags tells of the first one for a while.
+    assert watched.told(PresentTopic("first", 3), PresentTopic("second", 3)) == []
+
+
+def test_a_topic_that_is_gone_is_told_of_once(watched: Watched) -> None:
+    assert watched.told(None) == [], "a broker that has just started may not know of it yet"
+    assert watched.told(None, None) == ["topic orders was deleted, and what was in it is gone"]
+    assert watched.told(PresentTopic("second", 3)) == []
+    assert len(watched.told(PresentTopic("third", 3))) == 1
+
+
+def test_partitions_that_were_added_move_keys(watched: Watched) -> None:
+    (told,) = watched.told(PresentTopic("first", 6), PresentTopic("first", 6))
+    assert "has 6 partitions, and had 3: later rows of a key may stand in another one" in told
+    assert len(watched.told(PresentTopic("second", 1))) == 2, "made again, and with fewer"
+
+
+def test_records_that_retention_takes_are_told_of_once_for_each_topic(watched: Watched) -> None:
+    (told,) = watched.told(PresentTopic("first", 3, 10), PresentTopic("first", 3, 20))
+    assert told.startswith("topic orders no longer has its oldest records")
+    assert watched.report.errors()[0].kind == "notice"
+    watched.begin()
+    assert watched.told(PresentTopic("first", 3, 30)) == []
+
+
+def test_nothing_is_told_where_nothing_is_known(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.report.table(ORDERS).messages = 0
+    assert watched.told(None, None, PresentTopic("first", 3), PresentTopic("second", 3)) == []
+    # A broker from before Kafka 2.8 gives topics no ids.
+    watched.report.table(ORDERS).messages = 1
+    assert watched.told(PresentTopic("", 3), PresentTopic("", 3), PresentTopic("first", 3)) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"orders": 1}', '{"orders": {"colour": 1}}', "\x00"])
+def test_a_file_that_is_damaged_is_written_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "topics.json").write_text(text)
+    watched = Watched(tmp_path)
+    assert watched.told(PresentTopic("first", 3)) == []
+    assert json.loads(watched.path.read_text())["orders"]["id"] == "first"
+
+
+def test_one_that_is_away_is_no_matter_of_this(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(topics: Collection[str]) -> PresentTopics:
+        raise ConnectionFailed("can't reach Kafka", "see to it")
+
+    monkeypatch.setattr(watched.kafka, "present_topics", away)
+    with watched.watch:
+        watched.watch._stop.set()
+        watched.watch._thread.join(5)
+    assert not watched.watch._thread.is_alive()
+    assert watched.report.errors() == ()
+
+
+class Registry(SchemaRegistry):
+    """A registry with one schema."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.text: str | None = RECORD
+
+    def text_now(self, number: int) -> str | None:
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (['"string"'], "schema id 7, under which rows of public.orders are sent, stands for another schema"),
+        ([None, None], "schema id 7, under which rows of public.orders are sent, is not in the registry any"),
+        ([None, RECORD, None], ""),
+    ],
+)
+def test_an_id_that_stands_for_another_schema_ends_the_relay(
+    watched: Watched, now: list[str | None], says: str
+) -> None:
+    watched.report.table(ORDERS).value_schema_id = 7
+    registry = Registry()
+    watch = SchemaWatch(registry, watched.report)
+    told = ""
+    watch.look()
+    for registry.text in now:
+        try:
+            watch.look()
+        except ServiceRefused as error:
+            told = error.message
+            assert error.exit_code == 4 and "start the relay again" in error.hint
+    assert told.startswith(says) and bool(told) == bool(says)
+
+
+def test_what_the_schemas_say_stops_the_relay(watched: Watched) -> None:
+    watched.report.table(ORDERS).value_schema_id = 7
+    registry = Registry()
+    schemas = SchemaWatch(registry, watched.report)
+    schemas.look()
+    registry.text = "null"
+    with TopicWatch(watched.kafka, watched.report, watched.path, schemas) as watch:
+        watch._thread.join(5)
+        with pytest.raises(ServiceRefused, match="another schema"):
+            watch.check()
