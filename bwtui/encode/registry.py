@@ -191,7 +191,7 @@ class SchemaRegistry:
         return None if schema is None else schema.schema_str
 
     def text_now(self, number: int) -> str | None:
-        """Return what `schema_text` does, and ask the registry anew. Raises ConnectionFailed or SchemaRefused."""
+        """Return what `schema_text` does, asked anew. Raises ConnectionFailed or SchemaRefused."""
         return self._existing(f"schema {number}", lambda: self._client.text(number))
 
     def verdict(self, subject: str, schema: str) -> SchemaCheck:

@@ -1,8 +1,8 @@
 """Looks now and then whether the ids under which rows are sent still stand for what was registered.
 
-A registry that is restored, or replaced by an empty one, gives the same numbers to other schemas: rows that go
-on under them would be read as something else, or not at all. So the relay ends, and registers anew when it is
-started again. See docs/faults.md.
+A registry that is restored, or replaced by an empty one, gives the same numbers to other schemas: rows that
+go on under them would be read as something else, or not at all. So the relay ends, and registers anew when it
+is started again. See docs/faults.md.
 """
 
 from bwtui.encode.local_registry import LocalRegistry

@@ -134,8 +134,8 @@ class TopicWatch:
                 table,
                 f"topic {topic} has {now.partitions} partitions, and had {known.partitions}: later rows of a "
                 "key may stand in another one than earlier ones",
-                "readers may take them out of order, and compaction keeps both; for one order stop the relay, "
-                f"delete the topic, start it again, and send the whole table: {_snapshot(table)}",
+                "readers may take them out of order, and compaction keeps both; to have one order, stop the "
+                f"relay, delete the topic, start it again, and send the whole table: {_snapshot(table)}",
             )
         if now.lost and not known.is_cut:
             known = replace(known, is_cut=True)

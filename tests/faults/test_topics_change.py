@@ -1,0 +1,136 @@
+"""Topics that others delete, make again, split and empty under a relay: it tells, and names the cure."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
+from tests.database import session
+from tests.faults.administration import make_topic
+from tests.faults.backfills import ask, wait_done
+from tests.faults.records import assert_equal, assert_keys_in_order, read_table
+from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.writer import ACCOUNTS, TABLES, create_tables
+
+pytestmark = pytest.mark.services
+
+NewRelay = Callable[..., Relay]
+ROWS = 50
+
+
+@pytest.fixture
+def relay(database: str, new_relay: NewRelay) -> Relay:
+    """A relay that streams two tables of some rows."""
+    create_tables(database, ROWS)
+    made = new_relay()
+    with session(database) as source:
+        source.publish_all(made.name)
+    made.start()
+    made.wait_streaming()
+    # It remembers what topics are when it first looks at them.
+    wait_for("it knows its topics", (state_folder(made.name) / "topics.json").exists)
+    return made
+
+
+def told(words: str) -> Callable[[Status], bool]:
+    """Return the condition that an error or a note of the relay says so."""
+    return lambda status: any(words in entry.message for entry in status.errors)
+
+
+def done(asked: dict[Any, Future[Any]]) -> None:
+    """Wait for what was asked of Kafka."""
+    for future in asked.values():
+        future.result(30)
+
+
+def delete(admin: AdminClient, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    done(admin.delete_topics([topic]))
+    wait_for("the topic is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
+
+
+def make(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Make a topic as a broker does by itself for whoever asks for it; the relay may come first."""
+    try:
+        done(admin.create_topics([NewTopic(topic, partitions, 1)]))
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["while it streams", "while it is stopped"])
+def test_a_topic_is_deleted_and_made_again(
+    services: Services, database: str, relay: Relay, runs: bool
+) -> None:
+    topic = f"{relay.name}.accounts"
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    if not runs:
+        relay.stop()
+    delete(admin, topic)
+    make(admin, topic, 5)
+    if not runs:
+        relay.start()
+        relay.wait_streaming()
+    execute(database, "update accounts set note = 'after it' where id <= 5")
+    status = relay.wait("it is told", told("deleted and made again, and lacks what was in it"))
+    (entry,) = [one for one in status.errors if "deleted and made again" in one.message]
+    assert (entry.kind, entry.table) == ("topic", "public.accounts")
+    assert entry.hint.endswith("bwtui snapshot public.accounts")
+    assert told("has 5 partitions, and had 3")(status)
+    relay.wait_caught_up()
+    assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} == set(range(1, 6))
+    wait_done(relay, ask(relay, table="public.accounts"))
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)
+
+
+def test_a_topic_is_deleted_and_nobody_makes_it(services: Services, database: str, relay: Relay) -> None:
+    topic = f"{relay.name}.accounts"
+    delete(AdminClient({"bootstrap.servers": services.broker}), topic)
+    relay.wait("it is told", told(f"topic {topic} was deleted, and what was in it is gone"))
+    execute(database, "update accounts set note = 'after it' where id <= 5")
+    relay.wait_caught_up()
+    assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} == set(range(1, 6))
+    relay.stop()
+
+
+def test_partitions_are_added(services: Services, database: str, relay: Relay) -> None:
+    topic = f"{relay.name}.accounts"
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    done(admin.create_partitions([NewPartitions(topic, 7)]))
+    status = relay.wait("it is told", told(f"topic {topic} has 7 partitions, and had 3"))
+    (entry,) = [one for one in status.errors if "7 partitions" in one.message]
+    assert "delete the topic" in entry.hint
+    # A producer that begins knows all partitions at once.
+    relay.stop()
+    execute(database, "update accounts set note = 'after it'")
+    relay.run()
+    records = read_table(services, ACCOUNTS, relay.name)
+    after = [record for record in records if record.value and record.value["note"] == "after it"]
+    assert {record.key[0] for record in after} == set(range(1, ROWS + 1)), "nothing is lost"
+    assert_keys_in_order(after)
+    assert max(record.partition for record in after) > 2
+
+
+def test_retention_takes_records(services: Services, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, ROWS)
+    relay = new_relay()
+    topic = f"{relay.name}.accounts"
+    make_topic(services, topic, 1 << 20, "delete")
+    relay.start()
+    relay.wait_streaming()
+    # What retention does, at a moment of ours.
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    done(admin.delete_records([TopicPartition(topic, number, -1) for number in range(3)]))
+    status = relay.wait("it is told", told(f"topic {topic} no longer has its oldest records"))
+    (entry,) = [one for one in status.errors if "oldest records" in one.message]
+    assert entry.kind == "notice"
+    wait_done(relay, ask(relay, table="public.accounts"))
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)

@@ -1,0 +1,98 @@
+"""--wait-for-services: a start waits for what is away, says for whom, and ends when told to."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from bwtui.sandbox.supervisor import Services
+from tests.faults.relays import Relay
+from tests.faults.test_incidents_ends import stalled_at_last
+from tests.faults.writer import create_tables
+from tests.forwarder import Forwarder, forwarded
+
+pytestmark = pytest.mark.services
+
+NewRelay = Callable[..., Relay]
+QUICK_SECONDS = 20.0
+#: What the verdict calls each, and how it names it.
+CAUSES = {"postgres": ("postgresql", "PostgreSQL"), "kafka": ("kafka", "Kafka")}
+CAUSES["registry"] = ("registry", "the schema registry")
+
+
+@pytest.fixture
+def doors(services: Services, database: str) -> Iterator[dict[str, Forwarder]]:
+    """A door before each service, all of them shut."""
+    ports = {
+        "postgres": urlsplit(database).port,
+        "kafka": int(services.broker.rpartition(":")[2]),
+        "registry": urlsplit(services.schema_registry).port,
+    }
+    with ExitStack() as opened:
+        yield {
+            name: opened.enter_context(forwarded(port or 0, is_open=False)) for name, port in ports.items()
+        }
+
+
+def through(doors: dict[str, Forwarder], services: Services, database: str) -> tuple[str, ...]:
+    """Return the options by which a relay goes through the doors."""
+    at = {name: f"127.0.0.1:{door.port}" for name, door in doors.items()}
+    user = urlsplit(database).netloc.rpartition("@")[0]
+    dsn = urlsplit(database)._replace(netloc=f"{user}@{at['postgres']}").geturl()
+    registry = urlsplit(services.schema_registry)._replace(netloc=at["registry"]).geturl()
+    return ("-d", dsn, "-b", at["kafka"], "-r", registry)
+
+
+def test_services_that_are_away_at_the_start_are_waited_for(
+    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Forwarder]
+) -> None:
+    create_tables(database, 1)
+    relay = new_relay(*through(doors, services, database))
+    relay.start("--wait-for-services")
+    for name in ("postgres", "kafka", "registry"):
+        cause, called = CAUSES[name]
+        status = stalled_at_last(relay, cause)
+        assert status.phase == "starting"
+        assert status.verdict.sentence.startswith(called), status.verdict
+        assert "refused" in status.verdict.sentence or "reach" in status.verdict.sentence, status.verdict
+        assert not relay.has_ended
+        doors[name].open()
+    status = relay.wait_streaming()
+    assert status.tables["public.accounts"].snapshot_rows == 1
+    outages = [entry for entry in status.errors if entry.kind == "outage"]
+    assert {entry.dependency for entry in outages} == {called for _, called in CAUSES.values()}
+    assert all(entry.is_over for entry in outages)
+    relay.stop()
+
+
+def test_a_start_that_waits_ends_when_told_to(
+    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Forwarder]
+) -> None:
+    relay = new_relay(*through(doors, services, database))
+    doors["postgres"].open()
+    relay.start("--wait-for-services")
+    stalled_at_last(relay, "kafka")
+    relay.signal(signal.SIGTERM)
+    assert relay.wait_ended(QUICK_SECONDS) == 0, relay.last_words()
+
+
+def test_without_the_option_a_service_that_is_away_ends_it(
+    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Forwarder]
+) -> None:
+    relay = new_relay(*through(doors, services, database))
+    relay.start()
+    assert relay.wait_ended(QUICK_SECONDS) == 4
+    assert "can't connect to PostgreSQL" in relay.last_words()
+
+
+def test_one_that_does_not_let_us_in_is_not_waited_for(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    parts = urlsplit(database)
+    wrong = parts._replace(netloc=f"{parts.username}:wrong@{parts.hostname}:{parts.port}").geturl()
+    relay = new_relay("-d", wrong)
+    relay.start("--wait-for-services")
+    assert relay.wait_ended(QUICK_SECONDS) == 4
+    assert "password authentication failed" in relay.last_words()
