@@ -229,7 +229,8 @@ class SlotMemory:
         if slot.confirmed_lsn > last.confirmed_lsn:
             moved = format_lsn(slot.confirmed_lsn)
             raise SlotLost(
-                f"slot {name} was moved to {moved} by someone else; this relay stood at {confirmed}", hint
+                f"slot {name} was moved to {moved} by someone else; this relay stood at {confirmed}",
+                f"if it was this relay on another host, take that host's state folder; else {hint}",
             )
         return _made_elsewhere(name) if self._is_made_elsewhere else None
 

@@ -1,0 +1,66 @@
+"""A state folder that another host has, and rows for which PostgreSQL has little patience."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bwtui.sandbox.supervisor import Services
+from tests.database import session, with_options
+from tests.faults.records import assert_equal, read_table
+from tests.faults.relays import Relay, execute
+from tests.faults.writer import ACCOUNTS, TABLES, create_tables
+
+pytestmark = pytest.mark.services
+
+NewRelay = Callable[..., Relay]
+
+
+def test_the_state_folder_is_another_hosts(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of it from before the relay ran elsewhere, such as a virtual machine's that was cloned."""
+    create_tables(database, 10)
+    relay = new_relay()
+    relay.run()
+    shutil.copytree(tmp_path / "state", tmp_path / "elsewhere")
+    execute(database, "update accounts set note = 'on the first host'")
+    relay.run()
+    execute(database, "update accounts set note = 'on the second host'")
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+    relay.start("--until-caught-up")
+    assert relay.join() == 5
+    assert "was moved to" in relay.last_words()
+    assert "if it was this relay on another host" in relay.last_words()
+    # What that host's folder says is the truth.
+    shutil.rmtree(tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "state", tmp_path / "elsewhere")
+    relay.run()
+    assert_equal(services, database, TABLES, relay.name)
+
+
+@pytest.mark.long
+def test_a_row_takes_longer_than_wal_sender_timeout(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, 1)
+    relay = new_relay("-d", with_options(database, wal_sender_timeout="300ms"))
+    with session(database) as source:
+        source.publish_all(relay.name)
+    relay.start()
+    relay.wait_streaming()
+    for number in range(3):
+        execute(database, f"insert into accounts select {number + 10}, 0, repeat('x', 60 << 20)")
+        execute(database, f"insert into accounts values ({number + 20}, 0, 'behind it')")
+    relay.wait_caught_up()
+    print(relay.status().errors)
+    relay.stop()
+    assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} >= {
+        10,
+        11,
+        12,
+        20,
+        21,
+        22,
+    }
