@@ -54,7 +54,9 @@ def test_a_row_takes_longer_than_wal_sender_timeout(
         execute(database, f"insert into accounts select {number + 10}, 0, repeat('x', 60 << 20)")
         execute(database, f"insert into accounts values ({number + 20}, 0, 'behind it')")
     relay.wait_caught_up()
-    print(relay.status().errors)
+    status = relay.status()
+    assert status is not None
+    assert [entry.message for entry in status.errors] == []
     relay.stop()
     assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} >= {
         10,

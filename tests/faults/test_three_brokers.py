@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from bwtui.errors import BwtuiError
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from tests.database import session
 from tests.faults.incidents import healthy, stalled
 from tests.faults.records import read_table, repeated
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.services, pytest.mark.long]
 
 NewRelay = Callable[..., Relay]
 ROWS = 200
-BROKERS = ("kafka-1", "kafka-2", "kafka-3")
+BROKERS: tuple[ServiceName, ...] = ("kafka-1", "kafka-2", "kafka-3")
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_a_topic_that_was_made_again_lacks_what_was_in_it(watched: Watched, is_a
     assert "deleted and made again, and lacks what was in it" in told
     (entry,) = watched.report.errors()
     assert (entry.kind, entry.table) == ("topic", ORDERS)
-    assert entry.hint.endswith(": bwtui snapshot public.orders")
+    assert (entry.hint or "").endswith(": bwtui snapshot public.orders")
     # A broker that lags tells of the first one for a while.
     assert watched.told(PresentTopic("first", 3), PresentTopic("second", 3)) == []
 
