@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bwtui.sandbox.ports import LOOPBACK, choose
@@ -22,55 +22,74 @@ class Forwarder:
         #: Seconds before anything is passed on.
         self.delay = 0.0
         self._listener: socket.socket | None = None
-        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Let clients in from now on."""
-        listener = socket.create_server((LOOPBACK, self.port))
-        self._listener = listener
-        threading.Thread(target=self._accept, args=[listener], daemon=True).start()
+        self._listener = socket.create_server((LOOPBACK, self.port))
+        self._begin(self._accept, self._listener)
 
     def shut(self) -> None:
-        """Let nobody in any more, and cut all connections."""
+        """Let nobody in any more, cut all connections, and wait until they are closed."""
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
         self.cut()
-
-    def cut(self) -> None:
-        """Cut all connections."""
-        while self._open:
-            with contextlib.suppress(OSError):
-                self._open.pop().shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
 
     def lead_to(self, target: int) -> None:
         """Lead to another service from now on."""
         self.target = target
         self.cut()
 
+    def cut(self) -> None:
+        """Cut all connections."""
+        with self._lock:
+            for end in self._open:
+                _end(end)
+
+    def _begin(self, what: Callable[[socket.socket], None], connection: socket.socket) -> None:
+        thread = threading.Thread(target=what, args=[connection], daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with listener, contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                try:
-                    server = socket.create_connection((LOOPBACK, self.target))
-                except OSError:
-                    client.close()
-                    continue
-                self._open += [client, server]
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass_on, args=[one, other], daemon=True).start()
+                self._begin(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with (
+            client,
+            contextlib.suppress(OSError),
+            socket.create_connection((LOOPBACK, self.target)) as server,
+        ):
+            ends = {client, server}
+            with self._lock:
+                self._open |= ends
+            back = threading.Thread(target=self._pass_on, args=[server, client], daemon=True)
+            back.start()
+            self._pass_on(client, server)
+            back.join()
+            with self._lock:
+                self._open -= ends
 
     def _pass_on(self, source: socket.socket, to: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while some := source.recv(_BYTES):
                 time.sleep(self.delay)
                 to.sendall(some)
-        for end in (source, to):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        _end(source)
+        _end(to)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

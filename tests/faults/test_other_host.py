@@ -17,6 +17,7 @@ pytestmark = pytest.mark.services
 NewRelay = Callable[..., Relay]
 
 
+@pytest.mark.long
 def test_the_state_folder_is_another_hosts(
     services: Services, database: str, new_relay: NewRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

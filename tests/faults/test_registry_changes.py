@@ -42,11 +42,12 @@ def streaming(database: str, new_relay: NewRelay, services: Services, door: Forw
     return relay
 
 
+@pytest.mark.long
 def test_the_registry_is_slow(services: Services, database: str, new_relay: NewRelay) -> None:
     with forwarded(port_of(services.schema_registry)) as door:
         relay = streaming(database, new_relay, services, door)
         # Of a request both ways.
-        door.delay = 1.5
+        door.delay = 0.7
         execute(database, "create table late (id int primary key)", "insert into late values (1)")
         status = relay.wait("who is waited for", lambda status: status.verdict.cause == "registry")
         assert "has not answered for" in status.verdict.sentence

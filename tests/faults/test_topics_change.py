@@ -64,7 +64,13 @@ def make(admin: AdminClient, topic: str, partitions: int) -> None:
             raise
 
 
-@pytest.mark.parametrize("runs", [True, False], ids=["while it streams", "while it is stopped"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(True, id="while it streams"),
+        pytest.param(False, id="while it is stopped", marks=pytest.mark.long),
+    ],
+)
 def test_a_topic_is_deleted_and_made_again(
     services: Services, database: str, relay: Relay, runs: bool
 ) -> None:
@@ -90,6 +96,7 @@ def test_a_topic_is_deleted_and_made_again(
     assert_equal(services, database, TABLES, relay.name)
 
 
+@pytest.mark.long
 def test_a_topic_is_deleted_and_nobody_makes_it(services: Services, database: str, relay: Relay) -> None:
     topic = f"{relay.name}.accounts"
     delete(AdminClient({"bootstrap.servers": services.broker}), topic)
@@ -100,6 +107,7 @@ def test_a_topic_is_deleted_and_nobody_makes_it(services: Services, database: st
     relay.stop()
 
 
+@pytest.mark.long
 def test_partitions_are_added(services: Services, database: str, relay: Relay) -> None:
     topic = f"{relay.name}.accounts"
     admin = AdminClient({"bootstrap.servers": services.broker})
@@ -118,6 +126,7 @@ def test_partitions_are_added(services: Services, database: str, relay: Relay) -
     assert max(record.partition for record in after) > 2
 
 
+@pytest.mark.long
 def test_retention_takes_records(services: Services, database: str, new_relay: NewRelay) -> None:
     create_tables(database, ROWS)
     relay = new_relay()

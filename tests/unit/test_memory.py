@@ -58,8 +58,10 @@ def test_a_slot_at_or_behind_it_is_resumed(memory: SlotMemory, confirmed: int) -
 
 
 def test_a_slot_that_was_moved_is_refused(memory: SlotMemory) -> None:
-    with pytest.raises(SlotLost, match="was moved to 0/1001 by someone else; this relay stood at 0/1000"):
+    moved = "was moved to 0/1001 by someone else; this relay stood at 0/1000"
+    with pytest.raises(SlotLost, match=moved) as raised:
         memory.check(slot(CONFIRMED + 1))
+    assert str(raised.value.hint).startswith("if it was this relay on another host, take that host's state")
 
 
 def test_a_slot_that_is_gone_is_refused(memory: SlotMemory) -> None:
