@@ -51,6 +51,14 @@ _CLASSES = (
         is_paired=True,
     ),
     AuditClass(
+        "repeated",
+        "anomaly",
+        "It is there twice, and the relay ran with --exactly-once.",
+        sides=_BOTH,
+        is_paired=True,
+        note="the relay ran with --exactly-once, and an earlier message of the change is there as well",
+    ),
+    AuditClass(
         "lost_acked",
         "anomaly",
         "The broker acknowledged it, it is not there, and nothing excuses that.",
@@ -189,8 +197,14 @@ _CLASSES = (
     AuditClass(
         "aborted",
         "note",
-        "What aborted transactions of other producers left.",
+        "What aborted transactions left: of the relay with --exactly-once, or of other producers.",
         count="select coalesce(sum(end_offset - log_offset), 0)::bigint from hole where kind = 'aborted'",
+    ),
+    AuditClass(
+        "markers",
+        "note",
+        "Ends of transactions, each of which takes an offset.",
+        count="select coalesce(sum(end_offset - log_offset), 0)::bigint from hole where kind = 'control'",
     ),
     AuditClass(
         "offset_gap",

@@ -36,7 +36,7 @@ INPUTS = {
     " deletes boolean, retention_ms bigint, retention_bytes bigint, min_compaction_lag_ms bigint,"
     " delete_retention_ms bigint, log_append boolean",
     "partitions_in": "topic varchar, partition integer, low bigint, high bigint",
-    "passes_in": "pass integer, is_confirmed boolean, reached_lsn bigint",
+    "passes_in": "pass integer, is_confirmed boolean, reached_lsn bigint, is_exactly_once boolean",
     "gaps_in": "gap integer, before_id bigint",
 }
 

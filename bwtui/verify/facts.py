@@ -23,6 +23,8 @@ class Facts:
     passes: dict[int, bool] = field(default_factory=dict)
     #: Pass over the stream → up to which LSN it says that all of it had reached Kafka.
     reached: dict[int, int] = field(default_factory=dict)
+    #: Those in which each change was to get into Kafka once.
+    exactly_once: set[int] = field(default_factory=set)
     #: For each gap the id of the first message after it.
     gaps: list[int] = field(default_factory=list)
     #: The highest LSN that the recording knows to be confirmed, or 0.
@@ -100,6 +102,8 @@ def _read_reached(segment: SegmentReader, facts: Facts) -> None:
 
 def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:
     kinds[event["pass"]] = event["kind"]
+    if event.get("exactly_once"):
+        facts.exactly_once.add(event["pass"])
     facts.sessions.add(event.get("session", ""))
     # A stream begins at what its slot has confirmed.
     if event["kind"] != "snapshot":

@@ -196,7 +196,10 @@ def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts)
     core.insert(connection, "topics_in", [_topic_row(state) for state in pinned.topics.values()])
     ranges = [(*place, *offsets) for place, offsets in pinned.offsets.items()]
     core.insert(connection, "partitions_in", ranges)
-    passes = [(number, confirmed, facts.reached.get(number)) for number, confirmed in facts.passes.items()]
+    passes = [
+        (number, confirmed, facts.reached.get(number), number in facts.exactly_once)
+        for number, confirmed in facts.passes.items()
+    ]
     core.insert(connection, "passes_in", passes)
     core.insert(connection, "gaps_in", list(enumerate(facts.gaps)))
     row = connection.execute(

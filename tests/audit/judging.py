@@ -62,7 +62,7 @@ def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:
         return connection.execute(sql).fetchall()
 
     found: Counter[Finding] = Counter()
-    sound = """select message.id, case when again.id is null then 'matched' else 'redelivered' end,
+    sound = """select message.id, case when again.id is null then 'matched' else sent_again(is_promised) end,
                       topic, message.partition_id, message.log_offset
                  from message join topic using (topic_id) left join redelivered_message as again using (id)
                  anti join suspect using (id)"""
@@ -151,7 +151,10 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
         "actual_in": actual,
         "topics_in": topics,
         "partitions_in": partitions,
-        "passes_in": [(one, done, world.reached.get(one)) for one, done in world.passes.items()],
+        "passes_in": [
+            (one, done, world.reached.get(one), one in world.exactly_once)
+            for one, done in world.passes.items()
+        ],
         "gaps_in": world.gaps,
     }
     for name, columns in core.INPUTS.items():

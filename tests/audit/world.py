@@ -124,6 +124,8 @@ class World:
     passes: dict[int, bool] = field(default_factory=dict)
     #: Pass over the stream → one past the last LSN that the pass says to have reached.
     reached: dict[int, int] = field(default_factory=dict)
+    #: Passes of a relay with --exactly-once.
+    exactly_once: set[int] = field(default_factory=set)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     equal_pairs: set[int] = field(default_factory=set)
     miscoded: set[int] = field(default_factory=set)

@@ -54,15 +54,23 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
                            where state <> 'acknowledged') as u using (topic_id, key_digest)) as keyed
     on keyed.topic_id = suspect.topic_id and keyed.key_digest = suspect.key_digest;
 
--- A change that was sent again and arrived twice: the first is matched, the others are redelivered.
+-- A change that was sent again and arrived twice: the first is matched, the others are redelivered, or repeated where
+-- that was never to happen.
 create table redelivered_message as
-select distinct r.id
+select r.id, bool_or(coalesce(later_pass.is_exactly_once and first_pass.is_exactly_once, false)) as is_promised
   from repeat_of r
+  join message as again on again.id = r.id
+  join message as first on first.id = r.first_id
+  left join passes_in as later_pass on later_pass.pass = again.pass
+  left join passes_in as first_pass on first_pass.pass = first.pass
   left join message_class mine on mine.id = r.id
   left join message_class earlier on earlier.id = r.first_id
- where coalesce(mine.class, 'matched') = 'matched' and coalesce(earlier.class, 'matched') = 'matched';
+ where coalesce(mine.class, 'matched') = 'matched' and coalesce(earlier.class, 'matched') = 'matched'
+ group by r.id;
 
-update message_class set class = 'redelivered' from redelivered_message as again where again.id = message_class.id;
+create macro sent_again(is_promised) as case when is_promised then 'repeated' else 'redelivered' end;
+
+update message_class set class = sent_again(again.is_promised) from redelivered_message as again where again.id = message_class.id;
 
 create table without_message as
 select id, lsn, ordinal, xid,

@@ -20,4 +20,4 @@ select suspect.id, suspect.topic_id, suspect.key_digest, suspect.topic_id, suspe
   from suspect semi join miscoded using (id) anti join message_class using (id);
 
 update message_class set class = 'corrupted' from miscoded
- where message_class.id = miscoded.id and message_class.class in ('matched', 'redelivered');
+ where message_class.id = miscoded.id and message_class.class in ('matched', 'redelivered', 'repeated');

@@ -4,7 +4,7 @@ select class, count(*)::bigint as n from message_class group by class
 union all
 select class, count(*) from without_message group by class
 union all
-select 'redelivered', count(*) from redelivered_message anti join message_class using (id)
+select sent_again(is_promised), count(*) from redelivered_message anti join message_class using (id) group by all
 union all
 select 'matched', (select count(*) from message where topic_id is not null)
                 - (select count(*) from suspect)
@@ -16,7 +16,7 @@ select message_class.class, count(*)::bigint as n from match join message_class 
 union all
 select class, count(*) from extra_class group by class
 union all
-select 'redelivered', count(*) from redelivered_message anti join message_class using (id)
+select sent_again(is_promised), count(*) from redelivered_message anti join message_class using (id) group by all
 union all
 select 'matched', (select count(*) from record) - (select count(*) from suspect_record)
                 - (select count(*) from redelivered_message anti join message_class using (id));

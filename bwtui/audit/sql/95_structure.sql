@@ -1,7 +1,7 @@
 -- Keys for which a reader that keeps the latest value may now hold a wrong one.
 create table affected_key as
 select distinct topic_id, key_digest from message_class
- where class not in ('matched', 'redelivered') and key_digest is not null
+ where class not in ('matched', 'redelivered', 'repeated') and key_digest is not null
 union select topic_id, key_digest from message_class where how in ('moved', 'searched') and key_digest is not null
 union select topic_id, key_digest from extra_class where class <> 'outside_window' and key_digest is not null
 union select topic_id, key_digest from disordered_key;
@@ -52,7 +52,7 @@ select message.lsn, any_value(message.xid) as xid, min(message.id) as id
   left join message_class on message_class.id = message.id
  where in_transaction(message.op) and message.topic_id is not null
  group by message.lsn
-having bool_or(coalesce(message_class.class, 'matched') in ('matched', 'redelivered'));
+having bool_or(coalesce(message_class.class, 'matched') in ('matched', 'redelivered', 'repeated'));
 
 -- Records of a later pass before records of an earlier one: two relays wrote at once. Records that moved are compared
 -- only with those that moved by the same distance, since a message that was sent again late moved alone. A record

@@ -11,10 +11,15 @@ with lost as (
 wrong as (
   select s.class, s.id, s.at_topic_id as topic_id, s.at_partition_id as partition_id, s.at_offset as log_offset,
          case when m.id is not null then 'the message does not say what PostgreSQL said' end as note,
-         case when m.id is not null or s.how = 'mispartitioned' then 'relay'
+         case when m.id is not null or s.how = 'mispartitioned' or s.class = 'repeated' then 'relay'
               when s.how = 'misrouted' then 'other' else 'broker' end as hop
     from message_class s left join miscoded m using (id)
    where s.how is not null and s.class not in ('matched', 'redelivered')),
+-- Both copies are whole, so nothing else need be wrong where they are.
+repeated_one as (
+  select 'repeated' as class, message.id, message.topic_id, message.partition_id, message.log_offset,
+         null::varchar as note, 'relay' as hop
+    from redelivered_message join message using (id) anti join message_class using (id) where is_promised),
 -- In JSON another topic's message may have the same bytes.
 original as (
   select message.topic_id, message.key_digest, message.value_digest, min(message.id) as id from message
@@ -43,6 +48,7 @@ select lost.* exclude (note),
          else excuse.reason end as note
   from lost left join excuse using (id)
 union all by name select * from wrong
+union all by name select * from repeated_one
 union all by name select * from extra_one
 union all by name
 select 'reordered' as class, id, topic_id, partition_id, log_offset, null as note, 'broker' as hop from late_message

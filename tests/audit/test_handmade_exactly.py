@@ -1,0 +1,46 @@
+"""What a relay with --exactly-once promised is asked of its recording: cases made by hand."""
+
+import pytest
+
+from tests.audit import judging
+from tests.audit.made import Made
+
+
+def twice(*exactly: int) -> Made:
+    """A change that two passes have sent, both of which arrived."""
+    made = Made()
+    made.send(1, 10)
+    made.send(2, 20, lsn=200)
+    made.send(2, 20, lsn=200, is_repeat=True, pass_number=2)
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = set(exactly)
+    return made
+
+
+@pytest.mark.parametrize("exactly", [(), (1,), (2,)])
+def test_a_repeat_is_benign_where_one_of_the_two_passes_promised_nothing(exactly: tuple[int, ...]) -> None:
+    messages, records, _ = twice(*exactly).classes()
+    assert messages == records == {"matched": 2, "redelivered": 1}
+
+
+def test_a_repeat_is_a_finding_where_both_promised_that_there_is_none() -> None:
+    messages, records, _ = twice(1, 2).classes()
+    assert messages == records == {"matched": 2, "repeated": 1}
+    _, connection = judging.audit(twice(1, 2).world)
+    assert connection.execute("select class, hop from finding").fetchall() == [("repeated", "relay")]
+    connection.close()
+
+
+@pytest.mark.parametrize("arrives", ["the first", "the second"])
+def test_what_was_aborted_and_comes_again_is_there_once(arrives: str) -> None:
+    """No word came of the first: its transaction was aborted, or it was committed and nobody heard."""
+    made = Made()
+    made.send(1, 10)
+    made.send(2, 20, lsn=200, state="unknown", arrives=arrives == "the first")
+    if arrives == "the second":
+        made.send(2, 20, lsn=200, is_repeat=True, pass_number=2)
+    made.send(3, 30, pass_number=2)
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = {1, 2}
+    messages, _, _ = made.classes()
+    assert messages == {"matched": 3} | ({"resent": 1} if arrives == "the second" else {})
