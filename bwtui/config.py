@@ -46,10 +46,8 @@ OTHER_VARIABLES = (
 
 #: What else does it, with --exactly-once.
 _WITHOUT = {
-    "record": "leave one of them out; 'bwtui record' with a slot of its own records beside the relay",
     "heal": "leave one of them out; after 'bwtui slots drop' a lost slot is made anew, with a snapshot",
     "snapshot-by": "leave it out: the snapshot is one transaction of Kafka's",
-    "dead-letter-topic": "leave one of them out; dead letters are in the relay's dead-letters.jsonl as well",
 }
 
 
@@ -131,10 +129,8 @@ class Config:
         if not settings.exactly_once:
             return
         others = {
-            "record": settings.record,
             "heal": settings.heal,
             "snapshot-by": settings.snapshot_by != "export",
-            "dead-letter-topic": settings.dead_letter_topic,
         }
         for name, is_given in others.items():
             if is_given:

@@ -267,7 +267,12 @@ OPTIONS: tuple[Option, ...] = (
         kind="switch",
     ),
     Option("commit-rows", "With --exactly-once: commit after N messages.", metavar="N", kind="number"),
-    Option("commit-ms", "… or after N milliseconds.", metavar="N", kind="number"),
+    Option(
+        "commit-ms",
+        "… or after N milliseconds; after a fifth of them where nothing more is there to send.",
+        metavar="N",
+        kind="number",
+    ),
     Option(
         "failover",
         "Have standbys take the slot along, from PostgreSQL 17 on, also one that is there already; "
@@ -327,6 +332,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "truncate-topic",
         "Send a JSON message to TOPIC for every TRUNCATE.",
+        metavar="TOPIC",
+        check=check_topic,
+        optional=True,
+    ),
+    Option(
+        "transaction-topic",
+        "Send BEGIN and END of each transaction to TOPIC, with its counts: Debezium's transaction metadata.",
         metavar="TOPIC",
         check=check_topic,
         optional=True,

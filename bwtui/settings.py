@@ -46,6 +46,8 @@ class RelaySettings:
     toast: Toast = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.
     truncate_topic: str = ""
+    #: Send BEGIN and END of transactions to this topic; empty: none.
+    transaction_topic: str = ""
     #: librdkafka properties (-C), and librdkafka topic properties (-T).
     kafka_config: Pairs = ()
     topic_config: Pairs = ()
@@ -89,6 +91,16 @@ class RelaySettings:
         if self.record_only:
             return "nothing"
         return "transactions" if self.exactly_once else "kafka"
+
+    @property
+    def topics_apart(self) -> dict[str, str]:
+        """Topics that hold no table's rows, by the options that name them."""
+        named = {
+            "dead-letter-topic": self.dead_letter_topic,
+            "truncate-topic": self.truncate_topic,
+            "transaction-topic": self.transaction_topic,
+        }
+        return {option: topic for option, topic in named.items() if topic}
 
     @property
     def publication_name(self) -> str:

@@ -4,7 +4,7 @@ import time
 import uuid
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.kafka.client import WITHOUT_LEADER
 from bwtui.sandbox.supervisor import Services
@@ -43,6 +43,35 @@ def raw_records(services: Services, topics: list[str]) -> dict[tuple[str, int], 
         if found is not None:
             return found
     raise AssertionError(f"nobody could read all of {', '.join(topics)}")
+
+
+def committed_records(services: Services, topics: list[str]) -> list[Message]:
+    """Return every record of several topics that is committed by now, in the order of each partition."""
+    settings = {
+        "bootstrap.servers": services.broker,
+        "group.id": uuid.uuid4().hex,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+    }
+    found: list[Message] = []
+    with closing(Consumer(settings)) as consumer:
+        known = consumer.list_topics(timeout=30).topics
+        places = {(t, p) for t in topics if t in known for p in known[t].partitions}
+        consumer.assign([TopicPartition(*place, 0) for place in places])
+        until = time.monotonic() + 60
+        while places:
+            assert time.monotonic() < until, f"nobody could read all of {places}"
+            for message in consumer.consume(5_000, 0.1):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # Behind what is not decided yet, too.
+                    places.discard((message.topic(), message.partition()))
+                else:
+                    assert error.code() in WITHOUT_LEADER, error
+    return found
 
 
 def place_of(message: Message) -> tuple[str, int, int]:

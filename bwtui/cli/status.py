@@ -12,7 +12,7 @@ from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 
 if TYPE_CHECKING:
-    from bwtui.model.status import ErrorEntry, Status
+    from bwtui.model.status import ErrorEntry, ExactlyOnceStatus, Status
 
 _EPILOG = """\b
 Examples:
@@ -100,6 +100,8 @@ def _in_full(s: "Status") -> list[str]:
         ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
         ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}"),
     ]
+    if s.exactly_once:
+        facts += _exactly_once(s.exactly_once)
     if s.not_captured:
         doctor = "'bwtui doctor' with the relay's options says what to run"
         facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
@@ -125,6 +127,17 @@ def _in_full(s: "Status") -> list[str]:
             lines.append(f"  {_lasted(e)}{e.kind}{f' {e.table}' if e.table else ''}: {e.message}")
             lines += [f"    hint: {e.hint}"] if e.hint and not e.is_over else []
     return lines
+
+
+def _exactly_once(s: "ExactlyOnceStatus") -> list[tuple[str, str]]:
+    """Return what is said of Kafka's transactions."""
+    took = ""
+    if s.commit_p50 is not None and s.commit_p99 is not None:
+        took = f", p50 {s.commit_p50 * 1000:.0f} ms, p99 {s.commit_p99 * 1000:.0f} ms"
+    return [
+        ("exactly", f"once: {s.commits_per_second:g} commits/s{took}, {s.commits:,} in all"),
+        ("", f"transactional.id {s.transactional_id}, position in topic {s.topic}"),
+    ]
 
 
 def _lasted(e: "ErrorEntry") -> str:

@@ -38,6 +38,8 @@ class Position:
     #: The run that wrote it, in hexadecimal.
     session: str = ""
     chunks: Chunks = field(default_factory=dict)
+    #: With --transaction-topic, of a transaction that is split: its messages so far, by table.
+    events: dict[str, int] = field(default_factory=dict)
     #: The timelines before ``timeline``, each with the LSN at which it was left; empty: none, or not known.
     forks: tuple[tuple[int, int], ...] = ()
 
@@ -63,7 +65,8 @@ class Position:
             "tables": self.tables,
             "session": self.session,
         }
-        return json.dumps(said | ({"chunks": self.chunks} if self.chunks else {})).encode()
+        more = {"chunks": self.chunks, "events": self.events}
+        return json.dumps(said | {name: value for name, value in more.items() if value}).encode()
 
     @classmethod
     def from_json(cls, value: bytes) -> "Position":
@@ -84,6 +87,7 @@ class Position:
                 str(data["tables"]),
                 str(data["session"]),
                 dict(data.get("chunks", {})),
+                {str(table): int(count) for table, count in data.get("events", {}).items()},
                 tuple((int(timeline), parse_lsn(lsn)) for timeline, lsn in data.get("forks", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -130,6 +130,22 @@ class RecordingStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactlyOnceStatus:
+    """That a relay runs with --exactly-once, and how its Kafka transactions go; times in seconds."""
+
+    transactional_id: str
+    #: The topic of its position.
+    topic: str
+    #: Since it started.
+    commits: int = 0
+    #: Of the last ten seconds; the times are None where none was committed. A commit takes from the end of
+    #: its transaction, the recording's disk included, to Kafka's word.
+    commits_per_second: float = 0.0
+    commit_p50: float | None = None
+    commit_p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One immutable picture of the relay."""
 
@@ -181,6 +197,7 @@ class Status:
     #: A first snapshot beside the stream that is not through: topics lack rows of its tables.
     first_snapshot: FirstSnapshot | None = None
     recording: RecordingStatus | None = None
+    exactly_once: ExactlyOnceStatus | None = None
     #: What is sent again, or to be, and what was last: the oldest request first.
     backfills: tuple[BackfillStatus, ...] = ()
     #: Set when the engine ended on an error: the exit code of its process.
@@ -219,6 +236,8 @@ class Status:
         values["verdict"] = Verdict.from_json(values.get("verdict", {}))
         recording = values.get("recording")
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
+        exactly = values.get("exactly_once")
+        values["exactly_once"] = made_of(ExactlyOnceStatus, exactly) if exactly else None
         heal = values.get("heal")
         values["heal"] = HealStatus.from_json(heal) if heal else None
         first = values.get("first_snapshot")

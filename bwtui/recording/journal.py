@@ -109,7 +109,7 @@ class Journal:
         try:
             self._append(block)
         except OSError as error:
-            self._is_whole = self._fail(error)
+            self._is_whole = self.fail(error)
             return False
         return True
 
@@ -136,28 +136,32 @@ class Journal:
             self._named_size = synced
         return written
 
-    def promise(self) -> Callable[[], bool]:
-        """Return what says whether all that was written so far is on the disk, and asks for it until then."""
+    def promise(self, *, soon: bool = False) -> Callable[[], bool]:
+        """Return what says whether all that was written so far is on the disk, and asks for it until then.
+
+        ``soon``: as often as while the relay has nothing else to do.
+        """
         written = self.bytes_written
 
         def is_kept() -> bool:
             if self._finished_bytes + self._synced_size < written:
-                self.reach(self._asked_lsn, anew=True)
+                self.reach(self._asked_lsn, anew=True, soon=soon)
             return self._finished_bytes + self._synced_size >= written
 
         return is_kept
 
-    def reach(self, lsn: int, *, anew: bool = False) -> None:
+    def reach(self, lsn: int, *, anew: bool = False, soon: bool = False) -> None:
         """Ask for everything written so far to become durable, and `durable_lsn` then to be ``lsn``.
 
         One request at a time is under way, so a caller that wants an LSN goes on asking until it is durable.
-        ``anew``: also where that LSN was asked for before.
+        ``anew``: also where that LSN was asked for before. ``soon``: see `promise`.
         """
         is_new = lsn > self._asked_lsn or anew
         if not is_new or not self._synced.is_set() or self.failure is not None:
             return
         now = time.monotonic()
-        if now >= self._synced_at + (_SYNC_IDLE_SECONDS if self.is_waited_for else _SYNC_SECONDS):
+        pause = _SYNC_IDLE_SECONDS if soon or self.is_waited_for else _SYNC_SECONDS
+        if now >= self._synced_at + pause:
             self._synced_at = now
             if not self._segment.is_in_place():
                 # What is written has no name any more, so it is lost with this process.
@@ -200,14 +204,14 @@ class Journal:
             # Announced first: where a segment goes over into another, that one is there or is gone.
             following = SegmentWriter(self._folder, self._segment.number + 1, ahead=True)
         except OSError as error:
-            self._is_whole = self._fail(error)
+            self._is_whole = self.fail(error)
             return
         try:
             _, previous = self._segment.finish(end)
         except OSError as error:
             # The announcement stays: the file may have its name all the same, and one too many harms nobody.
             following.abandon()
-            self._fail(error)
+            self.fail(error)
             return
         self._finished_bytes += self._segment.size
         self.segments += 1
@@ -216,7 +220,7 @@ class Journal:
             following.take_place()
             self._begin_segment(opening, previous)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
 
     def close(self, end: SegmentEnd) -> None:
         """Finish the segment. Raises StateFailed when that, or anything before, has failed."""
@@ -226,7 +230,7 @@ class Journal:
             if self.failure is None:
                 self._segment.finish(end)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
         if self.failure is not None:
             self._segment.abandon()
             raise cannot_write(self._folder, self.failure) from self.failure
@@ -250,7 +254,7 @@ class Journal:
                 self._append(block)
             self._segment.finish(end)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
             return False
         finally:
             self._segment.abandon()
@@ -272,8 +276,10 @@ class Journal:
             self._append(block)
         self._opened = self._segment.size
 
-    def _fail(self, error: OSError) -> bool:
-        """Keep what is whole: a block that was written in part is cut off again; return whether it was."""
+    def fail(self, error: OSError) -> bool:
+        """Write no more, and keep what is whole: a block that was written in part is cut off again; return
+        whether it was.
+        """
         self.failure = error
         try:
             self._segment.cut_back()

@@ -28,6 +28,9 @@ class Ledger(Protocol):
     def settled(self, receipts: list[Receipt]) -> None:
         """Take what became of a span's messages."""
 
+    def given_up(self, receipts: list[Receipt]) -> None:
+        """Take what is known of a span that is not done."""
+
     def reach(self, lsn: int) -> None:
         """Ask that everything taken so far become durable, and `durable_lsn` then be ``lsn``."""
 
@@ -102,7 +105,7 @@ class Acknowledgements:
             span.settle_sampled(0.0)
         if self._ledger is not None:
             for span in self._spans:
-                self._ledger.settled(span.receipts)
+                self._ledger.given_up(span.receipts)
                 span.receipts = []
 
     def _confirm(self) -> None:

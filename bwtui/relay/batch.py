@@ -11,7 +11,7 @@ from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
-from bwtui.sink.base import Message, Sink
+from bwtui.sink.base import Message, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow
 
 #: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
@@ -31,6 +31,8 @@ class Batch:
         self, sink: Sink, acks: Acknowledgements, report: Report, recorder: Recorder | None = None
     ) -> None:
         self._sink = sink
+        #: Of no table, by topic.
+        self._apart: dict[str, list[MessageTuple]] = {}
         self._recorder = recorder
         self._frames = recorder.frames if recorder is not None else None
         self._acks = acks
@@ -83,6 +85,11 @@ class Batch:
             route.positions.append(len(self._frames))
         route.bytes += size
         self.bytes += size
+
+    def add_apart(self, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
+        """Add a message of no table, which goes with the batch and is in no recording."""
+        self._apart.setdefault(topic, []).append((key, value, timestamp, None))
+        self.bytes += len(key) + len(value)
 
     def has_part(self) -> bool:
         """Whether a message was added of the change that is being handled."""
@@ -149,6 +156,8 @@ class Batch:
             route.bytes = 0
             self._report.messages += len(messages)
             parts.append((route.relation.qualified_name, len(messages), route.committed))
+        while self._apart:
+            self._sink.send(*self._apart.popitem(), span)
         if parts and self.received:
             self._stamp(span, parts, encoded)
         if span.sampled:

@@ -223,7 +223,7 @@ class Engine:
             self._healing.prepare(connection)
             findings = self._inspect(connection)
             context = self._make_context(connection, findings)
-            findings = beginning.without_torn_slot(context, connection, findings)
+            findings = beginning.begin(context, connection, findings)
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
@@ -335,7 +335,7 @@ class Engine:
             note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot)
         ):
             report.error("notice", RefusedError(note, _RECORDED))
-        apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
+        apart = dict.fromkeys(settings.topics_apart.values(), False)
         limits = (
             self._answers.ask("topics", partial(destination.service.ensure_topics, apart)) if apart else {}
         )

@@ -14,6 +14,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.streamed import Origin
+from bwtui.relay.boundaries import Boundaries, form_of
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
 from bwtui.relay.promotion.former import refuse_former
 from bwtui.relay.routes.published import PublicationStates, Published
@@ -93,6 +94,7 @@ class Following:
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
         context = self._context
+        form = form_of(context)
         while True:
             # What is left of a session that broke refers to itself; see `bwtui.cycles`.
             gc.collect()
@@ -103,10 +105,15 @@ class Following:
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
                 acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
-                if context.recorder is not None:
+                if context.exactly is not None:
+                    # What is recorded begins when it is known what Kafka has.
+                    context.exactly.start_lsn = confirmed
+                elif context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(context, stream, acks, target, self._backfill)
                 streaming.careful_until = self._careful_until
+                if form is not None:
+                    Boundaries(form, self._settings.transaction_topic, streaming)
                 # Another server may answer: what is asked beside the stream is asked there.
                 context.patience.begin_session()
                 context.toast.begin_session()

@@ -7,6 +7,7 @@ down, or that lacks a right or a setting, is never a reason to drop a row.
 
 import json
 import time
+from typing import Any
 
 from bwtui.errors import BwtuiError, RowError, ServiceRefused
 from bwtui.file_errors import file_failed
@@ -20,6 +21,11 @@ from bwtui.sink.dead_letter import DeadLetters, DroppedRow
 
 #: So many dropped rows are remembered, to know them again when they are read again.
 _REMEMBERED = 20_000
+
+
+def cut(letter: dict[str, Any]) -> dict[str, Any]:
+    """Return a letter without its row."""
+    return {**letter, "before": None, "after": None, "cut": True}
 
 
 class RowTooLarge(RowError):
@@ -71,8 +77,9 @@ class RowPolicy:
             if identity.xid:
                 self._remember(change)
         topic = self._settings.dead_letter_topic
-        if topic:
-            value = json.dumps(letter).encode()
+        fitting = self._fitting(letter)
+        if topic and fitting is not None:
+            value = json.dumps(fitting).encode()
             if not span.sealed:
                 # Of a sealed one the size was taken note of.
                 span.size += len(value)
@@ -84,11 +91,7 @@ class RowPolicy:
         A letter holds the row, so it is easily too large in its turn; without the row it is not. Raises
         ServiceRefused when a topic lets nothing in: that is no row's fault.
         """
-        for failure in failures:
-            if failure.is_setup:
-                self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
-        if self.shut is not None:
-            raise self.shut
+        self._check_setup(failures)
         topic = self._settings.dead_letter_topic
         others = []
         for failure in failures:
@@ -98,6 +101,17 @@ class RowPolicy:
                 others.append(failure)
         return others
 
+    def _check_setup(self, failures: list[DeliveryFailure]) -> None:
+        for failure in failures:
+            if failure.is_setup:
+                self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
+        if self.shut is not None:
+            raise self.shut
+
+    def _fitting(self, letter: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what of a letter is sent; None: nothing."""
+        return letter
+
     def _shorten(self, failure: DeliveryFailure) -> None:
         """Send a dead letter again without its row; one that is refused even so stays in the file alone."""
         message, span = failure.message, failure.span
@@ -105,13 +119,14 @@ class RowPolicy:
         span.settle_failed()
         letter = json.loads(message.value or b"{}")
         if letter.get("cut"):
-            reason = f"a dead letter did not get into topic {failure.topic}: {failure.reason}"
-            self._report.error(
-                "delivery", RowError(reason, "it stands in the relay's dead-letters.jsonl"), letter["table"]
-            )
+            self._note_lost(letter, failure)
             return
-        short = json.dumps({**letter, "before": None, "after": None, "cut": True}).encode()
-        self._sink.send(failure.topic, [message._replace(value=short)], span)
+        self._sink.send(failure.topic, [message._replace(value=json.dumps(cut(letter)).encode())], span)
+
+    def _note_lost(self, letter: dict[str, Any], failure: DeliveryFailure) -> None:
+        reason = f"a dead letter did not get into topic {failure.topic}: {failure.reason}"
+        error = RowError(reason, "it stands in the relay's dead-letters.jsonl")
+        self._report.error("delivery", error, letter["table"])
 
     def _remember(self, change: tuple[int, int, str, str]) -> None:
         self._dropped[change] = None

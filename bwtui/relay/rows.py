@@ -44,6 +44,9 @@ class Rows:
         """``ahead`` returns frames that come after the one that is being handled."""
         self._context = context
         self._batch = batch
+        #: With --transaction-topic: told of each message that is added; those of the transaction by table.
+        self.on_message: Callable[[Route], None] | None = None
+        self.events: dict[str, int] = {}
         self.routes = Routes(self._build, self._still_holds, self._begin_route, ahead)
         #: Where the transaction of the rows that come now commits.
         self.commit_lsn = 0
@@ -284,6 +287,8 @@ class Rows:
         if batch.careful is not None:
             batch.careful.check(self.commit_lsn, self.ordinal)
         batch.add(route, key, value, self.timestamp, headers)
+        if self.on_message is not None:
+            self.on_message(route)
         if context.samples.budget > 0 and (before is not None or after is not None):
             commit = Commit(self.commit_lsn, self.xid, self._commit_time() / 1_000_000, self.ordinal)
             context.samples.take(operation, route, key, before, after, commit, batch.span)

@@ -2,15 +2,22 @@
 
 import contextlib
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import BwtuiError, ConnectionFailed, ServiceRefused
 from bwtui.kafka.client import NOT_LET_IN, not_let_in, unreachable
+from bwtui.model.status import ExactlyOnceStatus
 
 #: So long one call may wait for the broker, before somebody may look around.
 _CALL_SECONDS = 5.0
+#: Between two looks whether a commit may begin.
+_READY_SECONDS = 0.002
+#: Of so many seconds is told how long commits took, and of so many commits at most.
+_SECONDS, _RECENT = 10.0, 2_000
 _REFUSALS = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "give -C transaction.timeout.ms=N with no more than the brokers' "
     "transaction.max.timeout.ms",
@@ -38,19 +45,45 @@ def not_begun(error: KafkaError, broker: str) -> BwtuiError:
 class Commit:
     """One commit under way. What it becomes is not known where it is given up: the next session asks."""
 
-    def __init__(self, producer: Producer, topic: str, key: bytes, value: bytes, stamp: int) -> None:
-        """``key`` and ``value``, at ``stamp`` in Unix milliseconds, are the position in ``topic``."""
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        stamp: int,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """``key`` and ``value``, at ``stamp`` in Unix milliseconds, are the position in ``topic``.
+
+        It begins once ``is_ready``, which is asked while it is waited for.
+        """
         self._producer = producer
         self._record = topic, value, key, 0, None, None, stamp
         self._ended = threading.Event()
         self._is_given_up = False
         #: Why it has failed, once it has ended.
         self.error: KafkaError | None = None
-        threading.Thread(target=self._run, name="commit", daemon=True).start()
+        self._is_ready = is_ready
+        self._is_begun = False
+        #: When its transaction ended, by the monotonic clock.
+        self.begun = time.monotonic()
+        self._begin_if_ready()
 
     def wait(self, timeout: float) -> bool:
         """Return whether it has ended, at the latest after ``timeout`` seconds."""
-        return self._ended.wait(timeout)
+        until = time.monotonic() + timeout
+        while not self._begin_if_ready():
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(left, _READY_SECONDS))
+        return self._ended.wait(max(0.0, until - time.monotonic()))
+
+    def _begin_if_ready(self) -> bool:
+        if not self._is_begun and not self._is_given_up and self._is_ready():
+            self._is_begun = True
+            threading.Thread(target=self._run, name="commit", daemon=True).start()
+        return self._is_begun
 
     def give_up(self) -> None:
         """Try no more."""
@@ -69,6 +102,35 @@ class Commit:
             self.error = _reason(error)
         finally:
             self._ended.set()
+
+
+class Commits:
+    """What is told of commits: the main thread notes them, any thread may ask."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+
+    def note(self, begun: float) -> None:
+        """Note one that has ended just now; ``begun`` by the monotonic clock."""
+        now = time.monotonic()
+        self._count += 1
+        self._recent.append((now, now - begun))
+
+    def told(self, identity: str, topic: str) -> ExactlyOnceStatus:
+        """Return what to say, of the transactional id and the topic of positions too."""
+        recent, now = tuple(self._recent), time.monotonic()
+        took = sorted(seconds for at, seconds in recent if at >= now - _SECONDS)
+        # More than are kept may have come: then their own time counts.
+        since = min(_SECONDS, now - recent[0][0]) if len(recent) == _RECENT else _SECONDS
+        return ExactlyOnceStatus(
+            identity,
+            topic,
+            self._count,
+            round(len(took) / since, 1),
+            round(took[len(took) // 2], 4) if took else None,
+            round(took[len(took) * 99 // 100], 4) if took else None,
+        )
 
 
 class Ending:

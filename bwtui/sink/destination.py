@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from bwtui.errors import RefusedError
 from bwtui.model.looks import Consumers
+from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
 
@@ -75,6 +76,10 @@ class Service:
 
     def outage(self) -> str | None:
         """Return one sentence on why nothing can be delivered at present, or None."""
+        return None
+
+    def exactly_once(self) -> ExactlyOnceStatus | None:
+        """Return how transactions go where messages are sent in them; any thread may ask."""
         return None
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:

@@ -47,7 +47,9 @@ _KEPT_FOR_GOOD = {"cleanup.policy": "delete", "retention.ms": "-1"}
 class TopicAdmin:
     """Makes topics and reads their settings."""
 
-    def __init__(self, config: dict[str, Any], max_message_bytes: int) -> None:
+    def __init__(self, config: dict[str, Any], max_message_bytes: int, ordered: str = "") -> None:
+        """``ordered``: a topic whose messages stand in one order, and which expire as the brokers have it."""
+        self._ordered = ordered
         self._heard = Heard()
         self._client = new_client(LoggedAdmin, {**config, "error_cb": self._heard})
         self._max_message_bytes = max_message_bytes
@@ -143,6 +145,8 @@ class TopicAdmin:
         return limits
 
     def _new(self, topic: str, keyed: bool) -> NewTopic:
+        if topic == self._ordered:
+            return NewTopic(topic, 1, -1, config={"max.message.bytes": str(self._max_message_bytes)})
         config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
         config = {**config, "max.message.bytes": str(self._max_message_bytes)}
         return NewTopic(topic, -1, -1, config=config)

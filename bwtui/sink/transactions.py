@@ -18,13 +18,16 @@ from bwtui.errors import ServiceRefused
 from bwtui.kafka.client import new_client
 from bwtui.model.delivery import Receipt, Span
 from bwtui.model.position import Position
+from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
-from bwtui.sink.commit import Commit, Ending, not_begun
+from bwtui.sink.commit import Commit, Commits, Ending, not_begun
 from bwtui.sink.delivery_failures import delivery_failure
+from bwtui.sink.delivery_reports import DeliveryReports
 from bwtui.sink.destination import Destination
-from bwtui.sink.kafka import KafkaSink, destination_of, held_back, preconditions
+from bwtui.sink.kafka import KafkaSink, destination_of, held_back
 from bwtui.sink.outbox import Entry
+from bwtui.sink.transaction_checks import preconditions
 
 #: A transaction of PostgreSQL with more than so many rows or bytes is split. Bytes are within what the relay
 #: has in flight at most (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it reads no further until they are committed.
@@ -36,6 +39,8 @@ _SHARE = 0.5
 #: readers until then, or until the relay is started again. A snapshot is one transaction: Kafka's own limit.
 _STREAM_MS, _SNAPSHOT_MS = 60_000, 900_000
 _INIT_SECONDS = 20.0
+#: Where nothing more is there to send, a transaction ends this share of the interval after the last one.
+_IDLE_SHARE = 0.2
 
 __all__ = ["TransactionalSink", "open_destination", "preconditions"]
 
@@ -82,6 +87,8 @@ class TransactionalSink(KafkaSink):
         #: What waits for the next one.
         self._next: deque[Entry] = deque()
         self._mark: tuple[Position, bool] | None = None
+        self._is_idle = False
+        self._committed_at = time.monotonic()
         self._commit: Commit | None = None
         self._ending: Ending | None = None
         self._is_open = self._is_broken = self._is_snapshot = False
@@ -102,7 +109,11 @@ class TransactionalSink(KafkaSink):
         self.may_split: Callable[[], bool] = lambda: True
         #: Returns why another relay goes on in our place, if one does.
         self.is_fenced: Callable[[], str] = str
+        #: Called at the end of a transaction; what it returns says whether all of it is recorded.
+        self.promise: Callable[[], Callable[[], bool]] = lambda: lambda: True
         self.topic = ""
+        self.identity = ""
+        self._commits = Commits()
         self._in_order = False
 
     # -- sessions ------------------------------------------------------------------------------------------
@@ -138,6 +149,7 @@ class TransactionalSink(KafkaSink):
         """Send by ``producer`` from now on; nothing of the one before is under way."""
         self._forget()
         self.refused = []
+        self._committed_at = time.monotonic()
         self._is_snapshot = snapshot
         self._producer = producer
         self._produce = producer.produce
@@ -161,6 +173,8 @@ class TransactionalSink(KafkaSink):
         self._mark = self._commit = self._ending = None
         self._is_open = self._is_broken = self._is_snapshot = False
         self._rows = self._bytes = self._next_rows = 0
+        # What was sent by another producer is never reported.
+        self._reports = DeliveryReports(self._failed)
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -220,12 +234,13 @@ class TransactionalSink(KafkaSink):
         """Whether the transaction should end as soon as one of PostgreSQL's does."""
         return self._is_open and self._commit is None and self._is_due()
 
-    def mark(self, position: Position, *, is_whole: bool) -> None:
+    def mark(self, position: Position, *, is_whole: bool, is_idle: bool = False) -> None:
         """Say that what was sent so far brings the stream to ``position``.
 
-        ``is_whole``: that is between two transactions of PostgreSQL.
+        ``is_whole``: that is between two transactions of PostgreSQL. ``is_idle``: nothing more is there to
+        send.
         """
-        self._mark = position, is_whole
+        self._mark, self._is_idle = (position, is_whole), is_idle
 
     def _is_due(self) -> bool:
         return self.is_eager or self._rows >= self._commit_rows or self._age() >= self._commit_seconds
@@ -242,7 +257,9 @@ class TransactionalSink(KafkaSink):
             return
         _, is_whole = self._mark
         if is_whole:
-            if self._is_due():
+            since = time.monotonic() - self._committed_at
+            is_awaited = self._is_idle and since >= self._commit_seconds * _IDLE_SHARE
+            if is_awaited or self._is_due():
                 self._begin_commit()
         elif self._is_too_large() and self.may_split():
             self._begin_commit()
@@ -251,7 +268,11 @@ class TransactionalSink(KafkaSink):
         assert self._mark is not None
         position = self._mark[0]
         stamp = int(time.time() * 1_000)
-        self._commit = Commit(self._producer, self.topic, position.key, position.to_json(), stamp)
+        # First the recording, then Kafka: what is committed is never read again, and so must stand in it.
+        is_recorded = self.promise()
+        self._commit = Commit(
+            self._producer, self.topic, position.key, position.to_json(), stamp, is_recorded
+        )
 
     def commit_now(self, position: Position) -> Commit:
         """Begin to commit the open transaction, whatever is in it, and return what to wait for."""
@@ -269,6 +290,8 @@ class TransactionalSink(KafkaSink):
             return
         self._outage = None
         self._is_open = False
+        self._commits.note(commit.begun)
+        self._committed_at = time.monotonic()
         spans, self._spans = self._spans, []
         self._durable += self._rows
         self._rows = self._bytes = self._next_rows = 0
@@ -322,6 +345,10 @@ class TransactionalSink(KafkaSink):
 
     def outage(self) -> str | None:
         return self._outage if len(self._producer) or self._commit is not None else None
+
+    def exactly_once(self) -> ExactlyOnceStatus:
+        """See `bwtui.sink.destination.Service`."""
+        return self._commits.told(self.identity, self.topic)
 
     # -- failures ------------------------------------------------------------------------------------------
 

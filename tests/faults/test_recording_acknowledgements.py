@@ -45,6 +45,9 @@ class SlowLedger:
         for receipt in receipts:
             self.settled_rows |= set(self._rows.pop(receipt.batch))
 
+    def given_up(self, receipts: list[Receipt]) -> None:
+        self.settled(receipts)
+
     def reach(self, lsn: int) -> None:
         if self._asked is None and lsn > self.durable_lsn:
             self._asked = lsn, set(self.frames), set(self.settled_rows)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bwtui.errors import ConnectionFailed, SlotLost
+from bwtui.model.delivery import Span
 from bwtui.model.position import Position
 from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.exactly.once import ExactlyOnce
@@ -18,6 +19,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.transactions import TransactionalSink
 from bwtui.source.timeline import Server
+from tests.waiting import eventually
 
 SETTINGS = RelaySettings(slot="bottledwater")
 IDENTITY = ("7", "shop", "bottledwater")
@@ -39,10 +41,10 @@ def begin(known: Exactly, position: Position) -> None:
     once._sink, once._policy = SimpleNamespace(refused=[]), SimpleNamespace(is_sought=False)
     # What this process sent, long ago, says nothing of what Kafka has.
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
-    once._context, once._exactly = SimpleNamespace(memory=memory), known
+    once._context, once._exactly = SimpleNamespace(memory=memory, recorder=None), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
     once._begin = lambda *, is_careful: position
-    handlers = dict.fromkeys(map(ord, "BIUDT"), lambda data: None)
+    handlers = dict.fromkeys(map(ord, "BCIUDTYOM"), lambda data: None)
     rows = SimpleNamespace()
     once.begin_session(
         SimpleNamespace(careful_until=0, without_care=lambda: None, handlers=handlers, rows=rows)
@@ -155,6 +157,24 @@ def test_a_transaction_ends_before_kafka_aborts_it(age: float, is_whole: bool, c
     assert len(begun) == commits
 
 
+@pytest.mark.parametrize(
+    ("since", "is_whole", "is_idle", "commits"),
+    [(21, True, True, 1), (19, True, True, 0), (21, True, False, 0), (21, False, True, 0)],
+)
+def test_where_nothing_more_waits_a_transaction_ends_soon(
+    since: float, is_whole: bool, is_idle: bool, commits: int
+) -> None:
+    sink = cast(Any, TransactionalSink(SETTINGS))
+    sink._commit_seconds = 100
+    begun: list[Position] = []
+    sink._begin_commit = lambda: begun.append(sink._mark[0])
+    sink._is_open, sink._opened_at = True, time.monotonic()
+    sink._committed_at = time.monotonic() - since
+    sink.mark(Position(*IDENTITY), is_whole=is_whole, is_idle=is_idle)
+    sink.commit_when_due()
+    assert len(begun) == commits
+
+
 @pytest.mark.parametrize("linger", [5, 30_000])
 def test_a_flush_sends_what_would_wait_for_longer_than_a_stop(linger: int) -> None:
     sink = cast(Any, KafkaSink(replace(SETTINGS, kafka_config=(("linger.ms", str(linger)),))))
@@ -176,3 +196,38 @@ def test_a_flush_sends_what_would_wait_for_longer_than_a_stop(linger: int) -> No
 
     sink._producer = Lingering()
     assert sink.flush(0.1)
+
+
+class Recorded:
+    """A recording that is on the disk when somebody says so."""
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        self.committed = False
+
+    def commit_transaction(self, timeout: float) -> None:
+        assert self.is_kept, "Kafka has what the recording may lose"
+        self.committed = True
+
+    def produce(self, *record: Any) -> None:
+        """Take the position."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None:
+    sink, recorded = cast(Any, TransactionalSink(SETTINGS)), Recorded()
+    sink.promise = lambda: lambda: recorded.is_kept
+    sink._producer, sink._is_open, sink.is_eager = recorded, True, True
+    sink.mark(Position(*IDENTITY), is_whole=True)
+    sink.commit_when_due()
+    sink.poll(0.01)
+    assert not recorded.committed and not sink.is_clean
+    # What comes meanwhile is of the next transaction.
+    sink.send("topic", [(b"k", b"v", 0, None)], Span())
+    assert sink.has_uncommitted
+    sink._next.clear()
+    recorded.is_kept = True
+    eventually("it is committed", lambda: sink.poll(0.01) or sink.is_clean)
+    assert recorded.committed

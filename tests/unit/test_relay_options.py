@@ -39,7 +39,7 @@ def test_verify_and_record_take_what_they_name() -> None:
     }
     elsewhere = {"broker", "schema-registry", "kafka-config", "topic-config", "registry-config", "record"}
     assert of_relay - set(_parameters("record")) == elsewhere | {
-        *("dead-letter-topic", "truncate-topic", "heal", "readonly"),
+        *("dead-letter-topic", "truncate-topic", "transaction-topic", "heal", "readonly"),
         *("exactly-once", "commit-rows", "commit-ms"),
     }
 

@@ -25,6 +25,17 @@ _OIDS = (1 << 32) - 1
 _ANY_SIZE = 1 << 80
 
 
+class Behind(TypedDict):
+    """What Kafka had when a pass with --exactly-once began: all up to a change.
+
+    That is change ``ordinal`` of the transaction that commits at ``lsn``, or the last one of it (null). What
+    an earlier pass has recorded beyond it was aborted.
+    """
+
+    lsn: int
+    ordinal: int | None
+
+
 #: A pass over the source; before the first one there is its number alone. LSNs are numbers in all of these.
 Pass = TypedDict(
     "Pass",
@@ -35,6 +46,8 @@ Pass = TypedDict(
         "first_batch": NotRequired[int],
         "seen": NotRequired[list[int]],
         "session": NotRequired[str],
+        "exactly_once": NotRequired[bool],
+        "behind": NotRequired[Behind],
     },
 )
 
@@ -161,6 +174,9 @@ def _pass(content: Any) -> None:
         number(content["first_batch"])
         identity(content["seen"])
         bytes.fromhex(text(content["session"]))
+    if (behind := content.get("behind")) is not None:
+        number(obj(behind)["lsn"])
+        number(behind["ordinal"] or 0)
 
 
 def _event(event: dict[str, Any]) -> None:

@@ -35,12 +35,15 @@ def wait_for_maker(connection: Connection, findings: Findings, on_wait: Callable
         wait_while(partial(obstacle_to_make, connection, findings.slot.name), on_wait)
 
 
-def without_torn_slot(context: RelayContext, connection: Connection, findings: Findings) -> Findings:
-    """Drop a slot whose snapshot was not committed: the relay was killed between the two.
+def begin(context: RelayContext, connection: Connection, findings: Findings) -> Findings:
+    """Have transactions wait for the recording, and drop a slot whose snapshot was not committed.
 
-    Nothing was confirmed of it, and read_committed sees no row of that snapshot.
+    The relay was killed between the two: nothing was confirmed of that slot, and read_committed sees no row
+    of that snapshot.
     """
-    exactly, slot = context.exactly, findings.slot
+    exactly, slot, sink = context.exactly, findings.slot, context.sink
+    if context.recorder is not None and isinstance(sink, TransactionalSink):
+        sink.promise = partial(context.recorder.promise, soon=True)
     if exactly is None or slot is None or not exactly.is_torn(slot):
         return findings
     execute(connection, "select pg_drop_replication_slot(%s)", slot.name)

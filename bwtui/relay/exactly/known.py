@@ -1,7 +1,7 @@
 """What a run with --exactly-once knows of its slot's position in Kafka: it reads it, and writes it."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,6 +44,8 @@ class Exactly:
         self._memory: SlotMemory | None = None
         self._transactional_id = ""
         self.position = Position("", "", "")
+        #: Up to here the slot was confirmed when the session began.
+        self.start_lsn = 0
         #: Whose stream is read.
         self.server: Server | None = None
         #: Of chunks that were sent since the last mark, and of those before.
@@ -61,6 +63,7 @@ class Exactly:
         # A copy of the database may be relayed to the same Kafka, under another prefix, which has no slash.
         system, database, name = identity
         self._transactional_id = f"bwtui-{system}-{name}-{self._settings.topic_prefix}/{database}"
+        self._sink.identity = self._transactional_id
         self._positions.prepare()
         last = self._last()
         if last is not None and last.phase == "snapshot" and slot is not None:
@@ -136,8 +139,19 @@ class Exactly:
             ) from error
         return producer, now
 
-    def mine(self, lsn: int, ordinal: int | None, part: int, passed: int, server: Server | None) -> Position:
-        """Return the position of what was sent so far, of the stream of ``server``."""
+    def mine(
+        self,
+        lsn: int,
+        ordinal: int | None,
+        part: int,
+        passed: int,
+        server: Server | None,
+        events: Mapping[str, int] | None = None,
+    ) -> Position:
+        """Return the position of what was sent so far, of the stream of ``server``.
+
+        ``events``: messages of the transaction that is open, by table.
+        """
         return Position(
             *(self.position.system, self.position.database, self.position.slot),
             server.timeline if server is not None else 0,
@@ -149,6 +163,7 @@ class Exactly:
             self._tables,
             self._session,
             self.chunks,
+            dict(events or {}) if ordinal is not None else {},
             (server.forks or ()) if server is not None else (),
         )
 

@@ -78,7 +78,10 @@ class ExactlyOnce:
         self._context.memory.remember_sent(position.lsn + 1)
         # A chunk that was sent and not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
-        Skipping(session, position)
+        recorder = self._context.recorder
+        if recorder is not None:
+            recorder.begin_pass("stream", self._exactly.start_lsn, position)
+        Skipping(session, position, recorder)
         self._inner.begin_session(stream)
 
     def _begin(self, *, is_careful: bool) -> Position:
@@ -108,7 +111,8 @@ class ExactlyOnce:
             if failures:
                 raise Redrive(failures)
         if sink.has_uncommitted:
-            sink.mark(self._position(stream, position, at_boundary=at_boundary), is_whole=at_boundary)
+            now = self._position(stream, position, at_boundary=at_boundary)
+            sink.mark(now, is_whole=at_boundary, is_idle=is_idle)
             sink.commit_when_due()
         if self._is_careful and stream.batch.careful is None and at_boundary:
             self._end_care(stream)
@@ -123,7 +127,7 @@ class ExactlyOnce:
             ordinal, part = None, 0
         elif lsn == base.lsn:
             ordinal = max(rows.ordinal, base.ordinal or 0)
-        return self._exactly.mine(lsn, ordinal, part, passed, self._exactly.server)
+        return self._exactly.mine(lsn, ordinal, part, passed, self._exactly.server, rows.events)
 
     def _end_care(self, stream: Stream) -> None:
         """Go on with requests of many messages."""

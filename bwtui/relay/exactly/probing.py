@@ -5,13 +5,16 @@ itself: each message is a request, what is refused is remembered by its place in
 begins anew from the last position.
 """
 
+import json
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from bwtui.errors import BwtuiError, RowError
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import REFUSED, Span
 from bwtui.relay.careful import Careful, Policy
 from bwtui.relay.context import Redrive
-from bwtui.relay.policy import RowPolicy
+from bwtui.relay.policy import RowPolicy, cut
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter import DroppedRow
@@ -20,6 +23,10 @@ from bwtui.sink.transactions import TransactionalSink
 _WAIT_SECONDS = 0.02
 #: Commit LSN and ordinal of changes that Kafka refuses, and why.
 Refused = dict[tuple[int, int], tuple[str, str]]
+
+
+def _about(letter: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(letter[name] for name in ("commit_lsn", "ordinal", "xid", "operation", "table"))
 
 
 class Probing(Careful):
@@ -56,15 +63,42 @@ class Probing(Careful):
                 rows = self._sent[numbers[id(failure.receipt)]].rows
                 identity = rows[failure.index]
                 self._refused[identity.commit_lsn, identity.ordinal] = failure.reason, failure.hint
+                # Under --on-error exit it is recorded as such, too: it never gets in as it is.
+                failure.receipt.partitions[failure.index] = REFUSED
 
 
 class WholePolicy(RowPolicy):
-    """Applies --on-error; a row that ends the relay does so when all before its transaction is committed."""
+    """Applies --on-error; a row that ends the relay does so when all before its transaction is committed.
+
+    A letter for --dead-letter-topic is in the transaction of its row's neighbours. One that Kafka refuses
+    aborts it, and is shorter when the row is read again; one that is refused even so is left out.
+    """
 
     #: Whether each transaction of the stream is one of Kafka, so that what is open is the row's alone.
     is_alone = False
     #: Whether such a row has made the session begin anew.
     is_sought = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        #: How often Kafka has refused a letter, by what it is about.
+        self._refusals: Counter[tuple[Any, ...]] = Counter()
+
+    def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """Note which letters are refused; all is read again for them, too. Raises ServiceRefused."""
+        self._check_setup(failures)
+        for failure in failures:
+            if failure.topic == self._settings.dead_letter_topic and not failure.is_outage:
+                assert failure.message is not None
+                letter = json.loads(failure.message.value or b"{}")
+                self._refusals[_about(letter)] += 1
+                if letter.get("cut"):
+                    self._note_lost(letter, failure)
+        return failures
+
+    def _fitting(self, letter: dict[str, Any]) -> dict[str, Any] | None:
+        refusals = self._refusals[_about(letter)]
+        return letter if not refusals else cut(letter) if refusals == 1 else None
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         if self._settings.on_error == "exit" and row.operation != "snapshot" and not self.is_alone:

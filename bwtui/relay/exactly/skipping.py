@@ -6,13 +6,17 @@ from typing import Protocol
 
 from bwtui.model.position import Position
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Truncate
+from bwtui.recording.format.batch import Transaction
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.rows import LEFT_OUT, Rows
 
 _oid = struct.Struct(">I").unpack_from
-_BEGIN, _TRUNCATE = ord("B"), ord("T")
+_BEGIN, _COMMIT, _TRUNCATE = map(ord, "BCT")
 _CHANGES = tuple(map(ord, "IUDT"))
+#: What says nothing that a row needs.
+_OTHERS = tuple(map(ord, "YOM"))
 
 
 class Stream(Protocol):
@@ -28,14 +32,15 @@ class Stream(Protocol):
 
 
 class Skipping:
-    """Takes frames in place of `Rows` until they are newer than a position."""
+    """Takes frames in place of `Rows` until they are newer than a position; nothing of them is recorded."""
 
-    def __init__(self, stream: Stream, position: Position) -> None:
+    def __init__(self, stream: Stream, position: Position, recorder: Recorder | None = None) -> None:
         self._handlers = handlers = stream.handlers
         self._rows = stream.rows
         self._position = position
-        self._begin = handlers[_BEGIN]
-        self._usual = {tag: handlers[tag] for tag in _CHANGES}
+        self._recorder = recorder
+        self._begin, self._commit = handlers[_BEGIN], handlers[_COMMIT]
+        self._usual = {tag: handlers[tag] for tag in (_COMMIT, *_CHANGES, *_OTHERS)}
         handlers[_BEGIN] = self._on_begin
 
     def _on_begin(self, data: bytes) -> bool | None:
@@ -44,12 +49,17 @@ class Skipping:
         if at > position.lsn:
             self._handlers[_BEGIN] = self._begin
             self._handlers.update(self._usual)
-        elif at == position.lsn and position.ordinal is not None:
+            return answer
+        self._handlers.update(dict.fromkeys((*_CHANGES, *_OTHERS), self._pass_over))
+        self._handlers[_COMMIT] = self._on_commit
+        if at == position.lsn and position.ordinal is not None:
             self._handlers.update(dict.fromkeys(_CHANGES, self._count))
             self._go_on_behind(position.ordinal)
-        else:
-            self._handlers.update(dict.fromkeys(_CHANGES, self._pass_over))
-        return answer
+        return LEFT_OUT
+
+    def _on_commit(self, data: bytes) -> bool | None:
+        self._commit(data)
+        return LEFT_OUT
 
     @staticmethod
     def _pass_over(data: bytes) -> bool | None:
@@ -73,4 +83,9 @@ class Skipping:
     def _go_on_behind(self, ordinal: int) -> None:
         if self._rows.ordinal >= ordinal:
             self._rows.part = self._position.part
+            self._rows.events = dict(self._position.events)
+            if self._recorder is not None:
+                rows = self._rows
+                committed = rows.committed + POSTGRES_EPOCH_US
+                self._recorder.resume(Transaction(rows.commit_lsn, committed, rows.xid, rows.ordinal))
             self._handlers.update(self._usual)

@@ -88,8 +88,8 @@ class Looks:
 
 
 def _topics(settings: RelaySettings, report: Report) -> set[str]:
-    apart = {settings.dead_letter_topic, settings.truncate_topic}
-    return {counters.topic for counters in report.tables.values()} | apart - {""}
+    apart = set(settings.topics_apart.values())
+    return {counters.topic for counters in report.tables.values()} | apart
 
 
 def _registry(settings: RelaySettings) -> SchemaRegistry | None:

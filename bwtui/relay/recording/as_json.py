@@ -19,7 +19,17 @@ _IDLE_SECONDS = 60.0
 _LEFT_OUT = frozenset({"tables", "errors", "latency_minute", "latency_since_start"})
 #: What changes though nothing happens; the recording itself grows by every status that is written.
 _RESTLESS = frozenset(
-    {"latency", "time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording", "verdict", "reason"}
+    {
+        "exactly_once",
+        "latency",
+        "time",
+        "cpu_seconds",
+        "resident_bytes",
+        "wal_lag_seconds",
+        "recording",
+        "verdict",
+        "reason",
+    }
 )
 #: What an ERROR says; older versions refuse more.
 _ERROR = ("time", "kind", "table", "message", "hint", "count")

@@ -6,22 +6,16 @@ An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, StateFailed
 from bwtui.model.delivery import Receipt
+from bwtui.model.position import Position
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.continuing import Continuation
-from bwtui.recording.format.batch import (
-    Delivery,
-    HeaderForm,
-    Section,
-    Transaction,
-    Without,
-    pack_batch,
-    pack_delivery,
-)
+from bwtui.recording.format.batch import HeaderForm, Section, Transaction, Without, pack_batch
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.parsing import count_messages, size_of
 from bwtui.recording.format.statements import Head, Pass, SegmentEnd
@@ -31,13 +25,12 @@ from bwtui.relay.recording.as_json import (
     StatusSchedule,
     another_history,
     error_json,
-    gap_error,
-    gap_json,
-    late_beginning,
     past_numbering,
     torn_end,
 )
+from bwtui.relay.recording.deliveries import Deliveries
 from bwtui.relay.recording.giving_up import GivingUp
+from bwtui.relay.recording.passes import Gaps, lacking, pass_said
 from bwtui.relay.recording.references import References
 from bwtui.relay.recording.under_way import UnderWay
 from bwtui.relay.recording.unsent import Unsent
@@ -81,6 +74,7 @@ class Recorder:
         #: Whether this run has taken a snapshot, after which nothing is missing.
         self._began_anew = False
         self._ending = GivingUp(settings, report)
+        self._gaps = Gaps(report, partial(self._json, Kind.EVENT))
         self._status = StatusSchedule()
         self._journal = Journal(
             before.folder,
@@ -90,6 +84,7 @@ class Recorder:
             segment_bytes=settings.segment_bytes,
             segment_seconds=settings.segment_seconds,
         )
+        self.deliveries = Deliveries(self._journal, before.folder, in_transactions=settings.exactly_once)
         report.on_error = self._error
         for recovered in before.recovered:
             if recovered.cut:
@@ -97,27 +92,33 @@ class Recorder:
 
     # -- the stream ----------------------------------------------------------------------------------------
 
-    def begin_pass(self, kind: Literal["snapshot", "stream"], start_lsn: int) -> None:
-        """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
+    def begin_pass(
+        self, kind: Literal["snapshot", "stream"], start_lsn: int, behind: Position | None = None
+    ) -> None:
+        """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before.
+
+        Nothing up to ``behind`` follows: Kafka has it.
+        """
         self._forget_batch()
         self._references.begin_pass()
         self._under_way.begin_pass()
+        self.deliveries.begin_pass(kind)
         number = self._pass["pass"] + 1
         if kind == "snapshot":
             self._began_anew = True
         else:
+            before = self._before.reached
+            is_first = number == self._before.pass_number + 1 and not self._began_anew
+            reached = max(self._journal.reached, before or 0)
+            until = max(start_lsn if is_first else 0, lacking(behind, self._seen, reached))
             # What comes again may be another server's, and is durable when it is recorded again.
             self._journal.go_back(start_lsn)
-        if kind == "stream" and number == self._before.pass_number + 1 and not self._began_anew:
-            self._note_gap(self._before.reached, start_lsn)
-        begun: Pass = {
-            "pass": number,
-            "kind": kind,
-            "start_lsn": start_lsn,
-            "first_batch": self._batch,
-            "seen": list(self._seen),
-            "session": self._session.hex(),
-        }
+            if until:
+                self._gaps.note(None if is_first and before is None else reached, until)
+        exactly_once = self._settings.exactly_once
+        begun = pass_said(
+            number, kind, start_lsn, self._batch, self._seen, self._session, behind, exactly_once=exactly_once
+        )
         if self._json(Kind.EVENT, {"event": "pass", **begun}):
             self._pass = begun
 
@@ -129,7 +130,7 @@ class Recorder:
         if self._seen[0] >= lsn:
             raise another_history(self._seen[0], lsn)
         if is_gap:
-            self._note_gap(max(self._journal.reached, self._before.reached or 0), lsn)
+            self._gaps.note(max(self._journal.reached, self._before.reached or 0), lsn)
         self._journal.go_back(lsn)
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
@@ -163,13 +164,9 @@ class Recorder:
         """Take that nothing is known of a relation any more; it is noted again before its next row."""
         self._references.forget(oid)
 
-    def _note_gap(self, since: int | None, start_lsn: int) -> None:
-        """Note, and report, that changes before ``start_lsn`` were relayed without being recorded."""
-        if since is None:
-            self._report.error("notice", late_beginning(start_lsn))
-        elif start_lsn > since:
-            self._json(Kind.EVENT, gap_json(since, start_lsn))
-            self._report.error("recording", gap_error(since, start_lsn))
+    def resume(self, transaction: Transaction) -> None:
+        """Note that the changes that follow are of ``transaction``, whose former ones Kafka has."""
+        self._under_way.transaction = transaction
 
     def without(self, route: Route, reason: Without) -> None:
         """Note why the change that is being handled makes no message."""
@@ -305,9 +302,10 @@ class Recorder:
     # -- the ledger: see `bwtui.relay.ack.Ledger` ------------------------------------------------------------
 
     def settled(self, receipts: list[Receipt]) -> None:
-        for receipt in receipts:
-            delivery = Delivery(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
-            self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
+        self.deliveries.settled(receipts)
+
+    def given_up(self, receipts: list[Receipt]) -> None:
+        self.deliveries.given_up(receipts)
 
     def reach(self, lsn: int) -> None:
         if not self._ending.gave_up:
@@ -318,9 +316,9 @@ class Recorder:
         # A recording that was given up holds nothing up.
         return _EVERYTHING if self._ending.gave_up else self._journal.durable_lsn
 
-    def promise(self) -> Callable[[], bool]:
-        """Return what says, and asks for, that all written so far is on the disk."""
-        is_kept = self._journal.promise()
+    def promise(self, *, soon: bool = False) -> Callable[[], bool]:
+        """Return what says, and asks for, that all written so far is on the disk; see `Journal.promise`."""
+        is_kept = self._journal.promise(soon=soon)
         return lambda: self._ending.gave_up or is_kept()
 
     def settle(self, *, idle: bool = False) -> None:
@@ -395,5 +393,6 @@ class Recorder:
             if not self._ending.is_reported:
                 self._ending.give_up(failure)
         finally:
+            self.deliveries.close()
             self._report.on_error = None
             self._before.release()

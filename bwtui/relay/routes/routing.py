@@ -268,10 +268,9 @@ class Router:
 
 def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:
     """Raise RefusedError when messages about rows would go into ``topic``, between the rows of ``table``."""
-    options = {"--dead-letter-topic": settings.dead_letter_topic, "--truncate-topic": settings.truncate_topic}
-    for option, chosen in options.items():
+    for option, chosen in settings.topics_apart.items():
         if chosen == topic:
-            raise RefusedError(f"{option} {topic} is the topic of table {table}", "name a topic of its own")
+            raise RefusedError(f"--{option} {topic} is the topic of table {table}", "name a topic of its own")
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:

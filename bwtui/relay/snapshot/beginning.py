@@ -9,7 +9,7 @@ import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.backfill.first import First
-from bwtui.relay.context import RelayContext, check_stop
+from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
@@ -196,7 +196,9 @@ class Beginning:
             slot.make_permanent(connection, temporary.name, self._settings.slot)
         if exactly is not None:
             # Behind it: a slot whose snapshot is not committed is dropped at the next start.
-            exactly.end_snapshot(partial(check_stop, self._context.stop_requested), lsn)
+            exactly.end_snapshot(copying.while_committing, lsn)
+            if self._context.recorder is not None:
+                self._context.recorder.deliveries.committed()
         with self._report.account.during("state"):
             self._context.memory.remember(lsn, sent_lsn=lsn)
         self._first.begun()

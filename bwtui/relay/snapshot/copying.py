@@ -128,6 +128,12 @@ class Copying:
             self._ask_at = now + _ASK_SECONDS
             self._ask()
 
+    def while_committing(self) -> None:
+        """See that the recording goes on while all of it is committed. Raises StopRequested, StateFailed."""
+        if self._recorder is not None:
+            self._recorder.settle(idle=True)
+        check_stop(self._context.stop_requested)
+
     def abandon(self) -> None:
         """Tell the recording what is known of messages that are not done; sessions belong to the engine."""
         self._acks.close()

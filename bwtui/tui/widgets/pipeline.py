@@ -224,6 +224,17 @@ def _runway(picture: Picture) -> list[Content]:
     return [_named("safe", f"≈ {figures.duration(left)} if the relay stopped now")]
 
 
+def _commits(picture: Picture, status: Status) -> list[Content]:
+    """Say that the relay sends exactly once, and how its transactions go."""
+    one = status.exactly_once
+    if one is None:
+        return []
+    if picture.as_of is not None or one.commit_p50 is None:
+        return [Content.styled("exactly once", "bold")]
+    took = f"{figures.rate(one.commits_per_second)} commits/s, p50 {latency.brief(one.commit_p50)}"
+    return [Content.assemble(("exactly once ", "bold"), took)]
+
+
 def _lag(picture: Picture, status: Status) -> judgement.Verdict:
     """Judge the lag; of one that is old nobody knows how it is now."""
     if picture.as_of is not None:
@@ -264,6 +275,7 @@ def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Con
         _named("lag", behind.ljust(15), tone),
         Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
         *_runway(picture),
+        *_commits(picture, status),
         # The chart over ten minutes takes the room of the vitals.
         *([] if vitals else [_engine(picture, status)]),
         _named("confirmed", format_lsn(status.confirmed_lsn)),
@@ -279,6 +291,7 @@ def _background(picture: Picture, status: Status, width: int, vitals: bool) -> C
     spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
     parts = [
         *_runway(picture),
+        *_commits(picture, status),
         # The chart over ten minutes takes the room of the vitals, and the latencies stand beside it.
         *([] if vitals else [_engine(picture, status)]),
         *([way] if vitals and (way := latency.summary(status)) else []),

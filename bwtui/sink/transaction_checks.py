@@ -1,0 +1,79 @@
+"""What doctor asks of the brokers for --exactly-once; nothing is made or changed.
+
+Whether the relay's user may write under its transactional.id is not asked: the only way would be to begin a
+transaction, which fences whoever has one open. A start says it at once.
+"""
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from bwtui.errors import ConnectionFailed, ServiceRefused
+from bwtui.kafka.client import new_client
+from bwtui.kafka.commands import LoggedAdmin
+from bwtui.kafka.config import client_config
+from bwtui.settings import RelaySettings
+from bwtui.sink.destination import Precondition
+from bwtui.sink.kafka import preconditions as of_kafka
+from bwtui.sink.positions import positions_topic
+
+_WAIT_SECONDS = 10.0
+_LONGEST, _MIN_ISR, _REPLICAS = (
+    "transaction.max.timeout.ms",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+)
+
+
+def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
+    """Return that Kafka and the schema registry answer, and that the brokers take transactions."""
+
+    def transactions() -> str:
+        found, brokers = _asked(settings)
+        wanted = int(dict(settings.kafka_config).get("transaction.timeout.ms", 0)) or None
+        return judged(settings, found, brokers, wanted)
+
+    return (*of_kafka(settings), ("Kafka transactions", transactions))
+
+
+def judged(settings: RelaySettings, found: dict[str, int], brokers: int, wanted: int | None) -> str:
+    """Return what is found in a few words. Raises ServiceRefused where transactions can't be had.
+
+    ``wanted`` is the transaction.timeout.ms that was given, in milliseconds. What the brokers do not tell is
+    not in ``found``.
+    """
+    longest = found.get(_LONGEST)
+    if longest is not None and wanted is not None and wanted > longest:
+        raise ServiceRefused(
+            f"transaction.timeout.ms is {wanted}, and the brokers take {longest} at most",
+            f"give -C transaction.timeout.ms={longest} or less, or raise {_LONGEST} at the brokers",
+        )
+    if brokers < found.get(_MIN_ISR, 0):
+        raise ServiceRefused(
+            f"transactions want {found[_MIN_ISR]} replicas in step ({_MIN_ISR}); brokers up: {brokers}",
+            "start the others, or lower it at the brokers",
+        )
+    told = [f"position in topic {positions_topic(settings)}"]
+    if longest is not None:
+        told.append(f"a snapshot may take {min(longest, wanted or longest) // 1_000} s")
+    if brokers > 1 and found.get(_REPLICAS, brokers) == 1:
+        told.append(f"{_REPLICAS} is 1: the relay waits where its one broker is away")
+    return ", ".join(told)
+
+
+def _asked(settings: RelaySettings) -> tuple[dict[str, int], int]:
+    """Return the numbers that one broker tells, and how many brokers are up. Raises ConnectionFailed."""
+    admin = new_client(LoggedAdmin, client_config(settings))
+    try:
+        nodes = admin.describe_cluster(request_timeout=_WAIT_SECONDS).result().nodes
+        resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+        (future,) = admin.describe_configs([resource], request_timeout=_WAIT_SECONDS).values()
+        entries = future.result()
+    except KafkaException as error:
+        raise ConnectionFailed(
+            f"the brokers' settings can't be read: {error.args[0].str()}",
+            "grant the relay's user the right (ACL) DescribeConfigs on the cluster, or look at them by hand",
+        ) from error
+    values = {name: entries[name].value for name in (_LONGEST, _MIN_ISR, _REPLICAS) if name in entries}
+    return {name: int(value) for name, value in values.items() if value is not None}, len(nodes)

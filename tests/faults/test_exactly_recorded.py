@@ -1,0 +1,198 @@
+"""--exactly-once with --record: whatever is killed, the recording says what read_committed sees, and no more.
+
+``BWTUI_EXACT_KILLS=30`` kills thirty times while streaming, and a tenth of that in the snapshot.
+"""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.kafka.client import headers_of
+from bwtui.model.headers import SESSION
+from bwtui.sandbox.supervisor import Services
+from bwtui.verify import recording as verify
+from bwtui.verify.facts import read_facts
+from tests.faults.recordings import (
+    Witness,
+    assert_everything_committed,
+    opened,
+    recover_and_check,
+    size,
+)
+from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
+from tests.raw_topic import committed_records, place_of
+
+KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
+SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
+ROWS = 2_000
+SNAPSHOT_BYTES, STREAM_BYTES = 400_000, 120_000
+
+SNAPSHOT = ("bwtui.op", b"snapshot")
+
+NewRelay = Callable[..., Relay]
+
+
+def assert_agrees(services: Services, folder: Path, relay: Relay, *, ended: bool = False) -> Counter[str]:
+    """See that each message that counts as sent is committed at its place, and all that is was recorded.
+
+    ``ended``: nothing is under way any more, so that every change that was recorded is in, and once. Return
+    how many messages there are of each state.
+    """
+    sent: dict[tuple[str, int, int], Any] = {}
+    recorded: set[Any] = set()
+    unsettled: Counter[Any] = Counter()
+    states: Counter[str] = Counter()
+    content: Any
+    with opened(folder) as recording:
+        for change in recording.changes():
+            for message in change.messages:
+                content = (message.topic, message.key, message.value, message.headers)
+                states[message.state] += 1
+                recorded.add(without_session(content))
+                if message.state == "acknowledged":
+                    assert message.partition is not None and message.offset is not None
+                    place = (message.topic, message.partition, message.offset)
+                    assert place not in sent, place
+                    sent[place] = content
+                else:
+                    unsettled[content] += 1
+    there: Counter[Any] = Counter()
+    for record in committed_records(services, [table.topic(relay.name) for table in TABLES]):
+        place = place_of(record)
+        content = (place[0], record.key(), record.value(), tuple(headers_of(record)))
+        there[without_session(content)] += 1
+        if place in sent:
+            assert sent.pop(place) == content, place
+        else:
+            assert unsettled[content] > 0, f"no word of {place}, and it is not recorded: {content}"
+            unsettled[content] -= 1
+    assert not sent, f"they count as sent, and are not committed: {list(sent)[:3]}"
+    if ended:
+        # Headers tell every change, and every row of every snapshot, from each other.
+        assert max(there.values()) == 1
+        of_stream = [{one for one in side if SNAPSHOT not in one[3]} for side in (recorded, set(there))]
+        assert of_stream[0] == of_stream[1]
+    return states
+
+
+def without_session(content: Any) -> Any:
+    """Return a message but for the run that sent it: one that was aborted is sent by another."""
+    return (*content[:3], tuple(header for header in content[3] if header[0] != SESSION))
+
+
+def kill(relay: Relay, folder: Path, growth: int) -> None:
+    """Start the relay, kill it when the recording has grown so far, recover, and check."""
+    wanted = size(folder) + growth
+    relay.start()
+    wait_for(f"{growth} bytes more", lambda: size(folder) >= wanted or relay.has_ended)
+    assert not relay.has_ended, relay.last_words()
+    relay.kill()
+    if folder.exists() and any(folder.glob("0*")):
+        recover_and_check(folder)
+
+
+def test_no_kill_parts_the_recording_from_what_is_committed(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    chance = random.Random(SEED)
+    folder = tmp_path / "recording"
+    create_tables(database, ROWS)
+    relay = new_relay("--exactly-once", "--record", str(folder), "--segment-bytes", "100000")
+    witness = Witness(database, relay.name)
+    with Writer(database, ROWS).going_on():
+        for _ in range(max(1, KILLS // 10)):
+            kill(relay, folder, chance.randrange(SNAPSHOT_BYTES))
+        relay.run()
+        for _ in range(KILLS):
+            kill(relay, folder, chance.randrange(STREAM_BYTES))
+            assert_agrees(services, folder, relay)
+        relay.start()
+        relay.wait_caught_up()
+    relay.wait_caught_up()
+    relay.stop()
+    recover_and_check(folder)
+    states = assert_agrees(services, folder, relay, ended=True)
+    assert not read_facts(folder).gaps, f"seed {SEED}"
+    with opened(folder) as recording:
+        assert_everything_committed(recording, witness)
+    print(f"\nseed {SEED}: {dict(states)}")
+
+
+def test_a_split_transaction_that_was_killed_goes_on_where_it_was(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    """What is recorded anew has the numbers that it has in the stream, though the first rows are left out."""
+    folder = tmp_path / "recording"
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once", "--record", str(folder))
+    relay.run()
+    witness = Witness(database, relay.name)
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "insert into accounts select n, 1, repeat('x', 20000) from generate_series(11, 6000) n")
+    wait_for("a part of it", lambda: len(committed_records(services, [ACCOUNTS.topic(relay.name)])) > 10)
+    relay.kill()
+    recover_and_check(folder)
+    assert_agrees(services, folder, relay)
+    relay.run()
+    assert_agrees(services, folder, relay, ended=True)
+    with opened(folder) as recording:
+        assert assert_everything_committed(recording, witness) == 5_990
+
+
+def test_what_was_sent_without_a_recording_is_a_gap(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    """Kafka has it, so it is not read again, wherever the slot stands."""
+    folder = tmp_path / "recording"
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run("--record", str(folder))
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "insert into accounts values (11, 1, 'nobody records it')")
+    wait_for("the row", lambda: is_there(services, relay, b"nobody records it"))
+    relay.kill()
+    relay.run("--record", str(folder))
+    assert len(read_facts(folder).gaps) == 1
+    with opened(folder) as recording:
+        assert [change for change in recording.changes() if change.operation == "insert"] == []
+
+
+def is_there(services: Services, relay: Relay, note: bytes) -> bool:
+    """Return whether a row with ``note`` is committed."""
+    records = committed_records(services, [ACCOUNTS.topic(relay.name)])
+    return any(note in (record.value() or b"") for record in records)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_spark")
+def test_an_audit_in_the_middle_of_a_crash_finds_nothing(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    chance = random.Random(SEED)
+    folder = tmp_path / "recording"
+    create_tables(database, ROWS)
+    relay = new_relay("--exactly-once", "--record", str(folder), "--segment-bytes", "50000")
+    with Writer(database, ROWS).going_on():
+        relay.run()
+        for _ in range(KILLS):
+            # Whatever it was in the middle of: a transaction is open, and holds up readers.
+            kill(relay, folder, chance.randrange(STREAM_BYTES))
+            report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
+            assert report.verdict == "clean", f"seed {SEED}: {report.found} {report.findings[:3]}"
+            assert not report.classes.get("redelivered")
+        relay.start()
+        relay.wait_caught_up()
+    relay.wait_caught_up()
+    relay.stop()
+    report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
+    assert report.verdict == "clean", f"seed {SEED}: {report.found} {report.findings[:3]}"
+    assert not report.classes.get("redelivered") and not report.classes.get("pending")
+    assert report.classes["markers"] and report.classes["aborted"]

@@ -1,0 +1,124 @@
+"""What a recording says of messages under --exactly-once: a place, only where that is committed."""
+
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.model.delivery import REFUSED
+from bwtui.model.position import Position
+from bwtui.recording.check import check
+from bwtui.recording.format.batch import Transaction
+from bwtui.recording.reading.reader import open_recording
+from bwtui.relay.recording.passes import lacking
+from bwtui.verify.facts import read_facts
+from tests.recorded_stream import Stream, table
+
+TABLE = table(1, "orders")
+POSITION = Position("7", "shop", "shop", 1, 1_500)
+
+
+def told(folder: Path) -> tuple[Counter[str], list[tuple[int, int]]]:
+    """Return the messages' states, and the identities of the changes."""
+    assert check(folder).verdict == "clean"
+    with closing(open_recording(folder)) as recording:
+        changes = list(recording.changes())
+    states = Counter(message.state for change in changes for message in change.messages)
+    return states, [(change.lsn, change.ordinal) for change in changes]
+
+
+def snapshot(folder: Path) -> Stream:
+    """A snapshot whose rows have all arrived."""
+    stream = Stream(folder, {"exactly_once": True})
+    for key in range(5):
+        stream.row(TABLE, key, b"x")
+    stream.flush()
+    stream.deliver()
+    return stream
+
+
+def test_rows_of_a_snapshot_that_is_not_committed_are_nowhere(tmp_path: Path) -> None:
+    stream = snapshot(tmp_path)
+    stream.recorder.close()
+    assert told(tmp_path)[0] == {"unknown": 5}
+
+
+def test_rows_of_a_snapshot_that_is_committed_are_where_they_are(tmp_path: Path) -> None:
+    stream = snapshot(tmp_path)
+    stream.recorder.deliveries.committed()
+    stream.recorder.close()
+    assert told(tmp_path)[0] == {"acknowledged": 5}
+
+
+@pytest.mark.parametrize(
+    ("exactly_once", "states"),
+    [(True, {"unknown": 2, "refused": 1}), (False, {"acknowledged": 2, "refused": 1})],
+)
+def test_what_was_delivered_in_a_transaction_that_is_given_up_is_nowhere(
+    tmp_path: Path, exactly_once: bool, states: dict[str, int]
+) -> None:
+    stream = Stream(tmp_path, {"exactly_once": exactly_once})
+    stream.begin_pass()
+    stream.begin()
+    for key in range(3):
+        stream.change("insert", TABLE, key, b"x")
+    stream.flush()
+    ((receipt,),) = stream._sent
+    receipt.partitions, receipt.offsets = [0, REFUSED, 0], [7, -1, 8]
+    stream.recorder.given_up([receipt])
+    stream.recorder.close()
+    assert told(tmp_path)[0] == states
+
+
+def test_changes_behind_those_that_kafka_has_keep_their_numbers(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, {"exactly_once": True})
+    stream.begin_pass()
+    stream.recorder.resume(Transaction(1_010, 1_010_000, 501, 40))
+    stream._current, stream._ordinal, stream._open = (1_010, 501), 40, []
+    stream.change("insert", TABLE, 1, b"x")
+    stream.change("insert", TABLE, 2, b"x")
+    stream.commit()
+    stream.begin()
+    stream.change("insert", TABLE, 3, b"x")
+    stream.commit()
+    stream.stop()
+    _, identities = told(tmp_path)
+    assert identities[:2] == [(1_010, 41), (1_010, 42)]
+    assert [ordinal for _, ordinal in identities] == [41, 42, 1]
+
+
+@pytest.mark.parametrize(
+    ("lsn", "ordinal", "until"),
+    [
+        (1_499, None, 0),
+        (1_500, None, 0),
+        (1_500, 9, 0),
+        (1_500, 10, 1_501),
+        (1_501, None, 1_502),
+        (900, 3, 0),
+    ],
+)
+def test_what_kafka_has_beyond_a_recording(lsn: int, ordinal: int | None, until: int) -> None:
+    behind = Position("7", "shop", "shop", 1, lsn, ordinal)
+    assert lacking(behind, (1_500, 9), 1_000) == until
+    assert lacking(behind, (0, 0), 2_000) == 0
+
+
+@pytest.mark.parametrize(("position", "gaps"), [(None, 0), (POSITION, 1)])
+def test_what_was_relayed_without_the_recording_is_a_gap(tmp_path: Path, position: Any, gaps: int) -> None:
+    stream = Stream(tmp_path, {"exactly_once": True})
+    stream.begin_pass()
+    stream.begin()
+    stream.change("insert", TABLE, 1, b"x")
+    stream.commit()
+    stream.flush()
+    stream.deliver()
+    stream.wait_durable()
+    stream.stop()
+    stream.start()
+    stream.recorder.begin_pass("stream", 1_000, position)
+    stream.recorder.close()
+    facts = read_facts(tmp_path)
+    assert (len(facts.gaps), facts.exactly_once) == (gaps, {1, 2})
