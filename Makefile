@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture heal promotions snapshots campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture heal promotions snapshots exactly-once campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -73,6 +73,10 @@ snapshots: .venv/installed-dev ## Put a table of ROWS into the stream under RATE
 promotions: .venv/installed-dev ## Promote a standby N times under writes, and see that nothing is lost or comes twice.
 	BWTUI_PROMOTIONS=$(or $(N),200) BWTUI_PROMOTIONS_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s --timeout 0 \
 		tests/faults/test_promotion.py $(ARGS)
+
+exactly-once: .venv/installed-dev ## Kill relay and broker KILLS times under --exactly-once: nothing twice, lost or torn.
+	BWTUI_EXACT_KILLS=$(or $(KILLS),200) BWTUI_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s --timeout 0 \
+		-m "long or not long" -k no_kill tests/faults/test_exactly_once.py tests/faults/test_exactly_recorded.py $(ARGS)
 
 campaign: .venv/installed-dev ## Send 500 random tables with 10,000 rows through PostgreSQL and back.
 	BWTUI_RANDOM_TABLES=$${BWTUI_RANDOM_TABLES:-500} $(BIN)/python -m pytest --timeout 1800 \

@@ -1,8 +1,10 @@
 """--exactly-once: whoever reads what is committed sees every change once, in order, whatever is killed.
 
-``BWTUI_EXACT_KILLS=30`` kills thirty times while streaming, and a tenth of that in the snapshot.
+``make exactly-once KILLS=2000 SEED=1`` kills so often: while streaming, some of that in the snapshot, and now
+and then a broker instead.
 """
 
+import json
 import os
 import random
 import signal
@@ -27,6 +29,7 @@ from bwtui.sink.positions import Positions
 from bwtui.source.slot import reserve
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.hanging import hanging
+from tests.faults.outside import Outside
 from tests.faults.records import (
     OUTSIDE,
     Record,
@@ -35,12 +38,16 @@ from tests.faults.records import (
     read_table,
     repeated,
 )
-from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.test_kill import assert_committed, copied
 from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
+from tests.raw_topic import committed_records
 from tests.waiting import eventually
 
 KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
+SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
+#: So often a relay is killed, while streaming or in the snapshot, until it is the broker's turn.
+SNAPSHOTS, BROKERS = 10, 25
 ROWS = 5_000
 
 NewRelay = Callable[..., Relay]
@@ -69,26 +76,66 @@ def assert_once(services: Services, database: str, relay: Relay, writer: Writer)
 def test_no_kill_repeats_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
     create_tables(database, ROWS)
     relay = new_relay("--exactly-once")
-    writer = Writer(database, ROWS)
-    with writer.going_on():
-        for _ in range(max(1, KILLS // 10)):
-            relay.start()
-            rows = random.randrange(2 * ROWS)
-            relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)  # noqa: B023
+    topics = [table.topic(relay.name) for table in TABLES]
+    with Outside(services, topics) as outside, Writer(database, ROWS).going_on() as writer:
+        kill_on(relay, outside, KILLS, random.Random(SEED))
+    relay.wait_caught_up()
+    relay.stop()
+    assert_once(services, database, relay, writer)
+
+
+@pytest.mark.long
+def test_no_kill_of_relay_or_broker_repeats_a_row(
+    interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """The campaign: as above, and every so often the broker is killed in the relay's place."""
+    create_tables(database, ROWS)
+    relay = new_relay("--exactly-once")
+    topics = [table.topic(relay.name) for table in TABLES]
+    chance, begun = random.Random(SEED), time.monotonic()
+    left = KILLS
+    with Outside(services, topics) as outside, Writer(database, ROWS).going_on() as writer:
+        while left:
+            some = min(left, BROKERS)
+            kill_on(relay, outside, some, chance)
+            left -= some
+            if chance.random() < some / BROKERS:
+                interrupted.kill_service("kafka")
+                sent = len(writer.changes)
+                wait_for("changes", lambda: len(writer.changes) > sent + 100)  # noqa: B023
+                interrupted.start_service("kafka")
+            relay.wait_caught_up()
             relay.kill()
-        for _ in range(KILLS):
-            relay.start()
-            wanted = random.randrange(150)
-            relay.wait(
-                f"{wanted} transactions",
-                lambda status: status.state == "streaming" and status.transactions >= wanted,  # noqa: B023
+            outside.settle()
+            took = time.monotonic() - begun
+            print(
+                f"\nseed {SEED}: {KILLS - left} kills in {took:.0f} s, {outside.records:,} records",
+                flush=True,
             )
-            relay.kill()
         relay.start()
         relay.wait_caught_up()
     relay.wait_caught_up()
     relay.stop()
     assert_once(services, database, relay, writer)
+
+
+def kill_on(relay: Relay, outside: Outside, kills: int, chance: random.Random) -> None:
+    """Kill the relay so often, look each time at what is committed, and leave it running, caught up."""
+    for number in range(kills):
+        relay.start()
+        if relay.slot_lsn() is None and number <= kills // SNAPSHOTS:
+            rows = chance.randrange(2 * ROWS)
+            relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)  # noqa: B023
+        else:
+            wanted = chance.randrange(150)
+            relay.wait(
+                f"{wanted} transactions",
+                lambda status: status.state == "streaming" and status.transactions >= wanted,  # noqa: B023
+            )
+        relay.kill()
+        outside.settle()
+    relay.start()
+    relay.wait_caught_up()
 
 
 def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new_relay: NewRelay) -> None:
@@ -274,11 +321,18 @@ def test_a_large_transaction_says_that_it_is_split(
 
 
 @pytest.mark.long
-def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_relay: NewRelay) -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_refused_row_is_dropped_alone(
+    services: Services, database: str, new_relay: NewRelay, is_cut: bool
+) -> None:
+    """Its letter is in the same transaction; one that is too large comes without the row."""
     create_tables(database, 10)
-    relay = new_relay("--exactly-once", "-e", "log")
+    letters_topic = new_name("letters")
+    relay = new_relay("--exactly-once", "-e", "log", "--dead-letter-topic", letters_topic)
     relay.run()
     limit_messages(services, ACCOUNTS.topic(relay.name), 20_000)
+    if is_cut:
+        limit_messages(services, letters_topic, 2_000)
     relay.start()
     relay.wait_streaming()
     large = "(select string_agg(md5(n::text), '') from generate_series(1, 2000) n)"
@@ -298,6 +352,8 @@ def test_a_refused_row_is_dropped_alone(services: Services, database: str, new_r
     ]
     assert sorted(keys) == [key for key in range(11, 52) if key != 31]
     assert [letter["after"]["id"] for letter in relay.letters()] == ["31"]
+    (letter,) = (json.loads(one.value() or b"") for one in committed_records(services, [letters_topic]))
+    assert (letter["operation"], letter.get("cut", False)) == ("insert", is_cut)
 
 
 @pytest.mark.long

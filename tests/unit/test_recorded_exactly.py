@@ -25,7 +25,7 @@ def told(folder: Path) -> tuple[Counter[str], list[tuple[int, int]]]:
     assert check(folder).verdict == "clean"
     with closing(open_recording(folder)) as recording:
         changes = list(recording.changes())
-    states = Counter(message.state for change in changes for message in change.messages)
+    states: Counter[str] = Counter(message.state for change in changes for message in change.messages)
     return states, [(change.lsn, change.ordinal) for change in changes]
 
 

@@ -10,7 +10,7 @@ import pytest
 from bwtui.encode.transaction_metadata import KEY_SCHEMA, VALUE_SCHEMA, MetadataForm
 
 EVENTS = {"public.orders": 2, "public.päckchen": 70_000}
-SAID = [
+SAID: list[dict[str, Any]] = [
     {"status": "BEGIN", "id": "571:53195829", "event_count": None, "data_collections": None, "ts_ms": 7},
     {
         "status": "END",

@@ -100,6 +100,9 @@ class HungDisk:
     def settled(self, receipts: list[Receipt]) -> None:
         """Take it."""
 
+    def given_up(self, receipts: list[Receipt]) -> None:
+        """Take it, too."""
+
     def reach(self, lsn: int) -> None:
         """Never."""
 
