@@ -1,5 +1,6 @@
 """The topic of positions: a record within each Kafka transaction says how far the stream is with it."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,14 +8,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.kafka.client import READING, new_client
+from bwtui.kafka.client import READING, WITHOUT_LEADER, new_client
 from bwtui.model.position import Position
 from bwtui.settings import RelaySettings
 from bwtui.sink.topics import TopicAdmin
 
 #: Offsets at the end that are read first, and how many times as many next: each commit has two.
 _STEP, _FACTOR = 200, 32
-_WAIT_SECONDS = 10.0
+_WAIT_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
 #: A record each commit: small segments, which are compacted soon, keep the topic short.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -50,7 +51,21 @@ class Positions(TopicAdmin):
         return NewTopic(topic, 1, -1, config=_CONFIG)
 
     def last(self, key: bytes) -> Position | None:
-        """Return the newest committed position of ``key``, or None. Raises ConnectionFailed, RefusedError."""
+        """Return the newest committed position of ``key``, or None. Raises ConnectionFailed, RefusedError.
+
+        A leader that changes is waited for: a start would end by it.
+        """
+        until = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                return self._last(key)
+            except KafkaException as error:
+                reason = error.args[0]
+                if reason.code() not in WITHOUT_LEADER or time.monotonic() > until:
+                    raise self._unreadable(reason) from error
+            time.sleep(_PAUSE_SECONDS)
+
+    def _last(self, key: bytes) -> Position | None:
         consumer = new_client(Consumer, self._config)
         place = TopicPartition(self.topic, 0)
         try:
@@ -62,8 +77,6 @@ class Positions(TopicAdmin):
                 if found is not None or start <= low:
                     return self._position(found)
                 step *= _FACTOR
-        except KafkaException as error:
-            raise self._unreadable(error.args[0]) from error
         finally:
             consumer.close()
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.errors import ConnectionFailed, SlotLost
 from bwtui.model.delivery import Span
@@ -17,6 +18,7 @@ from bwtui.relay.exactly.once import ExactlyOnce
 from bwtui.relay.memory import SlotMemory
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
+from bwtui.sink.positions import Positions
 from bwtui.sink.transactions import TransactionalSink
 from bwtui.source.timeline import Server
 from tests.waiting import eventually
@@ -231,3 +233,24 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     recorded.is_kept = True
     eventually("it is committed", lambda: sink.poll(0.01) or sink.is_clean)
     assert recorded.committed
+
+
+def test_a_leader_that_changes_ends_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions, position = Positions(SETTINGS, {"bootstrap.servers": "nowhere:1"}), Position(*IDENTITY)
+    answers: list[Any] = [
+        KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)),
+        KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)),
+        position,
+    ]
+
+    def last(key: bytes) -> Position:
+        answer = answers.pop(0)
+        if isinstance(answer, KafkaException):
+            raise answer
+        return cast(Position, answer)
+
+    monkeypatch.setattr(positions, "_last", last)
+    assert positions.last(position.key) == position
+    answers.append(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    with pytest.raises(ConnectionFailed, match="can't be read"):
+        positions.last(position.key)
