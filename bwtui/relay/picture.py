@@ -104,7 +104,7 @@ class Picture:
             heal=self.heal(),
             first_snapshot=self.first(),
             recording=recorder.status() if recorder is not None else None,
-            exactly_once=self._destination.service.exactly_once(),
+            exactly_once=self._destination.recall.exactly_once(),
             backfills=status_builder.backfills(self._backfills.statuses(), self._paces),
         )
 

@@ -11,13 +11,13 @@ from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
+from bwtui.relay.apart.truncation import truncate_message
 from bwtui.relay.batch import Batch
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes, relation_of
 from bwtui.relay.samples import Commit
 from bwtui.relay.toast import RowIsGone
-from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 
 _oid = struct.Struct(">I").unpack_from

@@ -78,10 +78,6 @@ class Service:
         """Return one sentence on why nothing can be delivered at present, or None."""
         return None
 
-    def exactly_once(self) -> ExactlyOnceStatus | None:
-        """Return how transactions go where messages are sent in them; any thread may ask."""
-        return None
-
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Make sure that the ``wanted`` topics exist, all of them together; the value says if one is keyed.
 
@@ -111,6 +107,10 @@ class Recall:
 
         What is under way to the service can't be called back. The rest fails.
         """
+
+    def exactly_once(self) -> ExactlyOnceStatus | None:
+        """Return how transactions go where messages are sent in them; any thread may ask."""
+        return None
 
     def before_sending(self, look: Callable[[], None]) -> None:
         """Call ``look`` from now on before anything goes to the service; it may call `hold_back`."""

@@ -16,7 +16,6 @@ from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
-from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.delivery_failures import delivery_failure
@@ -301,10 +300,6 @@ class KafkaSink(Recall):
     def answered(self) -> int:
         return self._accepted - self.queued()
 
-    def exactly_once(self) -> ExactlyOnceStatus | None:
-        """See `bwtui.sink.destination.Service`."""
-        return None
-
     def close(self) -> None:
         """Let go of the producer, without waiting for messages in flight."""
         self._producer.purge()
@@ -370,9 +365,6 @@ class KafkaService(Service):
 
     def outage(self) -> str | None:
         return self._sink.outage()
-
-    def exactly_once(self) -> ExactlyOnceStatus | None:
-        return self._sink.exactly_once()
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         return self._admin.ensure_all(wanted)

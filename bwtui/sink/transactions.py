@@ -347,7 +347,7 @@ class TransactionalSink(KafkaSink):
         return self._outage if len(self._producer) or self._commit is not None else None
 
     def exactly_once(self) -> ExactlyOnceStatus:
-        """See `bwtui.sink.destination.Service`."""
+        """See `bwtui.sink.destination.Recall`."""
         return self._commits.told(self.identity, self.topic)
 
     # -- failures ------------------------------------------------------------------------------------------
