@@ -62,8 +62,9 @@ class Commit:
         self._record = topic, value, key, 0, None, None, stamp
         self._ended = threading.Event()
         self._is_given_up = False
-        #: Why it has failed, once it has ended.
-        self.error: KafkaError | None = None
+        #: Why it has failed, once it has ended. Nothing but Kafka's own word makes it None: what ends the
+        #: thread in any other way leaves a transaction that may be in or not.
+        self.error: KafkaError | None = KafkaError(KafkaError._FAIL, "its thread ended before it did")
         self._is_ready = is_ready
         self._is_begun = False
         #: When its transaction ended, by the monotonic clock.
@@ -93,7 +94,7 @@ class Commit:
         try:
             self._producer.produce(*self._record)
             while not self._is_given_up:
-                error = _made(self._producer.commit_transaction)
+                error = self._commit()
                 if error is None or not error.retriable():
                     self.error = error
                     return
@@ -102,6 +103,9 @@ class Commit:
             self.error = _reason(error)
         finally:
             self._ended.set()
+
+    def _commit(self) -> KafkaError | None:
+        return _made(self._producer.commit_transaction)
 
 
 class Commits:

@@ -1,0 +1,45 @@
+"""A commit of a Kafka transaction counts as made only when Kafka says so."""
+
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bwtui.sink.commit import Commit
+
+
+class Committing:
+    """A producer whose commits end as told, one after the other."""
+
+    def __init__(self, *ends: BaseException | None) -> None:
+        self._ends = list(ends)
+
+    def produce(self, *_: Any) -> None:
+        """Take the position."""
+
+    def commit_transaction(self, _: float) -> None:
+        """Commit."""
+        end = self._ends.pop(0)
+        if end is not None:
+            raise end
+
+
+def commit(*ends: BaseException | None) -> Commit:
+    made = Commit(cast(Producer, Committing(*ends)), "position", b"key", b"value", 0, lambda: True)
+    assert made.wait(10)
+    return made
+
+
+def test_it_is_made_once_kafka_says_so() -> None:
+    slow = KafkaException(KafkaError(KafkaError._TIMED_OUT, "slow", retriable=True))
+    assert commit(None).error is None
+    assert commit(slow, slow, None).error is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "end",
+    [KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True)), MemoryError(), RuntimeError()],
+)
+def test_whatever_else_ends_it_leaves_it_open(end: BaseException) -> None:
+    assert commit(end).error is not None
