@@ -11,7 +11,6 @@ import pytest
 from bwtui.cli.output.replay_view import summary
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.pipeline.conftest import MakeTopic
-from tests.pipeline.lossy import lossy_way
 from tests.pipeline.replayed import (
     Looking,
     Replays,
@@ -23,6 +22,7 @@ from tests.pipeline.replayed import (
     registered,
     topic_content,
 )
+from tests.proxy import way_to
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
@@ -70,7 +70,7 @@ def test_what_was_written_and_not_acknowledged_is_not_written_twice(
     topic = fresh("forgotten")
     make_topic(3, topic)
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
-    with lossy_way(services.broker) as way:
+    with way_to(services.broker) as way:
 
         def lose_answers() -> None:
             way.is_deaf = True
@@ -94,7 +94,7 @@ def test_a_request_that_comes_late_is_told(
     topic = fresh("late")
     make_topic(1, topic)
     folder = recorded(tmp_path / "r", topic, 12_000, registered(services, topic))
-    with lossy_way(services.broker) as way:
+    with way_to(services.broker) as way:
 
         def hold_up() -> None:
             way.hold()
