@@ -42,6 +42,7 @@ OTHER_VARIABLES = (
     "BWTUI_SANDBOX_HOME",
     "BWTUI_SANDBOX_KAFKA_HEAP",
     "BWTUI_IVY_SETTINGS",
+    "BWTUI_FAILPOINT",
 )
 
 #: What else does it, with --exactly-once.

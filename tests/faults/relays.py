@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import psycopg2
 
 from bwtui.errors import ConnectionFailed
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.status import Status
+from bwtui.relay.process import failpoints
 from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
 from bwtui.source.slot import committed_lsn
@@ -52,15 +53,25 @@ class Relay:
 
     # -- the process ---------------------------------------------------------------------------------------
 
-    def start(self, *args: str, limit: int | None = None) -> None:
-        """Start it; see `wait` for what to do next. No file of its may grow beyond ``limit`` bytes."""
+    def start(self, *args: str, limit: int | None = None, failpoint: str = "") -> None:
+        """Start it; see `wait` for what to do next. No file of its may grow beyond ``limit`` bytes.
+
+        ``failpoint``: see `bwtui.relay.process.failpoints`.
+        """
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._runs += 1
         command = [*self.command(), "-d", self.database, "-s", self.name, "-p", self.name, *self._args, *args]
         with self._output("json").open("wb") as out, self._output("err").open("wb") as err:
-            self._process = forked.begin(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            environment = os.environ | ({failpoints.VARIABLE: failpoint} if failpoint else {})
+            self._process = self.begin(command, environment, out, err)
         if limit is not None:
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, limit))
+
+    def begin(
+        self, command: list[str], environment: dict[str, str], out: IO[bytes], err: IO[bytes]
+    ) -> "subprocess.Popen[bytes]":
+        """Begin its process."""
+        return forked.begin(command, environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     def command(self) -> list[str]:
         """Return the command that it is, with what goes to Kafka."""

@@ -24,7 +24,7 @@ from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ErrorEntry, State, Status
 from bwtui.model.verdict import ended
-from bwtui.relay.process import outcome
+from bwtui.relay.process import failpoints, outcome
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import log_to_stderr, trim
@@ -85,6 +85,7 @@ def run(
     error: BaseException | None = None
     signals: list[int] = []
     try:
+        failpoints.arm(os.environ.get(failpoints.VARIABLE))
         engine = factory(settings)
         reporter = _Reporter(engine, listener, last_status)
         with _stop_on_signal(engine, signals), ControlServer(name, engine):

@@ -1,0 +1,103 @@
+"""Failpoints: a test's relay that ends, stops or fails right before or after one of its effects.
+
+``BWTUI_FAILPOINT=before-send:3:kill`` ends the process with SIGKILL when it is about to hand messages to
+Kafka for the third time. Nothing of the relay knows of it: where the variable is set, the function that has
+the effect is replaced when the process begins; where it isn't, this module does nothing but look.
+See docs/adr/0069-random-faults.md.
+"""
+
+import functools
+import importlib
+import itertools
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bwtui.errors import ConnectionFailed, UsageError
+
+VARIABLE = "BWTUI_FAILPOINT"
+ACTIONS = ("kill", "stop", "raise")
+
+#: What the relay does to others and to its own disk, and the function that does it.
+EFFECTS: Mapping[str, str] = {
+    "publication": "bwtui.source.publication:create",
+    "topic": "bwtui.sink.kafka:KafkaService.ensure_topics",
+    "schema": "bwtui.encode.registry:SchemaRegistry.register",
+    "copy": "bwtui.relay.snapshot.copying:Copying._flush",
+    "slot": "bwtui.source.slot:make_permanent",
+    "send": "bwtui.sink.kafka:KafkaSink._hand_over",
+    "acknowledge": "bwtui.relay.ack:Acknowledgements.advance",
+    "state": "bwtui.relay.memory:SlotMemory._write",
+    "confirm": "bwtui.source.stream:ReplicationStream.send_status",
+    "record": "bwtui.recording.journal:Journal._append",
+    "sync": "bwtui.recording.segment:SegmentWriter.sync",
+    "finish": "bwtui.recording.segment:SegmentWriter.finish",
+    "progress": "bwtui.relay.backfill.store:Store._write",
+    "fence": "bwtui.sink.transactions:TransactionalSink.connect",
+    "commit": "bwtui.sink.commit:Commit._commit",
+}
+#: Of those that are called all the time, when a call has an effect.
+_HAS_EFFECT: Mapping[str, Callable[[Any], bool]] = {
+    "acknowledge": lambda acks: bool(acks._spans) and acks._spans[0].sealed and not acks._spans[0].pending,
+}
+NAMES = tuple(f"{side}-{effect}" for effect in EFFECTS for side in ("before", "after"))
+
+
+def arm(text: str | None) -> None:
+    """Arm the failpoint that ``text`` names, if any: NAME[:NTH]:ACTION. Raises UsageError."""
+    if not text:
+        return
+    name, _, rest = text.partition(":")
+    nth, _, action = rest.rpartition(":")
+    nth = nth or "1"
+    if name not in NAMES or action not in ACTIONS or not nth.isdecimal():
+        raise UsageError(
+            f"{VARIABLE} is {text!r}, which is no failpoint", f"unset {VARIABLE}: it is for tests only"
+        )
+    side, effect = name.split("-")
+    module, _, path = EFFECTS[effect].partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, function = path.split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    hit = _Hit(name, int(nth), action)
+    setattr(owner, function, _around(getattr(owner, function), hit, side, _HAS_EFFECT.get(effect)))
+
+
+def _around(
+    original: Callable[..., Any], hit: "_Hit", side: str, has_effect: Callable[[Any], bool] | None
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def instead(*args: Any, **given: Any) -> Any:
+        counts = has_effect is None or has_effect(args[0])
+        if counts and side == "before":
+            hit()
+        result = original(*args, **given)
+        if counts and side == "after":
+            hit()
+        return result
+
+    return instead
+
+
+class _Hit:
+    """Counts how often the point was passed, and acts once."""
+
+    def __init__(self, name: str, nth: int, action: str) -> None:
+        self._name, self._nth, self._action = name, nth, action
+        # Also the threads of commits and of fsync pass here.
+        self._passed = itertools.count(1)
+
+    def __call__(self) -> None:
+        if next(self._passed) != self._nth:
+            return
+        if self._action == "raise":
+            raise _error(self._name)
+        os.kill(os.getpid(), signal.SIGKILL if self._action == "kill" else signal.SIGSTOP)
+
+
+def _error(name: str) -> Exception:
+    if name.split("-")[1] in ("record", "sync", "finish"):
+        return OSError(28, f"failpoint {name}")
+    return ConnectionFailed(f"failpoint {name}", f"unset {VARIABLE}: it is for tests only")
