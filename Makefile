@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture heal promotions snapshots exactly-once campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions snapshots exactly-once campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -59,7 +59,12 @@ bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of S
 bench-replay: .venv/installed ## Measure messages per second, CPU and memory of a replay.
 	@$(BIN)/python benchmarks/replay.py $(ARGS)
 
-torture: .venv/installed-dev ## Kill the relay ten times in the snapshot and ten times while it streams.
+torture: .venv/installed-dev ## Random faults on all services for SECONDS, by SEED (VERSION=14, BROKERS=3, EXACTLY_ONCE=1).
+	BWTUI_TORTURE_SECONDS=$(or $(SECONDS),600) BWTUI_TORTURE_SEED=$(or $(SEED),1) BWTUI_TORTURE_EXACTLY_ONCE=$(EXACTLY_ONCE) \
+		BWTUI_TEST_POSTGRES=$(or $(VERSION),18) BWTUI_TEST_BROKERS=$(or $(BROKERS),1) $(BIN)/python -m pytest -s \
+		tests/torture/test_torture.py::test_no_fault_loses_a_row $(ARGS)
+
+kills: .venv/installed-dev ## Kill the relay ten times in the snapshot and ten times while it streams.
 	BWTUI_KILLS=$${BWTUI_KILLS:-10} $(BIN)/python -m pytest --timeout 900 tests/faults/test_kill.py $(ARGS)
 
 heal: .venv/installed-dev ## Lose slots in every way for SECONDS, and see that exactly what differs is sent.

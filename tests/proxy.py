@@ -181,11 +181,9 @@ class _Connection:
                     self._way.held.append((target, piece))
                 else:
                     self._send(target, piece)
-        if not self._is_reset:
-            _shut(self.client)
-            # What is held up for the service will still be carried.
-            if not self.is_held:
-                _shut(self._service)
+        # Of what is held up neither side learns that the other is gone; what is for the service comes late.
+        if not self._is_reset and not self.is_held:
+            self.end()
         with self._lock:
             self._left -= 1
             if self._left:

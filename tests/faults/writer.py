@@ -51,12 +51,12 @@ def create_tables(database: str, rows: int) -> None:
 class Writer:
     """Inserts, updates, deletes and new keys in random transactions, a few of them large or rolled back."""
 
-    def __init__(self, database: str, rows: int) -> None:
+    def __init__(self, database: str, rows: int, seed: int | None = None) -> None:
         """Both tables hold the ids 1 to ``rows``."""
         self.changes: list[Change] = []
         self._database = database
         self._rows = rows
-        self._random = random.Random(random.getrandbits(64))
+        self._random = random.Random(random.getrandbits(64) if seed is None else seed)
         self._live = {table.full_name: list(range(1, rows + 1)) for table in TABLES}
         self._next = rows
         self._number = 0

@@ -1,0 +1,125 @@
+"""Right before and right after each effect of the relay it is killed: nothing is lost."""
+
+import contextlib
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bwtui.relay.process.failpoints import EFFECTS
+from bwtui.sandbox.supervisor import Services
+from tests.faults.backfills import ask
+from tests.faults.relays import Relay
+from tests.torture.histories import Histories, create_tables, histories
+from tests.torture.judging import Judge
+from tests.torture.topics import Topics
+
+ROWS = 20
+#: What happens once at a start, what happens again and again, at a stop, and when somebody asks for rows.
+FIRST = ("publication", "topic", "schema", "copy", "slot")
+AGAIN = ("send", "acknowledge", "state", "confirm", "record", "sync")
+LAST, ASKED = ("finish",), ("progress",)
+ONCE = ("fence", "commit")
+
+NewRelay = Callable[..., Relay]
+SIDES = ("before", pytest.param("after", marks=pytest.mark.long))
+
+
+def test_there_is_none_that_nothing_hits() -> None:
+    assert sorted(EFFECTS) == sorted((*FIRST, *AGAIN, *LAST, *ASKED, *ONCE))
+
+
+def kill_at(relay: Relay, side: str, effect: str, provoke: Callable[[], object] | None = None) -> None:
+    """Start the relay, and see that it is killed at the failpoint."""
+    relay.start(failpoint=f"{side}-{effect}:kill")
+    if provoke is not None:
+        # It may pass there before it streams: a recording that was torn is finished at the start.
+        with contextlib.suppress(AssertionError):
+            relay.wait_streaming()
+            provoke()
+    assert relay.wait_ended() == -9, f"{side}-{effect}: {relay.last_words()}"
+    relay._wait_released()
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_kill_at_each_effect(
+    side: str, services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    relay = new_relay("--record", str(tmp_path / "recording"))
+    create_tables(database, ROWS)
+    for effect in FIRST:
+        kill_at(relay, side, effect)
+    relay.start()
+    relay.wait_streaming()
+    written = histories(database, ROWS, 1, writers=1)
+    with written.going_on():
+        relay.kill()
+        for effect in AGAIN:
+            kill_at(relay, side, effect)
+        for effect in ASKED:
+            kill_at(relay, side, effect, partial(ask, relay, table="public.accounts"))
+        for effect in LAST:
+            kill_at(relay, side, effect, partial(relay.signal, signal.SIGTERM))
+        relay.start()
+        relay.wait_caught_up()
+    end(services, database, relay, Judge(relay.name), written)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_kill_at_each_effect_exactly_once(
+    side: str, services: Services, database: str, new_relay: NewRelay
+) -> None:
+    relay = new_relay("--exactly-once")
+    create_tables(database, ROWS)
+    # Of the snapshot.
+    for effect in ONCE:
+        kill_at(relay, side, effect)
+    relay.start()
+    relay.wait_streaming()
+    judge, written = Judge(relay.name), histories(database, ROWS, 1, writers=1)
+    with written.going_on():
+        relay.kill()
+        for effect in (*ONCE, *ONCE):
+            kill_at(relay, side, effect)
+        relay.start()
+        relay.wait_caught_up()
+    end(services, database, relay, judge, written, exactly_once=True)
+
+
+@pytest.mark.long
+def test_what_fails_at_an_effect_goes_on_by_itself(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    relay = new_relay()
+    create_tables(database, ROWS)
+    relay.run()
+    written = histories(database, ROWS, 1, writers=1)
+    with written.going_on():
+        for name in ("before-send", "after-send", "before-state", "after-state", "before-confirm"):
+            relay.start(failpoint=f"{name}:2:raise")
+            relay.wait("failing", lambda status: any(name in error.message for error in status.errors))  # noqa: B023
+            relay.wait_caught_up()
+            relay.stop()
+        relay.start()
+        relay.wait_caught_up()
+    end(services, database, relay, Judge(relay.name), written)
+
+
+def end(
+    services: Services,
+    database: str,
+    relay: Relay,
+    judge: Judge,
+    written: Histories,
+    *,
+    exactly_once: bool = False,
+) -> None:
+    """Let the relay catch up, and see what has become of all that was written."""
+    relay.wait_caught_up()
+    relay.stop()
+    judge.take(Topics(services, judge.topics).read())
+    verdict = judge.end(database, written.transactions())
+    assert written.count() and verdict.messages
+    assert not verdict.problems(exactly_once=exactly_once)

@@ -1,0 +1,122 @@
+"""Random faults on all that a relay has to do with: nothing is lost, and every key is in order.
+
+``make torture SECONDS=600 SEED=7 VERSION=14 EXACTLY_ONCE=1`` goes on for so long; the short run has some of
+the faults that are quickly over.
+"""
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.torture import faults
+from tests.torture.campaign import sequence, tortured
+from tests.torture.faults import Fault
+from tests.torture.stand import Make, Stand, standing
+from tests.torture.weakened import weak
+
+SECONDS = float(os.environ.get("BWTUI_TORTURE_SECONDS", "0"))
+SEED = int(os.environ.get("BWTUI_TORTURE_SEED", "1"))
+EXACTLY_ONCE = os.environ.get("BWTUI_TORTURE_EXACTLY_ONCE", "") not in ("", "0")
+#: Of the short run.
+_SHORT = (
+    faults.KILLED,
+    faults.FAILPOINT,
+    faults.DEAF,
+    faults.KILLED_BEHIND,
+    faults.ENDED_SENDER,
+    faults.SPOILED,
+    *(fault for fault in faults.ON_WAYS if fault.kind.endswith(("SQL: spoiled answer", "registry: reset"))),
+)
+
+
+class _Long(random.Random):
+    """Draws what lasts longest."""
+
+    def random(self) -> float:
+        return 0.99
+
+
+LONG = _Long()
+NewStand = Callable[..., Stand]
+
+
+@pytest.fixture
+def new_stand(
+    interrupted: Sandbox,
+    services: Services,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[NewStand]:
+    """Put up stands that end with their test; the arguments are options of the relay."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    with ExitStack() as stack:
+
+        def put_up(*args: str, **more: Make) -> Stand:
+            made = standing(interrupted, services, database, tmp_path, *args, **more)
+            return stack.enter_context(made)
+
+        yield put_up
+
+
+@pytest.mark.timeout(SECONDS * 3 + 900)
+def test_no_fault_loses_a_row(new_stand: NewStand, tmp_path: Path) -> None:
+    """Nor brings a key out of order; what comes again was not confirmed, and exactly once nothing does."""
+    recorded = ("--record", str(tmp_path / "recording")) if SEED % 2 else ()
+    stand = new_stand(*(("--exactly-once",) if EXACTLY_ONCE else recorded))
+    if SECONDS:
+        drawn = sequence(SEED, faults.EXACTLY_ONCE if EXACTLY_ONCE else faults.FAULTS)
+    else:
+        drawn = iter([(fault, random.Random(SEED)) for fault in _SHORT])
+    outcome = tortured(stand, SEED, drawn, SECONDS or 60, told=bool(SECONDS))
+    print(outcome.summary(), flush=True)
+    assert outcome.rows and outcome.faults.total()
+    assert not outcome.verdict.problems(exactly_once=EXACTLY_ONCE)
+
+
+def test_a_relay_that_confirms_what_it_read_is_found(new_stand: NewStand) -> None:
+    stand = new_stand(make=weak("confirms what it read"))
+    assert "lost: " in _found(stand, lambda: faults.kill_behind(stand.broker_ways[0], stand, LONG), 2)
+
+
+@pytest.mark.long
+def test_a_producer_without_order_is_found(new_stand: NewStand) -> None:
+    stand = new_stand(make=weak("sends without order"))
+
+    def spoil() -> None:
+        # So that more than one request is under way.
+        stand.broker_ways[0].delay = 0.05
+        stand.last(0.5)
+        faults.spoil_request(stand.broker_ways[0], stand, LONG)
+
+    assert "out of order: " in _found(stand, spoil, 4)
+
+
+@pytest.mark.long
+def test_a_relay_that_fences_nobody_is_found(new_stand: NewStand) -> None:
+    stand = new_stand("--exactly-once", make=weak("fences nobody"))
+    assert "repeated: " in _found(stand, lambda: faults.take_over(stand, LONG), 4)
+
+
+@pytest.mark.long
+def test_a_seed_repeats_the_faults() -> None:
+    first, again = (
+        [(fault.kind, dice.random()) for fault, dice in itertools.islice(sequence(7, faults.FAULTS), 200)]
+        for _ in range(2)
+    )
+    assert first == again
+    assert len({kind for kind, _ in first}) > 20
+
+
+def _found(stand: Stand, act: Callable[[], None], times: int) -> str:
+    """Have a weakened relay meet one kind of fault, and return what is told of it."""
+    drawn = [(Fault("its own", lambda *_: act()), random.Random(SEED))] * times
+    # Few rows, so that what follows in the stream is of the same keys.
+    verdict = tortured(stand, SEED, drawn, 60, rows=10).verdict
+    return verdict.problems(exactly_once=stand.exactly_once)

@@ -1,0 +1,115 @@
+"""Topics read from outside: a consumer of our own, and fastavro with the schemas that the registry has.
+
+Nothing of bwtui's takes part, so that no mistake of its can hide here. It reads on where it has stopped, and
+only what is committed.
+"""
+
+import io
+import json
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from bwtui.sandbox.supervisor import Services
+from tests.raw_topic import place_of
+
+_PATIENCE = 60.0
+_MAGIC = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """One message."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: dict[str, Any]
+    #: None: a tombstone.
+    value: dict[str, Any] | None
+
+
+class Topics:
+    """Some topics, each read once from its first offset on."""
+
+    def __init__(self, services: Services, names: Iterable[str]) -> None:
+        self._services = services
+        self._names = list(names)
+        self._schemas: dict[int, Any] = {}
+        self._at: dict[tuple[str, int], int] = {}
+
+    def read(self) -> Iterator[Record]:
+        """Yield what is committed and was not yielded yet; the order holds within a partition."""
+        with closing(Consumer(self._settings())) as consumer:
+            known = consumer.list_topics(timeout=30).topics
+            due = {(name, part) for name in self._names if name in known for part in known[name].partitions}
+            consumer.assign([TopicPartition(*place, self._at.get(place, 0)) for place in due])
+            heard = time.monotonic()
+            while due:
+                batch = consumer.consume(5_000, 0.2)
+                if batch:
+                    heard = time.monotonic()
+                assert time.monotonic() - heard < _PATIENCE, f"the broker is silent, with {due} to be read"
+                for message in batch:
+                    error = message.error()
+                    if error is None:
+                        yield self._record(message)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        due.discard((message.topic() or "", message.partition() or 0))
+                    elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+                        raise KafkaException(error)
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Return where the partitions end. Raises KafkaException while nobody answers."""
+        with closing(Consumer(self._settings())) as consumer:
+            known = consumer.list_topics(timeout=1).topics
+            places = [
+                (name, part) for name in self._names if name in known for part in known[name].partitions
+            ]
+            return {
+                place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=1)[1]
+                for place in places
+            }
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self._services.broker,
+            "group.id": uuid.uuid4().hex,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+
+    def _record(self, message: Message) -> Record:
+        topic, partition, offset = place_of(message)
+        assert offset >= self._at.get((topic, partition), 0)
+        self._at[topic, partition] = offset + 1
+        key, value = self._decode(message.key()), self._decode(message.value())
+        assert key is not None
+        return Record(topic, partition, offset, key, value)
+
+    def _decode(self, data: bytes | None) -> dict[str, Any] | None:
+        if data is None:
+            return None
+        assert data[0] == _MAGIC
+        schema = self._schema(int.from_bytes(data[1:5]))
+        found = fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None)
+        assert isinstance(found, dict)
+        return found
+
+    def _schema(self, number: int) -> Any:
+        if number not in self._schemas:
+            # A proxy of the environment is not for loopback.
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"{self._services.schema_registry}/schemas/ids/{number}", timeout=30) as answer:
+                self._schemas[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
+        return self._schemas[number]

@@ -1,0 +1,70 @@
+"""The judge of the random faults finds what is lost, out of order and doubled, and nothing else."""
+
+import pytest
+
+from tests.torture.histories import Key, Transaction
+from tests.torture.judging import Judge
+from tests.torture.topics import Record
+
+KEY: Key = ("public.accounts", 7)
+
+
+def judged(*versions: int, final: int = 5) -> Judge:
+    judge = Judge("p")
+    judge.take(
+        Record(judge.versions_topic, 0, offset, {"name": KEY[0], "id": KEY[1]}, {"number": one, "tx": one})
+        for offset, one in enumerate(versions)
+    )
+    judge._complete(KEY, final)
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("versions", "repeats"),
+    [
+        ((1, 2, 3, 4, 5), 0),
+        ((1, 2, 3, 2, 3, 4, 5), 2),
+        # A second start in the middle of what the first sends again.
+        ((1, 2, 3, 4, 2, 3, 2, 3, 4, 5), 5),
+        ((1, 2, 3, 3, 4, 5), 1),
+    ],
+)
+def test_what_is_sent_again_in_order_is_counted(versions: tuple[int, ...], repeats: int) -> None:
+    verdict = judged(*versions).verdict
+    assert verdict.repeats == repeats
+    assert not verdict.problems(exactly_once=False)
+    assert bool(verdict.problems(exactly_once=True)) == bool(repeats)
+
+
+@pytest.mark.parametrize(
+    ("versions", "what"),
+    [
+        ((1, 2, 3, 4), "lost"),
+        ((2, 3, 4, 5), "lost"),
+        ((1, 2, 4, 5), "lost"),
+        ((1, 2, 4, 3, 5), "out of order"),
+        ((1, 2, 3, 4, 5, 4), "out of order"),
+        # Of what is sent again nothing may be left out.
+        ((1, 2, 3, 4, 5, 2, 4, 5), "out of order"),
+        ((1, 2, 3, 4, 5, 6), "wrong"),
+    ],
+)
+def test_what_must_not_be_is_named(versions: tuple[int, ...], what: str) -> None:
+    assert f" {what}: " in judged(*versions).verdict.problems(exactly_once=False)
+
+
+@pytest.mark.parametrize("confirmed", [99, 100, 101])
+def test_what_was_confirmed_may_not_come_again(confirmed: int) -> None:
+    judge = judged(1, 2, 3, 2, 3, 4, 5)
+    # Version 2 committed before 100, and three records were there when so much was confirmed.
+    judge.marks = [(confirmed, {0: 3})]
+    judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])
+    assert bool(judge.verdict.confirmed_repeats) == (confirmed >= 100)
+
+
+def test_a_transaction_that_is_there_in_part_is_torn() -> None:
+    judge = judged(1, 2)
+    one = Transaction(1, [(KEY, 1, "row"), (("public.visits", 1), 1, "row")])
+    other = Transaction(2, [(KEY, 2, "row")])
+    absent = Transaction(3, [(KEY, 3, "row")])
+    assert judge.torn([one, other, absent]) == {1}
