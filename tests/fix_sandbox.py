@@ -23,6 +23,8 @@ from bwtui.spark.environment import environment
 DROP_SECONDS = 60.0
 #: The major version of PostgreSQL that the tests run on.
 MAJOR = int(os.environ.get("BWTUI_TEST_POSTGRES", DEFAULT_MAJOR))
+#: How many of Kafka's brokers they run on.
+BROKERS = int(os.environ.get("BWTUI_TEST_BROKERS", "1"))
 _LACKING = pytest.StashKey[list[str]]()
 
 
@@ -77,7 +79,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
     It ends with the test run, also when that is killed.
     """
-    sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), MAJOR)
+    sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), MAJOR, brokers=BROKERS)
     # Of the little that Kafka does here its second compiler takes more CPU than all else.
     with environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1"):
         sandbox.up(Plain(), attached=True, disposable=True)
