@@ -101,7 +101,9 @@ def test_a_producer_without_order_is_found(new_stand: NewStand) -> None:
 @pytest.mark.long
 def test_a_relay_that_fences_nobody_is_found(new_stand: NewStand) -> None:
     stand = new_stand("--exactly-once", make=weak("fences nobody"))
-    assert "repeated: " in _found(stand, lambda: faults.take_over(stand, LONG), 4)
+    # What both have sent is there twice, or not to be read as long as Kafka waits for the first.
+    told = _found(stand, lambda: faults.take_over(stand, LONG), 2)
+    assert "repeated: " in told or "lost: " in told
 
 
 @pytest.mark.long
