@@ -31,6 +31,9 @@ from bwtui.source.connection import (
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
+#: One row of some ten megabytes may take a second, in which nothing else is done. With less patience than
+#: that the server ends every session there, and the same row comes again and again.
+_LEAST_SECONDS = 5
 #: What makes a lost slot good.
 _HEAL = "'bwtui connect --heal' sends what differs from the tables"
 
@@ -224,10 +227,17 @@ def parse_keepalive(frame: bytes) -> tuple[int, bool]:
 
 
 def _sender_timeout(connection: pq.abc.PGconn) -> float:
-    """Return the session's wal_sender_timeout in seconds. Raises ConnectionFailed."""
+    """Return the session's wal_sender_timeout in seconds, and see to it that it is not too short.
+
+    Raises ConnectionFailed.
+    """
     sql = "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
     try:
-        return int(execute_raw(connection, sql)[0][0] or 0) / 1000
+        timeout = int(execute_raw(connection, sql)[0][0] or 0) / 1000
+        if 0 < timeout < _LEAST_SECONDS:
+            execute_raw(connection, f"set wal_sender_timeout = '{_LEAST_SECONDS}s'")
+            return float(_LEAST_SECONDS)
+        return timeout
     except ServerError as error:
         raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
 

@@ -41,29 +41,20 @@ def test_the_state_folder_is_another_hosts(
     assert_equal(services, database, TABLES, relay.name)
 
 
-@pytest.mark.long
 def test_a_row_takes_longer_than_wal_sender_timeout(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
+    """The server would end each session at that row, and it would come again and again."""
     create_tables(database, 1)
-    relay = new_relay("-d", with_options(database, wal_sender_timeout="300ms"))
+    relay = new_relay("-d", with_options(database, wal_sender_timeout="200ms"))
     with session(database) as source:
         source.publish_all(relay.name)
     relay.start()
     relay.wait_streaming()
-    for number in range(3):
-        execute(database, f"insert into accounts select {number + 10}, 0, repeat('x', 60 << 20)")
-        execute(database, f"insert into accounts values ({number + 20}, 0, 'behind it')")
-    relay.wait_caught_up()
-    status = relay.status()
-    assert status is not None
-    assert [entry.message for entry in status.errors] == []
+    execute(database, "insert into accounts select 10, 0, repeat('x', 60 << 20)")
+    execute(database, "insert into accounts values (20, 0, 'behind it')")
+    status = relay.wait_caught_up()
+    assert [entry.message for entry in status.errors if entry.kind == "outage"] == []
     relay.stop()
-    assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} >= {
-        10,
-        11,
-        12,
-        20,
-        21,
-        22,
-    }
+    records = read_table(services, ACCOUNTS, relay.name)
+    assert [record.key[0] for record in records if record.operation == "insert"] == [10, 20]
