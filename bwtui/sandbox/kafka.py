@@ -22,6 +22,7 @@ CHOICES = (1, 3)
 # The defaults suppose three brokers or more; a group also would wait three seconds for further members.
 SETTINGS = {
     "process.roles": "broker,controller",
+    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",

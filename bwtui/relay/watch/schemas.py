@@ -5,6 +5,8 @@ go on under them would be read as something else, or not at all. So the relay en
 is started again. See docs/faults.md.
 """
 
+import shlex
+
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ServiceRefused
@@ -52,6 +54,6 @@ def _refused(table: str, number: int, says: str) -> ServiceRefused:
     return ServiceRefused(
         f"schema id {number}, under which rows of {table} are sent, {says}: readers would take them for "
         "something else",
-        "start the relay again, which registers its schemas anew; 'bwtui repair --database' sends again what "
-        "went out meanwhile",
+        "start the relay again, which registers its schemas anew, and send the table's rows once more: "
+        f"bwtui snapshot {shlex.quote(table)}",
     )
