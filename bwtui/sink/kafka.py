@@ -279,6 +279,8 @@ class KafkaSink(Recall):
         self._look = look
 
     def discard(self, *, in_order: bool) -> None:
+        # What it says of brokers counts in its queue, until it is heard.
+        self._serve(self._producer.poll, 0)
         answered = self.answered()
         # A new producer also leaves behind whatever made the old one unusable.
         self._in_order = in_order
@@ -298,7 +300,7 @@ class KafkaSink(Recall):
         return self._unanswered() + len(self._outbox)
 
     def answered(self) -> int:
-        return self._accepted - self.queued()
+        return max(0, self._accepted - self.queued())
 
     def close(self) -> None:
         """Let go of the producer, without waiting for messages in flight."""

@@ -1,13 +1,17 @@
 """The callbacks of recorded batches, which are used again: no report may land in another batch's receipt."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
 from bwtui.model.delivery import UNKNOWN, Receipt, Span
+from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message, MessageTuple
 from bwtui.sink.delivery_reports import DeliveryReports, Section
+from bwtui.sink.kafka import KafkaSink
+from tests.waiting import eventually
 
 
 class Report:
@@ -137,3 +141,13 @@ def test_few_callbacks_are_idle(producing: Producing) -> None:
     small = producing.take(10)
     assert small.section is not large.section
     assert len(small.section.callbacks) == 10
+
+
+def test_what_librdkafka_says_of_brokers_is_no_message() -> None:
+    """Its queue counts events too: a new producer would begin with fewer messages than none."""
+    with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
+        eventually("it has said that nobody answers", lambda: len(sink._producer))
+        assert sink.answered() == 0
+        sink.discard(in_order=True)
+        sink.flush(0.01)
+        assert sink.answered() == sink._accepted == 0
