@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions snapshots exactly-once campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -82,6 +82,13 @@ promotions: .venv/installed-dev ## Promote a standby N times under writes, and s
 exactly-once: .venv/installed-dev ## Kill relay and broker KILLS times under --exactly-once: nothing twice, lost or torn.
 	BWTUI_EXACT_KILLS=$(or $(KILLS),200) BWTUI_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s --timeout 0 \
 		-m "long or not long" -k no_kill tests/faults/test_exactly_once.py tests/faults/test_exactly_recorded.py $(ARGS)
+
+shapes: .venv/installed-dev ## 10,000 trees of savepoints, 1,000 transactions at once, 1,000 tables, rows of 100 MB.
+	BWTUI_SHAPES_TREES=$(or $(TREES),10000) BWTUI_SHAPES_OPEN=$(or $(OPEN),1000) BWTUI_SHAPES_TABLES=$(or $(TABLES),1000) \
+		BWTUI_SHAPES_SEED=$(SEED) $(BIN)/python -m pytest -s --timeout 0 tests/shapes $(ARGS)
+
+bounds: .venv/installed ## Draw memory and lag of a transaction of 20,000,000 rows, and of five minutes without Kafka.
+	@$(BIN)/python benchmarks/bounds.py $(or $(ARGS),--protocols 2000000 --transaction 20000000 --outage 300 --write docs/bounds)
 
 campaign: .venv/installed-dev ## Send 500 random tables with 10,000 rows through PostgreSQL and back.
 	BWTUI_RANDOM_TABLES=$${BWTUI_RANDOM_TABLES:-500} $(BIN)/python -m pytest --timeout 1800 \

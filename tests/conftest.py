@@ -18,7 +18,10 @@ settings.load_profile("patient")
 #: Folders of files that take a minute and more, and then those of quick ones: with a long file at the end of
 #: a run one of two processes would wait for the other. The pipeline's are not the first: nearly all of them
 #: need the archive of Spark's classes, which the first makes while the others could only wait.
-_FOLDERS = ("integration", "pipeline", "faults", "torture", "audit", "tui", "property", "cli", "unit")
+_FOLDERS = (
+    *("integration", "pipeline", "faults", "torture", "shapes"),
+    *("audit", "tui", "property", "cli", "unit"),
+)
 
 
 @pytest.hookimpl(trylast=True)

@@ -20,11 +20,14 @@ def raw_messages(services: Services, topic: str) -> list[RawMessage]:
     return raw_topics(services, [topic])[topic]
 
 
-def raw_topics(services: Services, topics: list[str]) -> dict[str, list[RawMessage]]:
-    """Return what `raw_messages` does of several topics, which are read at once."""
+def raw_topics(services: Services, topics: list[str], **settings: str) -> dict[str, list[RawMessage]]:
+    """Return what `raw_messages` does of several topics, which are read at once.
+
+    ``settings`` are further ones of the consumer, with an underscore for each dot.
+    """
     found = {
         place: [(message.key(), message.value()) for message in messages]
-        for place, messages in raw_records(services, topics).items()
+        for place, messages in raw_records(services, topics, **settings).items()
     }
     return {
         topic: [one for place in sorted(found) if place[0] == topic for one in found[place]]
@@ -32,14 +35,16 @@ def raw_topics(services: Services, topics: list[str]) -> dict[str, list[RawMessa
     }
 
 
-def raw_records(services: Services, topics: list[str]) -> dict[tuple[str, int], list[Message]]:
+def raw_records(
+    services: Services, topics: list[str], **settings: str
+) -> dict[tuple[str, int], list[Message]]:
     """Return every record of several topics, by topic and partition.
 
     A consumer that hears nothing is given up for a new one. One that begins while a leader changes (a broker
     that got no CPU for three seconds is fenced) may wait for ever.
     """
     for _ in range(4):
-        found = _read(services, topics)
+        found = _read(services, topics, settings)
         if found is not None:
             return found
     raise AssertionError(f"nobody could read all of {', '.join(topics)}")
@@ -81,9 +86,12 @@ def place_of(message: Message) -> tuple[str, int, int]:
     return topic, partition, offset
 
 
-def _read(services: Services, topics: list[str]) -> dict[tuple[str, int], list[Message]] | None:
-    settings = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
-    with closing(Consumer(settings | {"enable.auto.commit": False})) as consumer:
+def _read(
+    services: Services, topics: list[str], settings: dict[str, str]
+) -> dict[tuple[str, int], list[Message]] | None:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    ours = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
+    with closing(Consumer(given | ours | {"enable.auto.commit": False})) as consumer:
         known = consumer.list_topics(timeout=30).topics
         places = [TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions]
         ends = eventually("every partition has a leader", lambda: _ends(consumer, places)) if places else []

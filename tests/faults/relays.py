@@ -149,12 +149,12 @@ class Relay:
         """Wait until it streams."""
         return self.wait("streaming", lambda status: status.state == "streaming" and not status.detail)
 
-    def wait_caught_up(self) -> Status:
+    def wait_caught_up(self, seconds: float = PATIENCE) -> Status:
         """Wait until everything that is committed by now is confirmed."""
         with closing(psycopg2.connect(self.database)) as connection:
             connection.autocommit = True
             now = committed_lsn(connection)
-        return self.wait("catching up", lambda status: status.confirmed_lsn >= now)
+        return self.wait("catching up", lambda status: status.confirmed_lsn >= now, seconds)
 
     def wait_sent(self) -> None:
         """Wait until PostgreSQL has sent what is committed by now; the relay itself may be stopped."""

@@ -26,6 +26,7 @@ _ON_SERVICES = {
     "verify": ["--messages", "1000", "--runs", "1"],
     "compare": ["--rows", "1000", "--differences", "9", "--runs", "1"],
     "kafka_spark": ["--messages", "1000", "--runs", "1"],
+    "bounds": ["--transaction", "1000", "--protocols", "1000"],
     "first_snapshot": ["--rows", "1000", "--pairs", "1"],
     "screens": ["--minutes", "0.02", "--seconds", "1", "--rounds", "1", "--starts", "1", "--keys", "12"],
 }
