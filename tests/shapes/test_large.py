@@ -19,19 +19,18 @@ from bwtui.kafka.client import headers_of
 from bwtui.sandbox.supervisor import Services
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, decoded_topics, latest
+from tests.faults.administration import make_topic
 from tests.faults.relays import PATIENCE, Relay, execute
 from tests.raw_topic import raw_records, raw_topics
 
 pytestmark = pytest.mark.services
 
-TABLES = int(os.environ.get("BWTUI_SHAPES_TABLES", "40"))
+TABLES = int(os.environ.get("BWTUI_SHAPES_TABLES", "25"))
 #: What a relay of this many tables needs, beside what it needs with few.
 TABLE_BYTES = 200 << 10
 MEMORY_BYTES = 200 << 20
 #: What a large row costs at its worst, in copies of itself.
 COPIES = 8
-#: The largest request that a broker takes by default (socket.request.max.bytes).
-REQUEST_BYTES = 104_857_600
 
 NewRelay = Callable[..., Relay]
 
@@ -70,7 +69,7 @@ def incompressible(size: int) -> str:
 
 def digests(services: Services, relay: Relay, size: int) -> list[str]:
     """Return what the bodies of the topic hash to: the longest text of hexadecimal digits in each value."""
-    largest = str(2 * size + (1 << 20))
+    largest = str(2 * size + (100 << 20))
     found = raw_topics(services, [f"{relay.name}.large"], receive_message_max_bytes=largest)
     values = [value for _, value in found[f"{relay.name}.large"] if value is not None]
     # Body is the last column, and Avro writes a text as its bytes.
@@ -88,12 +87,13 @@ def test_rows_are_refused_by_name_or_pass_whole(
         "alter table large alter body set storage external",
     )
     relay = new_relay("-e", "exit")
+    make_topic(services, f"{relay.name}.large", size + (1 << 20))
     relay.start("-C", f"message.max.bytes={size // 2}")
     relay.wait_streaming()
     bodies = [incompressible(size) for _ in range(4)]
     for number, body in enumerate(bodies):
         source.run("insert into large values (%s, 0, %s)", number, body)
-    assert relay.join() == 1
+    assert relay.join() == 2
     told = relay.last_words()
     assert "insert on public.large at" in told
     assert f"and message.max.bytes lets it send {size // 2}" in told
