@@ -1,6 +1,7 @@
 """Rows of a table that are put into the stream beside its changes: what is asked for, and how far it is."""
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -109,6 +110,19 @@ class FirstSnapshot:
         """Rebuild it from ``dataclasses.asdict``; what this version does not know is left out."""
         made: FirstSnapshot = made_of(cls, data)
         return made
+
+
+def whole_tables(status: Mapping[str, Any], since: float, reasons: Collection[BackfillReason]) -> set[str]:
+    """Return tables whose rows were all put in, for one of these reasons, by requests begun after ``since``.
+
+    ``status`` is that of a relay as a recording has it; ``since`` in Unix seconds.
+    """
+    requests = (BackfillStatus.from_json(data) for data in status.get("backfills", ()))
+    return {
+        one.table
+        for one in requests
+        if one.state == "done" and not one.where and one.reason in reasons and one.started >= since
+    }
 
 
 def to_json(status: BackfillStatus) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """What the screens of a recording show: sizes, the list that is the recording, queries, the mouse, damage."""
 
 import re
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
+from bwtui.model.backfill import BackfillStatus
 from bwtui.recording.reading import window as window_module
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.playback import RecordingSource
@@ -287,6 +290,31 @@ async def test_rows_as_of_follow_the_position() -> None:
         await stage.seek("#7")
         shown = text(stage.app)
         assert f"{len(stage.grid.rows)} rows as of" in shown
+
+
+class PutIn(MemoryRecording):
+    """The rows of orders were put into the stream, from ``started`` (Unix seconds) on."""
+
+    started = 0.0
+
+    def status(self, position: int) -> dict[str, Any]:
+        one = BackfillStatus("1", ORDERS.qualified_name, "first", state="done", started=self.started)
+        return {**super().status(position), "backfills": [asdict(one)]}
+
+
+@pytest.mark.parametrize(("later", "is_whole"), [(0.0, True), (-1.0, False)])
+async def test_rows_that_were_put_in_while_it_was_recorded_are_all_there(
+    later: float, is_whole: bool
+) -> None:
+    tape = Tape()
+    tape.begin()
+    tape.add("insert", ORDERS, (b"1", b"new", None))
+    recording = PutIn(tape)
+    recording.started = recording.first_time / 1_000_000 + later
+    stage = RecordedStage(recording)
+    async with stage.run((120, 36)):
+        await stage.press("end", "a")
+        assert ("no snapshot is recorded" not in text(stage.app)) == is_whole
 
 
 async def test_rows_as_of_without_a_snapshot_say_so() -> None:

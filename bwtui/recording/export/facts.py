@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bwtui.model.backfill import FirstSnapshot
+from bwtui.model.backfill import FirstSnapshot, whole_tables
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
 from bwtui.recording.reading.reader import Recording
@@ -89,19 +90,21 @@ def facts(view: RecordingView) -> Facts:
             elif event["event"] == "pass":
                 kinds.add(event["kind"])
     whole = whole_until(view.segments, view.last_lsn)
+    status = view.status(view.length)
+    by_chunks = whole_tables(status, view.first_time / 1_000_000, ("first",))
     return Facts(
         gaps,
-        has_snapshot="snapshot" in kinds,
+        has_snapshot="snapshot" in kinds or bool(by_chunks),
         first_position=view.first_position,
         open_lsn=view.last_lsn if view.last_lsn > whole else 0,
-        first_snapshot=_first_snapshot(view),
+        first_snapshot=_first_snapshot(status),
         is_unfinished=not view.segments[-1].is_finished,
         is_being_written=is_being_written(view.folder),
     )
 
 
-def _first_snapshot(view: RecordingView) -> str:
-    first = view.status(view.length).get("first_snapshot")
+def _first_snapshot(status: dict[str, Any]) -> str:
+    first = status.get("first_snapshot")
     return FirstSnapshot.from_json(first).sentence if isinstance(first, dict) else ""
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
+from bwtui.model.backfill import BackfillReason, whole_tables
 from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.export.jsonl import exact
 from bwtui.recording.fields import as_text
@@ -29,6 +30,10 @@ from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.recording.query_bar import QueryBar, RowQueryBar
 from bwtui.tui.widgets.recording.rows import RowsGrid
 from bwtui.tui.widgets.recording.transport import moment
+
+_MICROS = 1_000_000
+#: Requests that leave no row out.
+_ALL_ROWS: tuple[BackfillReason, ...] = ("snapshot", "joined", "first")
 
 
 class _Wanted(NamedTuple):
@@ -199,26 +204,29 @@ class AsOfScreen(OneTableScreen):
         def progress(done: int, total: int) -> None:
             self._progress = (done, total)
 
-        def advance(view: RecordingView) -> tuple[bool, bool]:
-            runs = view.status(wanted.position).get("state") == "snapshot"
+        def advance(view: RecordingView) -> tuple[bool, Gaps]:
+            status = view.status(wanted.position)
             arrived = fold.advance(view, wanted.position, work.is_set, progress)
             if arrived:
                 self._doing = "of the rows arranged"
                 matches = wanted.query.matches if wanted.query is not None else None
                 arrived = fold.arrange(matches, wanted.order, work.is_set, progress)
-            return arrived, runs
+            gaps = fold.gaps(status.get("state") == "snapshot")
+            if self.table in whole_tables(status, view.first_time / _MICROS, _ALL_ROWS):
+                gaps = gaps._replace(no_snapshot=False)
+            return arrived, gaps
 
         try:
-            arrived, runs = await self.recording.source.study(advance)
+            arrived, gaps = await self.recording.source.study(advance)
         except BwtuiError as error:
-            self._failure, arrived, runs = error, True, False
+            self._failure, arrived, gaps = error, True, fold.gaps(False)
         self._work = None
         if not self.is_attached:
             fold.close()
             return
         if arrived:
             moved = self._at is None or self._at[1:] != wanted[1:]
-            self._at, self._gaps, self._relation = wanted, fold.gaps(runs), fold.relation
+            self._at, self._gaps, self._relation = wanted, gaps, fold.relation
             self._count, self._shown = fold.count, fold.shown
             if moved:
                 self.main_grid().offset_wanted = 0
