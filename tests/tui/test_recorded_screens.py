@@ -299,7 +299,8 @@ class PutIn(MemoryRecording):
 
     def status(self, position: int) -> dict[str, Any]:
         one = BackfillStatus("1", ORDERS.qualified_name, "first", state="done", started=self.started)
-        return {**super().status(position), "backfills": [asdict(one)]}
+        status = super().status(position)
+        return {**status, "backfills": [asdict(one)]} if status else {}
 
 
 @pytest.mark.parametrize(("later", "is_whole"), [(0.0, True), (-1.0, False)])
