@@ -112,7 +112,7 @@ class FirstSnapshot:
         return made
 
 
-def whole_tables(status: Mapping[str, Any], since: float, reasons: Collection[BackfillReason]) -> set[str]:
+def whole_tables(status: Mapping[str, Any], since: float, reasons: Collection[str]) -> set[str]:
     """Return tables whose rows were all put in, for one of these reasons, by requests begun after ``since``.
 
     ``status`` is that of a relay as a recording has it; ``since`` in Unix seconds.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
-from bwtui.model.backfill import BackfillReason, whole_tables
+from bwtui.model.backfill import whole_tables
 from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.export.jsonl import exact
 from bwtui.recording.fields import as_text
@@ -33,7 +33,7 @@ from bwtui.tui.widgets.recording.transport import moment
 
 _MICROS = 1_000_000
 #: Requests that leave no row out.
-_ALL_ROWS: tuple[BackfillReason, ...] = ("snapshot", "joined", "first")
+_ALL_ROWS = ("snapshot", "joined", "first")
 
 
 class _Wanted(NamedTuple):
