@@ -45,6 +45,8 @@ SCENES: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
     "live-consumers": (MEDIUM, ("7",)),
     "live-log": (MEDIUM, ("8",)),
     "live-settings": (MEDIUM, ("9",)),
+    # Beside it: bwtui snapshot of two tables, one with --where.
+    "live-requests": (MEDIUM, ("b",)),
 }
 
 
