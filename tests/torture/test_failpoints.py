@@ -24,7 +24,7 @@ LAST, ASKED = ("finish",), ("progress",)
 ONCE = ("fence", "commit")
 
 NewRelay = Callable[..., Relay]
-SIDES = ("before", pytest.param("after", marks=pytest.mark.long))
+SIDES = ("before", "after")
 
 
 def test_there_is_none_that_nothing_hits() -> None:
@@ -43,6 +43,23 @@ def kill_at(relay: Relay, side: str, effect: str, provoke: Callable[[], object] 
     relay._wait_released()
 
 
+def test_a_kill_at_some_effects(services: Services, database: str, new_relay: NewRelay) -> None:
+    relay = new_relay()
+    create_tables(database, ROWS)
+    kill_at(relay, "after", "slot")
+    relay.start()
+    relay.wait_streaming()
+    written = histories(database, ROWS, 1, writers=1)
+    with written.going_on():
+        relay.kill()
+        kill_at(relay, "after", "acknowledge")
+        kill_at(relay, "before", "confirm")
+        relay.start()
+        relay.wait_caught_up()
+    end(services, database, relay, Judge(relay.name), written)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("side", SIDES)
 def test_a_kill_at_each_effect(
     side: str, services: Services, database: str, new_relay: NewRelay, tmp_path: Path
@@ -67,6 +84,7 @@ def test_a_kill_at_each_effect(
     end(services, database, relay, Judge(relay.name), written)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", SIDES)
 def test_a_kill_at_each_effect_exactly_once(
     side: str, services: Services, database: str, new_relay: NewRelay
