@@ -75,7 +75,7 @@ def tortured(
     stand.histories = histories(stand.database, rows, seed, pause=pause)
     stand.start_relay()
     stand.relay.wait_streaming()
-    with stand.histories.going_on(), stand.marking():
+    with stand.histories.going_on():
         for number, (fault, dice) in enumerate(faults):
             if time.monotonic() > begun + seconds:
                 break

@@ -232,10 +232,12 @@ class Judge:
         for confirmed, where in self.marks:
             highest = max(highest, confirmed)
             for partition, end in where.items():
-                ends.setdefault(partition, []).append((end, highest))
+                # A broker never takes back an end, whatever it says.
+                known = ends.setdefault(partition, [])
+                known.append((max(end, known[-1][0]) if known else end, highest))
         for key, version, partition, offset in self._again:
             marks = ends.get(partition, [])
             at = bisect_right(marks, offset, key=lambda mark: mark[0]) - 1
             before = commits.get((key, version), 0)
             if at >= 0 and before and before <= marks[at][1]:
-                self.verdict.confirmed_repeats.append(f"{key} {version}")
+                self.verdict.confirmed_repeats.append(f"{key} {version} at {partition}:{offset}")

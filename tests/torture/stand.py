@@ -31,7 +31,6 @@ from tests.waiting import eventually
 #: Not asked for, since PostgreSQL's answers could not be told apart.
 _PLAIN = "sslmode=disable&gssencmode=disable"
 _RECOVERY_SECONDS = 120.0
-_MARK_SECONDS = 0.5
 #: A relay that can't begin because a service is away says so and ends; whoever runs it starts it again.
 _MAY_END = frozenset({4})
 _TORN_SECONDS = 30.0
@@ -67,6 +66,7 @@ class Stand:
         self.registry_way: Way
         self.judge = Judge(relay.name)
         self.topics = Topics(services, self.judge.topics)
+        self._versions = Topics(services, [self.judge.versions_topic])
         self.histories: Histories | None = None
         #: What the relay may end with just now, besides what it ever may.
         self.expected: set[int] = set()
@@ -243,6 +243,7 @@ class Stand:
         eventually("the relay recovers", has_recovered, seconds)
         self.expected.clear()
         self.recoveries.append(time.monotonic() - begun)
+        self.mark()
 
     def _committed(self) -> int | None:
         try:
@@ -252,25 +253,15 @@ class Stand:
         except (psycopg2.OperationalError, psycopg2.InterfaceError):
             return None
 
-    @contextmanager
-    def marking(self) -> Iterator[None]:
-        """Note during the block, twice a second, what is confirmed and then where the topic ends."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._mark, args=[stop], name="marks")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def mark(self) -> None:
+        """Note what is confirmed, and then where the topic ends.
 
-    def _mark(self, stop: threading.Event) -> None:
-        topics = Topics(self.services, [self.judge.versions_topic])
-        while not stop.wait(_MARK_SECONDS):
-            if confirmed := self.confirmed():
-                with contextlib.suppress(KafkaException):
-                    ends = {partition: end for (_, partition), end in topics.ends().items()}
-                    self.judge.marks.append((confirmed, ends))
+        Only where all is well: a broker that was started again may say for a while that it ends earlier.
+        """
+        confirmed = self.confirmed()
+        with contextlib.suppress(KafkaException):
+            ends = {place[1]: end for place, end in self._versions.ends().items()}
+            self.judge.marks.append((confirmed, ends))
 
 
 @contextmanager
