@@ -79,7 +79,8 @@ class Judge:
         self._ahead: list[tuple[Key, int, int]] = []
         #: By transaction, how many of its changes came.
         self.by_transaction: Counter[int] = Counter()
-        #: What was confirmed, and where the partitions of the versions' topic ended then.
+        #: What was confirmed, and where the partitions of the versions' topic ended then; 0: that counts for
+        #: nothing any more.
         self.marks: list[tuple[int, dict[int, int]]] = []
 
     @property
@@ -230,7 +231,7 @@ class Judge:
         commits = {(key, version): one.before for one in history for key, version, _ in one.changes}
         highest, ends = 0, dict[int, list[tuple[int, int]]]()
         for confirmed, where in self.marks:
-            highest = max(highest, confirmed)
+            highest = max(highest, confirmed) if confirmed else 0
             for partition, end in where.items():
                 # A broker never takes back an end, whatever it says.
                 known = ends.setdefault(partition, [])

@@ -101,6 +101,8 @@ class Stand:
 
     def crash(self, service: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End a service with a signal, and start it again once it is gone."""
+        if service == "postgres":
+            self.forget_marks()
         os.kill(self.pid(service), number)
 
         def is_gone() -> bool:
@@ -258,7 +260,13 @@ class Stand:
 
         Only where all is well: a broker that was started again may say for a while that it ends earlier.
         """
-        confirmed = self.confirmed()
+        self._note(self.confirmed())
+
+    def forget_marks(self) -> None:
+        """Expect that PostgreSQL crashes, and its slot goes back to where the last checkpoint left it."""
+        self._note(0)
+
+    def _note(self, confirmed: int) -> None:
         with contextlib.suppress(KafkaException):
             ends = {place[1]: end for place, end in self._versions.ends().items()}
             self.judge.marks.append((confirmed, ends))

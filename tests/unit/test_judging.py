@@ -62,6 +62,13 @@ def test_what_was_confirmed_may_not_come_again(confirmed: int) -> None:
     assert bool(judge.verdict.confirmed_repeats) == (confirmed >= 100)
 
 
+def test_a_crash_of_the_server_forgets_what_was_confirmed() -> None:
+    judge = judged(1, 2, 3, 2, 3, 4, 5)
+    judge.marks = [(100, {0: 2}), (0, {0: 3})]
+    judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])
+    assert not judge.verdict.confirmed_repeats
+
+
 def test_a_transaction_that_is_there_in_part_is_torn() -> None:
     judge = judged(1, 2)
     one = Transaction(1, [(KEY, 1, "row"), (("public.visits", 1), 1, "row")])
