@@ -13,16 +13,18 @@ from typing import Any
 
 import psycopg2
 from bench_table import ROWS
+from psycopg.conninfo import make_conninfo
 
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.source.connection import connect_raw
 from bwtui.source.stream import ReplicationStream
 
-#: By name: options of pgoutput, and the oldest server that has them.
-PROTOCOLS: dict[str, tuple[dict[str, str], int]] = {
-    "1": ({}, 14),
-    "2, streaming": ({"proto_version": "2", "streaming": "on"}, 14),
-    "4, parallel": ({"proto_version": "4", "streaming": "parallel"}, 16),
+#: By name: options of pgoutput, the oldest server that has them, and how much memory it may decode in.
+PROTOCOLS: dict[str, tuple[dict[str, str], int, str]] = {
+    "1": ({}, 14, "64MB"),
+    "1, in 4 MB": ({}, 14, "4MB"),
+    "2, streaming": ({"proto_version": "2", "streaming": "on"}, 14, "64MB"),
+    "4, parallel": ({"proto_version": "4", "streaming": "parallel"}, 16, "64MB"),
 }
 _SPILL_SQL = "select spill_bytes, stream_bytes from pg_stat_replication_slots where slot_name = %s"
 
@@ -74,13 +76,14 @@ def measure(dsn: str, rows: int, insert: Callable[[Any, int], None]) -> list[dic
     found: list[dict[str, object]] = []
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
-        for number, (name, (options, since)) in enumerate(PROTOCOLS.items()):
+        for number, (name, (options, since, memory)) in enumerate(PROTOCOLS.items()):
             if connection.server_version < since * 10_000:
                 continue
             slot = f"bench_protocol_{number}"
             cursor.execute("truncate bench")
             cursor.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
-            reading = Reading(dsn, slot, options)
+            decoding = make_conninfo(dsn, options=f"-c logical_decoding_work_mem={memory}")
+            reading = Reading(decoding, slot, options)
             begun = time.monotonic()
             cursor.execute("begin")
             insert(cursor, rows)
