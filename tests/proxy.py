@@ -59,6 +59,7 @@ class Way:
         #: The number of a request of Kafka's: whichever connection brings one is held up from it on.
         self.hold_from: int | None = None
         self._connections: list[_Connection] = []
+        self._lock = threading.Lock()
         self._holding: list[_Connection] = []
         self.held: list[tuple[socket.socket, bytes]] = []
         threading.Thread(target=self._serve, daemon=True).start()
@@ -106,15 +107,18 @@ class Way:
         self.is_closed = True
         _shut(self._socket)
         self._socket.close()
-        for connection in self._connections:
+        with self._lock:
+            left = list(self._connections)
+        for connection in left:
             connection.is_held = False
             connection.end()
-        for connection in self._connections:
+        for connection in left:
             connection.join()
 
     def _open(self) -> list["_Connection"]:
-        self._connections = [one for one in self._connections if one.is_open or one.is_held]
-        return list(self._connections)
+        with self._lock:
+            self._connections = [one for one in self._connections if one.is_open or one.is_held]
+            return list(self._connections)
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
@@ -129,7 +133,11 @@ class Way:
                 except OSError:
                     client.close()
                     continue
-                self._connections.append(_Connection(self, client, service))
+                connection = _Connection(self, client, service)
+                # First: who has got an answer may have it cut at once.
+                with self._lock:
+                    self._connections.append(connection)
+                connection.begin()
 
 
 class _Connection:
@@ -149,6 +157,9 @@ class _Connection:
         self.is_open = True
         self._left = 2
         self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Carry from now on."""
         for thread in self._threads:
             thread.start()
 
@@ -166,9 +177,12 @@ class _Connection:
                 end.shutdown(socket.SHUT_RD)
 
     def join(self) -> None:
-        """Wait for its threads."""
+        """Wait for its threads, and close what they have left: of what was held up nothing was."""
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
+        self.client.close()
+        self._service.close()
 
     def _carry(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):

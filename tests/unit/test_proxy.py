@@ -142,6 +142,22 @@ def test_what_is_held_comes_late(echo: Echo) -> None:
         assert echo.got == b"before"
         way.release()
         eventually("it came", lambda: echo.got == b"beforelate")
+        (held,) = way._holding
+    assert (held.client.fileno(), held._service.fileno()) == (-1, -1)
+
+
+def test_neither_side_of_what_is_held_learns_that_the_other_is_gone(echo: Echo) -> None:
+    with way_to(echo.address, "http") as way, closing(connected(way)) as client:
+        assert ask(client, b"before") == b"before"
+        way.hold()
+        (held,) = way._holding
+        held._service.shutdown(socket.SHUT_RDWR)
+        client.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            client.recv(10)
+        way.drop()
+        eventually("both ends are over", lambda: not held.is_open)
+    assert (held.client.fileno(), held._service.fileno()) == (-1, -1)
 
 
 def test_what_is_spoiled_is_no_frame(echo: Echo) -> None:
