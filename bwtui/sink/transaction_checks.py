@@ -6,11 +6,11 @@ transaction, which fences whoever has one open. A start says it at once.
 
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from bwtui.errors import ConnectionFailed, ServiceRefused
-from bwtui.kafka.client import new_client
+from bwtui.kafka.client import new_client, unreachable
 from bwtui.kafka.commands import LoggedAdmin
 from bwtui.kafka.config import client_config
 from bwtui.settings import RelaySettings
@@ -71,8 +71,11 @@ def _asked(settings: RelaySettings) -> tuple[dict[str, int], int]:
         (future,) = admin.describe_configs([resource], request_timeout=_WAIT_SECONDS).values()
         entries = future.result()
     except KafkaException as error:
+        reason = error.args[0]
+        if reason.code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            raise unreachable(settings.broker, reason) from error
         raise ConnectionFailed(
-            f"the brokers' settings can't be read: {error.args[0].str()}",
+            f"the brokers' settings can't be read: {reason.str()}",
             "grant the relay's user the right (ACL) DescribeConfigs on the cluster, or look at them by hand",
         ) from error
     values = {name: entries[name].value for name in (_LONGEST, _MIN_ISR, _REPLICAS) if name in entries}
