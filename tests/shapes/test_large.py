@@ -118,7 +118,7 @@ def test_1600_columns(services: Services, database: str, source: Session, new_re
     source.run(f"insert into wide {wide_row(1)}")
     relay.start()
     relay.wait_streaming()
-    for number in range(2, 60):
+    for number in range(2, 30):
         source.run(f"insert into wide {wide_row(number)}")
     source.run("update wide set c1599 = 7, c1 = null where id % 2 = 0")
     source.run("delete from wide where id % 3 = 0")
