@@ -21,7 +21,6 @@ from bwtui.parent_death import signalled_with_us
 from bwtui.relay.healing.due import Due
 from bwtui.relay.process.control import name_if_several
 
-_RUN = "from bwtui.cli.main import main; main()"
 #: Between two tries that failed (seconds), at first and at most.
 _PAUSE_SECONDS, _MOST_SECONDS = 2.0, 300.0
 #: For so long an interrupted command may end in order.
@@ -131,7 +130,7 @@ class Comparing:
                 return 130, {}, []
             # The thread lives as long as the child, which is tied to it.
             child = self._child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _RUN, *asked],
+                [sys.executable, "-P", "-m", "bwtui", *asked],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -17,7 +17,7 @@ from bwtui.parent_death import signalled_with_us
 _ARGUMENTS = "BWTUI_CHILD_ARGUMENTS"
 _RUN = (
     f"import json, os, sys; sys.argv[1:] = json.loads(os.environ.pop({_ARGUMENTS!r})); "
-    "from bwtui.cli.main import main; main()"
+    "from bwtui.entry import main; main()"
 )
 _COMMAND = (sys.executable, "-P", "-c", _RUN)
 #: Seconds that an interrupted command has to end in order: what it sent becomes durable, its Java ends.

@@ -1,0 +1,35 @@
+"""Ctrl-C while a module is imported comes once the import is through."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_SLOW = """
+import sys, time
+print("importing", flush=True)
+time.sleep(1.0)
+print("imported", flush=True)
+"""
+_COMMAND = """
+import signal, sys
+from bwtui.entry import interrupt
+signal.signal(signal.SIGINT, interrupt)
+try:
+    import slow_module
+    import time
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", "slow_module" in sys.modules, flush=True)
+"""
+
+
+def test_an_import_is_not_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text(_SLOW)
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{_COMMAND}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "imported\ninterrupted True\n"
+        assert process.wait(30) == 0
