@@ -1,15 +1,19 @@
 """What a recording says of messages under --exactly-once: a place, only where that is committed."""
 
+import resource
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bwtui.errors import StateFailed
 from bwtui.model.delivery import REFUSED
 from bwtui.model.position import Position
 from bwtui.recording.check import check
+from bwtui.recording.folder import segments
 from bwtui.recording.format.batch import Transaction
 from bwtui.recording.reading.reader import open_recording
 from bwtui.relay.recording.passes import lacking
@@ -50,6 +54,47 @@ def test_rows_of_a_snapshot_that_is_committed_are_where_they_are(tmp_path: Path)
     stream.recorder.deliveries.committed()
     stream.recorder.close()
     assert told(tmp_path)[0] == {"acknowledged": 5}
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """Have no file grow beyond ``room`` bytes."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+@pytest.mark.parametrize("policy", ["stop", "stop-recording"])
+def test_places_of_a_snapshot_that_find_no_room_end_the_recording(tmp_path: Path, policy: str) -> None:
+    stream = Stream(tmp_path, {"exactly_once": True, "on_record_error": policy})
+    for key in range(200):
+        stream.row(TABLE, key, b"x")
+    stream.flush()
+    ending = pytest.raises(StateFailed, match="File too large") if policy == "stop" else nullcontext()
+    with full_disk(100):
+        stream.deliver()
+        with ending:
+            stream.recorder.deliveries.committed()
+            stream.recorder.settle()
+        stream.recorder.begin_pass("stream", 1_000)
+        stream.recorder.close()
+    assert stream.recorder.status().state == ("failed" if policy == "stop" else "stopped")
+
+
+def test_places_of_a_large_snapshot_are_in_several_segments(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, {"exactly_once": True, "segment_bytes": 2_000})
+    for key in range(50):
+        stream.row(TABLE, key, b"x")
+        stream.flush()
+    stream.deliver()
+    before = len(segments(tmp_path))
+    stream.recorder.deliveries.committed()
+    stream.recorder.close()
+    assert len(segments(tmp_path)) > before + 1
+    assert told(tmp_path)[0] == {"acknowledged": 50}
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ stream are settled behind that. A snapshot is one transaction, whose rows are se
 of them waits here until it is committed, in a file without a name that a kill takes away.
 """
 
+import io
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from bwtui.model.delivery import REFUSED, UNKNOWN, Receipt
 from bwtui.recording.format.batch import Delivery, pack_delivery
@@ -22,20 +22,24 @@ _LENGTH = 4
 class Deliveries:
     """Writes what became of messages; the relay's main thread owns it."""
 
-    def __init__(self, journal: Journal, folder: Path, *, in_transactions: bool) -> None:
-        """``in_transactions``: with --exactly-once."""
+    def __init__(
+        self, journal: Journal, folder: Path, settle: Callable[[], None], *, in_transactions: bool
+    ) -> None:
+        """``settle`` does what is due while much is written; ``in_transactions``: with --exactly-once."""
         self._journal = journal
         self._folder = folder
+        self._settle = settle
         self._in_transactions = in_transactions
-        #: Of a snapshot that is not committed.
-        self._held: BinaryIO | None = None
+        #: Of a snapshot that is not committed. Without a buffer: one keeps what the disk has refused, and
+        #: refuses it again wherever the file is closed.
+        self._held: io.FileIO | None = None
 
     def begin_pass(self, kind: str) -> None:
         """Go on with a pass; nothing is known any more of what an earlier one has held."""
         self.close()
         if self._in_transactions and kind == "snapshot":
             try:
-                self._held = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+                self._held = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
             except OSError as error:
                 self._journal.fail(error)
 
@@ -62,14 +66,19 @@ class Deliveries:
         self.settled(receipts)
 
     def committed(self) -> None:
-        """Write what was held: its transaction is committed."""
+        """Write what was held: its transaction is committed. Raises StateFailed, see `Recorder.settle`."""
         held, self._held = self._held, None
         if held is None:
             return
-        with held:
-            held.seek(0)
-            while length := held.read(_LENGTH):
-                self._journal.write(BlockOut(Kind.DELIVERY, [held.read(int.from_bytes(length))]))
+        try:
+            # It reads alone, so whatever the disk says by now, nothing is left to write when it is closed.
+            with io.BufferedReader(held) as places:
+                places.seek(0)
+                while length := places.read(_LENGTH):
+                    self._journal.write(BlockOut(Kind.DELIVERY, [places.read(int.from_bytes(length))]))
+                    self._settle()
+        except OSError as error:
+            self._journal.fail(error)
 
     def close(self) -> None:
         """Forget what is held: its transaction is not committed, or nobody knows."""
@@ -77,8 +86,12 @@ class Deliveries:
             self._held.close()
             self._held = None
 
-    def _hold(self, file: BinaryIO, payload: bytes) -> None:
+    def _hold(self, file: io.FileIO, payload: bytes) -> None:
+        left = memoryview(len(payload).to_bytes(_LENGTH) + payload)
         try:
-            file.write(len(payload).to_bytes(_LENGTH) + payload)
+            while left:
+                left = left[file.write(left) :]
         except OSError as error:
             self._journal.fail(error)
+            # Nothing of the recording is written any more, this neither.
+            self.close()

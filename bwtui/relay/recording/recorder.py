@@ -84,7 +84,9 @@ class Recorder:
             segment_bytes=settings.segment_bytes,
             segment_seconds=settings.segment_seconds,
         )
-        self.deliveries = Deliveries(self._journal, before.folder, in_transactions=settings.exactly_once)
+        self.deliveries = Deliveries(
+            self._journal, before.folder, self.settle, in_transactions=settings.exactly_once
+        )
         report.on_error = self._error
         for recovered in before.recovered:
             if recovered.cut:
