@@ -303,10 +303,14 @@ class Following:
         What was under way may have arrived. Without a bound: what is thrown away could still arrive, after
         newer rows of its key.
         """
-        report, sink = self._report, self._context.sink
+        report, context, sink = self._report, self._context, self._context.sink
+        # With --exactly-once a commit waits for the recording's disk, and for ever if that has failed unseen.
+        recorder = context.recorder if context.exactly is not None else None
         with report.account.during("settling"):
             while not sink.flush(0.2):
-                check_stop(self._context.stop_requested)
+                if recorder is not None:
+                    recorder.settle(idle=True)
+                check_stop(context.stop_requested)
                 report.take_deliveries(sink)
         report.in_flight = 0
 

@@ -10,12 +10,15 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from bwtui.errors import ConnectionFailed, SlotLost
+from bwtui.errors import ConnectionFailed, SlotLost, StateFailed
 from bwtui.model.delivery import Span
 from bwtui.model.position import Position
 from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.exactly.once import ExactlyOnce
+from bwtui.relay.exactly.probing import Probing
+from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory
+from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.positions import Positions
@@ -233,6 +236,38 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     recorded.is_kept = True
     eventually("it is committed", lambda: sink.poll(0.01) or sink.is_clean)
     assert recorded.committed
+
+
+def waiting_on_a_disk_that_fails() -> tuple[Any, Any, Callable[[], bool]]:
+    """A sink whose commit waits for the disk, a recorder that knows the disk has failed, and who gives up."""
+
+    def settle() -> None:
+        raise StateFailed("the recording can't be written", "free disk space")
+
+    looks = iter(range(50))
+    sink = SimpleNamespace(is_busy=True, poll=lambda seconds: None, flush=lambda seconds: False)
+    return sink, SimpleNamespace(settle=settle), lambda: next(looks, None) is None
+
+
+def test_a_disk_that_fails_ends_the_search_for_a_row_that_kafka_refuses() -> None:
+    sink, recorder, is_enough = waiting_on_a_disk_that_fails()
+
+    def pulse() -> None:
+        assert not is_enough(), "it waits for ever"
+
+    with pytest.raises(StateFailed):
+        Probing(sink, cast(Any, None), pulse, {}, recorder).settle(Span())
+
+
+def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
+    sink, recorder, is_enough = waiting_on_a_disk_that_fails()
+    report, session = Report(), cast(Any, object.__new__(Following))
+    session._report = SimpleNamespace(account=report.account, take_deliveries=lambda sink: None)
+    session._context = SimpleNamespace(
+        sink=sink, recorder=recorder, exactly=exactly(), stop_requested=is_enough
+    )
+    with pytest.raises(StateFailed):
+        session._drain()
 
 
 def test_a_leader_that_changes_ends_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

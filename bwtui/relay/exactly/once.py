@@ -67,8 +67,9 @@ class ExactlyOnce:
         is_careful = bool(session.careful_until) and (self._policy.is_sought or bool(self._sink.refused))
         self._policy.is_sought = False
         if is_careful:
-            careful = Probing(self._sink, self._policy, stream.while_settling, self._refused)
-            stream.batch.careful = careful
+            stream.batch.careful = Probing(
+                self._sink, self._policy, stream.while_settling, self._refused, self._context.recorder
+            )
         else:
             session.without_care()
         position = self._begin(is_careful=is_careful)

@@ -15,6 +15,7 @@ from bwtui.model.delivery import REFUSED, Span
 from bwtui.relay.careful import Careful, Policy
 from bwtui.relay.context import Redrive
 from bwtui.relay.policy import RowPolicy, cut
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter import DroppedRow
@@ -33,11 +34,17 @@ class Probing(Careful):
     """Waits for each batch, and notes in ``refused`` what Kafka says no to."""
 
     def __init__(
-        self, sink: TransactionalSink, policy: Policy, pulse: Callable[[], None], refused: Refused
+        self,
+        sink: TransactionalSink,
+        policy: Policy,
+        pulse: Callable[[], None],
+        refused: Refused,
+        recorder: Recorder | None,
     ) -> None:
         super().__init__(sink, policy, pulse)
         self._transactions = sink
         self._refused = refused
+        self._recorder = recorder
 
     def check(self, commit_lsn: int, ordinal: int) -> None:
         if (why := self._refused.get((commit_lsn, ordinal))) is not None:
@@ -48,6 +55,9 @@ class Probing(Careful):
         try:
             while sink.is_busy:
                 sink.poll(_WAIT_SECONDS)
+                if self._recorder is not None:
+                    # The commit may wait for its disk.
+                    self._recorder.settle(idle=True)
                 self._pulse()
             failures = self._policy.undelivered(sink.take_failures())
             if failures:
