@@ -241,7 +241,7 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
 def waiting_on_a_disk_that_fails() -> tuple[Any, Any, Callable[[], bool]]:
     """A sink whose commit waits for the disk, a recorder that knows the disk has failed, and who gives up."""
 
-    def settle() -> None:
+    def settle(*, idle: bool) -> None:
         raise StateFailed("the recording can't be written", "free disk space")
 
     looks = iter(range(50))
