@@ -35,8 +35,8 @@ MISSING = range(40401, 40500)
 _LATER = (408, 429)
 #: What Confluent's client stumbles over when an answer is no JSON, or is not what a registry would say.
 _NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
-#: Where a path names one of many versions: in the log of commands all of them are one request.
-_VERSION = re.compile(r"(?<=/versions/)\d+$")
+#: Where a path names one of many versions or ids: in the log of commands all of them are one request.
+_VERSION = re.compile(r"(?:(?<=/versions/)|(?<=/schemas/ids/))\d+$")
 _PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
 #: What Python's ssl says of a certificate that it does not trust.
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"

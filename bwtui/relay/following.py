@@ -21,7 +21,7 @@ from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
 from bwtui.relay.watch.schemas import SchemaWatch
-from bwtui.relay.watch.topics import TopicWatch
+from bwtui.relay.watch.topics import FILE, TopicWatch
 from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
@@ -76,7 +76,7 @@ class Following:
         self._report.detail = ""
         self._report.state = self._backfill.phase if self._backfill is not None else "streaming"
         recall = self._context.destination.recall
-        topics = state_folder(self._settings.relay_name) / "topics.json"
+        topics = state_folder(self._settings.relay_name) / FILE
         destination = self._context.destination
         schemas = SchemaWatch(destination.registry, self._report)
         watch = TopicWatch(destination.service, self._report, topics, schemas)

@@ -103,7 +103,9 @@ class RowPolicy:
 
     def _check_setup(self, failures: list[DeliveryFailure]) -> None:
         for failure in failures:
-            if failure.is_setup:
+            # A transaction's beginning or end is no row, which could be dropped.
+            is_metadata = failure.topic == self._settings.transaction_topic and not failure.is_outage
+            if failure.is_setup or is_metadata:
                 self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
         if self.shut is not None:
             raise self.shut

@@ -85,12 +85,16 @@ class Service:
         """
         return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
 
-    def present_topics(self, topics: Collection[str]) -> PresentTopics:
+    def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
         """Return what ``topics`` are now, as far as that can be told; for one thread.
 
-        Raises ConnectionFailed.
+        ``with_beginnings``: look at what they have lost, too. Raises ConnectionFailed.
         """
         return {}
+
+    def cluster_now(self) -> str:
+        """Return the service's own id, "" where it has none; for the same thread. Raises ConnectionFailed."""
+        return ""
 
     def take_limits(self, limits: Limits) -> None:
         """Give what `ensure_topics` found to the sink; for the main thread, which alone owns that."""

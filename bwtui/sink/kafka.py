@@ -371,8 +371,11 @@ class KafkaService(Service):
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         return self._admin.ensure_all(wanted)
 
-    def present_topics(self, topics: Collection[str]) -> PresentTopics:
-        return self._now.look(topics)
+    def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
+        return self._now.look(topics, with_beginnings=with_beginnings)
+
+    def cluster_now(self) -> str:
+        return self._now.cluster()
 
     def take_limits(self, limits: Limits) -> None:
         for topic, one in limits.items():

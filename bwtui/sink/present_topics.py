@@ -1,6 +1,7 @@
 """What topics are at this moment: which ones, of how many partitions, and what their beginnings have lost."""
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -11,6 +12,10 @@ from bwtui.kafka.commands import LoggedAdmin
 from bwtui.sink.destination import PresentTopic, PresentTopics
 
 _REQUEST_SECONDS = 10.0
+#: Partitions whose offsets are asked for in one request.
+_AT_ONCE = 300
+#: Nobody has answered, of whichever topic.
+_NO_ANSWER = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
 #: A broker from before Kafka 2.8 knows of none.
 _NO_ID = "A" * 22
 
@@ -20,18 +25,26 @@ class TopicsNow:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._heard = Heard()
-        self._client = new_client(LoggedAdmin, {**config, "error_cb": self._heard})
+        self._config = config
         self._broker = str(config["bootstrap.servers"])
 
-    def look(self, topics: Collection[str]) -> PresentTopics:
+    def cluster(self) -> str:
+        """Return the cluster's id. Raises ConnectionFailed."""
+        try:
+            asked = self._asked().describe_cluster(request_timeout=_REQUEST_SECONDS)
+            return str(asked.result().cluster_id or "")
+        except KafkaException as error:
+            raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
+
+    def look(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
         """Return what ``topics`` are, None for one that is not there; those are missing that can't be told.
 
-        Raises ConnectionFailed.
+        ``with_beginnings``: what they have lost as well. Raises ConnectionFailed.
         """
         if not topics:
             return {}
         try:
-            asked = self._client.describe_topics(
+            asked = self._asked().describe_topics(
                 TopicCollection(list(topics)), request_timeout=_REQUEST_SECONDS
             )
             described: dict[str, TopicDescription] = {}
@@ -40,27 +53,38 @@ class TopicsNow:
                 try:
                     described[topic] = future.result()
                 except KafkaException as error:
-                    if error.args[0].code() in TOPIC_GONE:
+                    code = error.args[0].code()
+                    if code in TOPIC_GONE:
                         found[topic] = None
-            return found | self._present(described)
+                    elif code in _NO_ANSWER:
+                        raise
+            return found | self._present(described, with_beginnings)
         except KafkaException as error:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
 
-    def _present(self, described: dict[str, TopicDescription]) -> PresentTopics:
+    @cached_property
+    def _client(self) -> LoggedAdmin:
+        return new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
+
+    def _asked(self) -> LoggedAdmin:
+        """Return the client; what it has said since is served, or it would be kept for ever."""
+        self._client.poll(0)
+        self._heard.forget()
+        return self._client
+
+    def _present(self, described: dict[str, TopicDescription], with_beginnings: bool) -> PresentTopics:
         lost = dict.fromkeys(described, 0)
-        places = {
-            TopicPartition(topic, one.id): OffsetSpec.earliest()
-            for topic, now in described.items()
-            for one in now.partitions
-        }
-        asked = self._client.list_offsets(places, request_timeout=_REQUEST_SECONDS) if places else {}
-        for place, future in asked.items():
-            try:
-                lost[place.topic] += future.result().offset
-            except KafkaException as error:
-                # A partition that has no leader at present is asked of another time.
-                if error.args[0].code() == KafkaError._TRANSPORT:
-                    raise
+        places = [TopicPartition(topic, one.id) for topic, now in described.items() for one in now.partitions]
+        # Not all at once: confluent-kafka 2.16 damages its memory where a call with many is slow.
+        for begin in range(0, len(places) if with_beginnings else 0, _AT_ONCE):
+            wanted = dict.fromkeys(places[begin : begin + _AT_ONCE], OffsetSpec.earliest())
+            for place, future in self._client.list_offsets(wanted, request_timeout=_REQUEST_SECONDS).items():
+                try:
+                    lost[place.topic] += future.result().offset
+                except KafkaException as error:
+                    # A partition that has no leader at present is asked of another time.
+                    if error.args[0].code() in _NO_ANSWER:
+                        raise
         return {
             topic: PresentTopic(_id(now), len(now.partitions), lost[topic])
             for topic, now in described.items()

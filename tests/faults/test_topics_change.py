@@ -34,7 +34,8 @@ def relay(database: str, new_relay: NewRelay) -> Relay:
     made.start()
     made.wait_streaming()
     # It remembers what topics are when it first looks at them.
-    wait_for("it knows its topics", (state_folder(made.name) / "topics.json").exists)
+    kept = state_folder(made.name) / "topics.json"
+    wait_for("it knows its topics", lambda: kept.exists() and '"partitions"' in kept.read_text())
     return made
 
 

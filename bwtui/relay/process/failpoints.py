@@ -9,12 +9,15 @@ See docs/adr/0069-random-faults.md.
 import functools
 import importlib
 import itertools
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bwtui.errors import ConnectionFailed, UsageError
+
+_log = logging.getLogger(__name__)
 
 VARIABLE = "BWTUI_FAILPOINT"
 ACTIONS = ("kill", "stop", "raise")
@@ -61,6 +64,7 @@ def arm(text: str | None) -> None:
     *classes, function = path.split(".")
     for one in classes:
         owner = getattr(owner, one)
+    _log.warning("%s is armed: %s", VARIABLE, text)
     hit = _Hit(name, int(nth), action)
     setattr(owner, function, _around(getattr(owner, function), hit, side, _HAS_EFFECT.get(effect)))
 

@@ -1,5 +1,6 @@
 """How a relay begins: publication, snapshot and slot, made so that a failure at any moment leaves no slot."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.backfill.first import First
 from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying, stoppable
+from bwtui.relay.watch.topics import forget_topics
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect, connect_raw, execute
@@ -25,6 +27,7 @@ from bwtui.source.snapshot import (
     lock_tables,
     open_snapshot,
 )
+from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
 #: How often a snapshot is exported anew because a table was altered right after the export.
@@ -54,6 +57,8 @@ class Beginning:
         self._reserve(connection)
         # Of a beginning that came to nothing; nobody else begins now.
         self._first.forget()
+        with contextlib.suppress(OSError):
+            forget_topics(state_folder(self._settings.relay_name))
         made: tuple[str, ...] = ()
         publications = findings.publications
         self._check_publications(connection, publications)

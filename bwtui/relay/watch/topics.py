@@ -10,7 +10,9 @@ import json
 import logging
 import shlex
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bwtui.durable import write_whole
@@ -20,9 +22,11 @@ from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.sink.destination import PresentTopic, Service
 
 _log = logging.getLogger(__name__)
+#: In the state folder.
+FILE = "topics.json"
 _LOOK_SECONDS = 5.0
-#: One look in so many goes to the schemas as well.
-_SCHEMAS_EVERY = 6
+#: One look in so many goes to all schemas as well, and to where topics begin: retention takes its time.
+_RARELY = 6
 #: A broker that has just started may not know of a topic yet.
 _GONE_LOOKS = 2
 
@@ -33,6 +37,7 @@ class _Known:
 
     #: Kafka's own id of it, which another one of that name does not have; "" where it is not known.
     id: str
+    #: 0 where it is gone.
     partitions: int
     #: Whether it was told of that its oldest records are gone.
     is_cut: bool = False
@@ -49,7 +54,8 @@ class TopicWatch:
         self.refusal: ServiceRefused | None = None
         self._report = report
         self._path = path
-        self._known = _read(path)
+        self._cluster, self._known = _read(path)
+        self._is_new_run = True
         #: Ids that topics had before, of which a broker that lags may still tell.
         self._former: set[str] = set()
         self._gone: dict[str, int] = {}
@@ -63,23 +69,49 @@ class TopicWatch:
     def __exit__(self, *raised: object) -> None:
         self._stop.set()
 
-    def look(self) -> None:
-        """Compare once. Raises ConnectionFailed, and OSError where it can't be remembered."""
+    def look(self, *, with_beginnings: bool = True) -> None:
+        """Compare once; ``with_beginnings``: look at what retention took, too.
+
+        Raises ConnectionFailed, and OSError where it can't be remembered.
+        """
+        if self._is_new_run:
+            self._look_at_cluster()
         tables = {
             counters.topic: name
             for name, counters in self._report.tables.items()
             if counters.topic and (counters.messages or counters.topic in self._known)
         }
         before = dict(self._known)
-        for topic, now in self._service.present_topics(tables).items():
+        for topic, now in self._service.present_topics(tables, with_beginnings=with_beginnings).items():
             if now is None:
                 self._is_gone(topic, tables[topic])
             else:
                 self._gone.pop(topic, None)
                 self._is_there(topic, now, tables[topic])
         if self._known != before:
-            kept = {topic: asdict(known) for topic, known in sorted(self._known.items())}
-            write_whole(self._path, json.dumps(kept, indent=1))
+            self._remember()
+
+    def _look_at_cluster(self) -> None:
+        """Begin anew where it is another Kafka: of its topics nothing is known."""
+        cluster = self._service.cluster_now()
+        self._is_new_run = False
+        if cluster and cluster != self._cluster:
+            if self._cluster and self._known:
+                _log.warning("Kafka is another cluster than before: %s, was %s", cluster, self._cluster)
+                self._report.error(
+                    "notice",
+                    RefusedError(
+                        f"Kafka is another cluster ({cluster}) than the one that rows were sent to before "
+                        f"({self._cluster})",
+                        "whether its topics have what the others had: bwtui verify --database",
+                    ),
+                )
+            self._cluster, self._known = cluster, {}
+            self._remember()
+
+    def _remember(self) -> None:
+        topics = {topic: asdict(known) for topic, known in sorted(self._known.items())}
+        write_whole(self._path, json.dumps({"cluster": self._cluster, "topics": topics}, indent=1))
 
     def check(self) -> None:
         """Raise ServiceRefused if nothing more may be sent."""
@@ -88,18 +120,28 @@ class TopicWatch:
 
     def _watch(self) -> None:
         for turn in itertools.count():
+            is_rare = turn % _RARELY == 0
+            self._try("topics", partial(self.look, with_beginnings=is_rare))
             try:
-                if turn % _SCHEMAS_EVERY == 0:
-                    self._schemas.look()
-                self.look()
+                self._try("schemas", partial(self._schemas.look, new_ones=not is_rare))
             except ServiceRefused as error:
                 self.refusal = error
                 return
-            except (BwtuiError, OSError) as error:
-                # Who is away is told by those who need him.
-                _log.info("the topics were not looked at: %s", error)
             if self._stop.wait(_LOOK_SECONDS):
                 return
+
+    @staticmethod
+    def _try(what: str, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except ServiceRefused:
+            raise
+        except (BwtuiError, OSError) as error:
+            # Who is away is told by those who need him.
+            _log.info("the %s were not looked at: %s", what, error)
+        except Exception:
+            # One that was not thought of must not end the watch.
+            _log.warning("the %s were not looked at", what, exc_info=True)
 
     def _is_gone(self, topic: str, table: str) -> None:
         known = self._known.get(topic)
@@ -107,7 +149,7 @@ class TopicWatch:
         if known is None or not known.id or self._gone[topic] < _GONE_LOOKS:
             return
         self._former.add(known.id)
-        self._known[topic] = replace(known, id="", is_cut=False)
+        self._known[topic] = replace(known, id="", partitions=0, is_cut=False)
         self._tell(
             table,
             f"topic {topic} was deleted, and what was in it is gone",
@@ -122,14 +164,16 @@ class TopicWatch:
             known = _Known(now.id, now.partitions)
         elif known.id and now.id and known.id != now.id:
             self._former.add(known.id)
-            known = replace(known, is_cut=False)
+            known = replace(known, is_cut=False, partitions=now.partitions)
             self._tell(
                 table,
                 f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
                 "and lacks what was in it",
                 f"to send what the table has once more: {_snapshot(table)}",
             )
-        if now.partitions != known.partitions:
+        is_keyed = bool(self._report.table(table).key_columns)
+        # Where none was there, no earlier row is in it.
+        if is_keyed and known.partitions not in (0, now.partitions):
             self._tell(
                 table,
                 f"topic {topic} has {now.partitions} partitions, and had {known.partitions}: later rows of a "
@@ -139,11 +183,12 @@ class TopicWatch:
             )
         if now.lost and not known.is_cut:
             known = replace(known, is_cut=True)
+            keep = "set its cleanup.policy to compact" if is_keyed else "raise its retention"
             error = RefusedError(
                 f"topic {topic} no longer has its oldest records: retention takes them, or somebody deleted "
                 "them",
                 "rows that don't change are missing there after a while: nothing need be done if that is "
-                f"meant; else set its cleanup.policy to compact, and: {_snapshot(table)}",
+                f"meant; else {keep}, and: {_snapshot(table)}",
             )
             self._report.error("notice", error, table)
         self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
@@ -157,13 +202,18 @@ def _snapshot(table: str) -> str:
     return f"bwtui snapshot {shlex.quote(table)}"
 
 
-def _read(path: Path) -> dict[str, _Known]:
-    """Return what was remembered; what can't be read is looked at anew."""
+def forget_topics(folder: Path) -> None:
+    """Forget what topics were: a new snapshot fills them, whichever they are. Raises OSError."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[str, dict[str, _Known]]:
+    """Return what was remembered, the cluster's id first; what can't be read is looked at anew."""
     try:
         kept = json.loads(path.read_text())
-        return {topic: _Known(**known) for topic, known in kept.items()}
+        return str(kept["cluster"]), {topic: _Known(**known) for topic, known in kept["topics"].items()}
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        pass
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         _log.warning("%s is not what was written there: %s", path, error)
-        return {}
+    return "", {}
