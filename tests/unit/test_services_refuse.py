@@ -171,6 +171,16 @@ def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path
     assert [failure.message for failure in copying._failures] == [bad]
 
 
+def test_the_end_of_a_transaction_that_its_topic_refuses_is_no_row_to_drop(tmp_path: Path) -> None:
+    settings = dataclasses.replace(
+        RelaySettings(postgres="", broker="", schema_registry=""), on_error="log", transaction_topic="tx"
+    )
+    policy = RowPolicy(settings, Report(), DeadLetters(tmp_path), Reject(lambda message: False))
+    failure = DeliveryFailure("tx", "Kafka refuses a message of 9 bytes", False, "raise it")
+    with pytest.raises(ServiceRefused, match="refuses a message"):
+        policy.undelivered([failure])
+
+
 def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_path: Path) -> None:
     """After an outage it is sent again by itself, and only then refused for what it is."""
     settings = dataclasses.replace(

@@ -85,7 +85,9 @@ def test_a_topic_that_is_gone_is_told_of_once(watched: Watched) -> None:
 def test_partitions_that_were_added_move_keys(watched: Watched) -> None:
     (told,) = watched.told(PresentTopic("first", 6), PresentTopic("first", 6))
     assert "has 6 partitions, and had 3: later rows of a key may stand in another one" in told
-    (told,) = watched.told(PresentTopic("second", 1))
+    assert len(watched.told(PresentTopic("second", 1))) == 2, "a producer that runs sends by both numbers"
+    watched.begin()
+    (told,) = watched.told(PresentTopic("third", 5))
     assert "made again" in told, "no earlier row of a key is in it"
 
 

@@ -59,6 +59,8 @@ class TopicWatch:
         #: Ids that topics had before, of which a broker that lags may still tell.
         self._former: set[str] = set()
         self._gone: dict[str, int] = {}
+        #: Those that this run has sent to.
+        self._seen: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="topics", daemon=True)
 
@@ -164,7 +166,9 @@ class TopicWatch:
             known = _Known(now.id, now.partitions)
         elif known.id and now.id and known.id != now.id:
             self._former.add(known.id)
-            known = replace(known, is_cut=False, partitions=now.partitions)
+            # A producer that runs goes on with the number that it knows for a while, and only then changes it.
+            partitions = known.partitions if topic in self._seen else now.partitions
+            known = replace(known, is_cut=False, partitions=partitions)
             self._tell(
                 table,
                 f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
@@ -191,6 +195,7 @@ class TopicWatch:
                 f"meant; else {keep}, and: {_snapshot(table)}",
             )
             self._report.error("notice", error, table)
+        self._seen.add(topic)
         self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
 
     def _tell(self, table: str, says: str, hint: str) -> None:
