@@ -166,7 +166,7 @@ class TopicWatch:
             known = _Known(now.id, now.partitions)
         elif known.id and now.id and known.id != now.id:
             self._former.add(known.id)
-            # A producer that runs goes on with the number that it knows for a while, and only then changes it.
+            # A producer that runs goes on with the number that it knows for a while, and then changes it.
             partitions = known.partitions if topic in self._seen else now.partitions
             known = replace(known, is_cut=False, partitions=partitions)
             self._tell(
