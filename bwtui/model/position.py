@@ -42,6 +42,8 @@ class Position:
     events: dict[str, int] = field(default_factory=dict)
     #: The timelines before ``timeline``, each with the LSN at which it was left; empty: none, or not known.
     forks: tuple[tuple[int, int], ...] = ()
+    #: Where all row changes of the newest transaction are in, how many it has; None: an older relay wrote it.
+    changes: int | None = None
 
     @property
     def key(self) -> bytes:
@@ -58,6 +60,7 @@ class Position:
             "forks": [(timeline, format_lsn(lsn)) for timeline, lsn in self.forks],
             "lsn": format_lsn(self.lsn),
             "ordinal": self.ordinal,
+            "changes": self.changes,
             "part": self.part,
             "open": self.ordinal is not None,
             "passed": format_lsn(self.passed),
@@ -73,7 +76,7 @@ class Position:
         """Rebuild a position. Raises ValueError for what is none."""
         try:
             data = json.loads(value)
-            ordinal = data["ordinal"]
+            ordinal, changes = data["ordinal"], data.get("changes")
             return cls(
                 str(data["system_identifier"]),
                 str(data["database"]),
@@ -89,6 +92,7 @@ class Position:
                 dict(data.get("chunks", {})),
                 {str(table): int(count) for table, count in data.get("events", {}).items()},
                 tuple((int(timeline), parse_lsn(lsn)) for timeline, lsn in data.get("forks", ())),
+                None if changes is None else int(changes),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError("no position") from error

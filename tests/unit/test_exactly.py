@@ -1,5 +1,6 @@
 """--exactly-once, as far as it needs no services."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,6 +79,33 @@ def test_positions_say_which_history_they_are_of() -> None:
     now = exactly().mine(0x800, None, 0, 0x800, server(2, (1, 0x700)))
     assert (now.timeline, now.forks) == (2, ((1, 0x700),))
     assert Position.from_json(now.to_json()) == now
+
+
+def marked(known: Exactly, commit_lsn: int, ordinal: int, *, at_boundary: bool) -> Position:
+    """Return the position of what was sent when the stream stands at a change; Kafka keeps it so."""
+    once = cast(Any, object.__new__(ExactlyOnce))
+    once._exactly = known
+    rows = SimpleNamespace(commit_lsn=commit_lsn, ordinal=ordinal, part=0, events={})
+    position: Position = once._position(SimpleNamespace(rows=rows), 0x900, at_boundary=at_boundary)
+    return Position.from_json(position.to_json())
+
+
+def test_a_position_counts_the_changes_of_a_transaction_that_is_whole() -> None:
+    known = exactly()
+    known.position = Position(*IDENTITY, 1, 0x700, changes=4)
+    # Rows beside the stream leave it where it is.
+    now = marked(known, 0x700, 0, at_boundary=True)
+    assert (now.lsn, now.changes) == (0x700, 4)
+    now = marked(known, 0x800, 7, at_boundary=True)
+    assert (now.ordinal, now.changes) == (None, 7)
+    now = marked(known, 0x800, 7, at_boundary=False)
+    assert (now.ordinal, now.changes) == (7, None)
+
+
+def test_a_position_of_an_older_relay_counts_nothing() -> None:
+    said = json.loads(Position(*IDENTITY, 1, 0x700, changes=4).to_json())
+    del said["changes"]
+    assert Position.from_json(json.dumps(said).encode()) == Position(*IDENTITY, 1, 0x700)
 
 
 def test_keys_are_read_back_out_of_open_transactions_too() -> None:

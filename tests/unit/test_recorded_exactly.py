@@ -135,20 +135,27 @@ def test_changes_behind_those_that_kafka_has_keep_their_numbers(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("lsn", "ordinal", "until"),
+    ("lsn", "ordinal", "changes", "until"),
     [
-        (1_499, None, 0),
-        (1_500, None, 0),
-        (1_500, 9, 0),
-        (1_500, 10, 1_501),
-        (1_501, None, 1_502),
-        (900, 3, 0),
+        (1_499, None, 3, 0),
+        (1_500, None, 9, 0),
+        # The rest of the transaction was relayed without the recording.
+        (1_500, None, 10, 1_501),
+        # An older relay has not counted.
+        (1_500, None, None, 1_501),
+        (1_500, 9, None, 0),
+        (1_500, 10, None, 1_501),
+        (1_501, None, 1, 1_502),
+        (900, 3, None, 0),
     ],
 )
-def test_what_kafka_has_beyond_a_recording(lsn: int, ordinal: int | None, until: int) -> None:
-    behind = Position("7", "shop", "shop", 1, lsn, ordinal)
+def test_what_kafka_has_beyond_a_recording(
+    lsn: int, ordinal: int | None, changes: int | None, until: int
+) -> None:
+    behind = Position("7", "shop", "shop", 1, lsn, ordinal, changes=changes)
     assert lacking(behind, (1_500, 9), 1_000) == until
     assert lacking(behind, (0, 0), 2_000) == 0
+    assert lacking(Position("7", "shop", "shop"), (0, 0), 0) == 0
 
 
 @pytest.mark.parametrize(("position", "gaps"), [(None, 0), (POSITION, 1)])

@@ -147,10 +147,11 @@ class Exactly:
         passed: int,
         server: Server | None,
         events: Mapping[str, int] | None = None,
+        changes: int | None = 0,
     ) -> Position:
         """Return the position of what was sent so far, of the stream of ``server``.
 
-        ``events``: messages of the transaction that is open, by table.
+        ``events``: messages of the transaction that is open, by table. ``changes``: of one that is whole.
         """
         return Position(
             *(self.position.system, self.position.database, self.position.slot),
@@ -165,6 +166,7 @@ class Exactly:
             self.chunks,
             dict(events or {}) if ordinal is not None else {},
             (server.forks or ()) if server is not None else (),
+            changes if ordinal is None else None,
         )
 
     def note_chunk(self, task: Task) -> None:

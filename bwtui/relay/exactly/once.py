@@ -122,13 +122,15 @@ class ExactlyOnce:
         base, rows = self._exactly.position, stream.rows
         lsn, part = rows.commit_lsn, rows.part + 1
         ordinal: int | None = rows.ordinal
+        changes: int | None = rows.ordinal
         if lsn < base.lsn or (lsn == base.lsn and base.ordinal is None):
-            lsn, ordinal, part = base.lsn, base.ordinal, base.part
+            lsn, ordinal, part, changes = base.lsn, base.ordinal, base.part, base.changes
         elif at_boundary:
             ordinal, part = None, 0
         elif lsn == base.lsn:
             ordinal = max(rows.ordinal, base.ordinal or 0)
-        return self._exactly.mine(lsn, ordinal, part, passed, self._exactly.server, rows.events)
+        server = self._exactly.server
+        return self._exactly.mine(lsn, ordinal, part, passed, server, rows.events, changes)
 
     def _end_care(self, stream: Stream) -> None:
         """Go on with requests of many messages."""

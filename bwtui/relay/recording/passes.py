@@ -56,8 +56,11 @@ def pass_said(
 def lacking(behind: Position | None, seen: tuple[int, int], reached: int) -> int:
     """Return up to which LSN Kafka has what is not recorded, and is not read again; 0: there is no such part.
 
-    Everything up to ``reached`` is recorded, and up to the change ``seen``.
+    Everything up to ``reached`` is recorded, and up to the change ``seen``. Of a whole transaction that an
+    older relay has not counted nobody knows whether ``seen`` is its last change: better told than hidden.
     """
-    if behind is None or behind.lsn < reached or (behind.lsn, behind.ordinal or 0) <= seen:
+    if behind is None or not behind.lsn or behind.lsn < reached:
         return 0
-    return behind.lsn + 1
+    newest = behind.changes if behind.ordinal is None else behind.ordinal
+    is_recorded = newest is not None and (behind.lsn, newest) <= seen
+    return 0 if is_recorded else behind.lsn + 1
