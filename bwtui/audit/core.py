@@ -116,6 +116,7 @@ def run(connection: duckdb.DuckDBPyConnection, window: Window, reader: ByteReade
         connection.execute(f"set variable {name} = {int(getattr(window, name))}::bigint")
     _run(connection, "10_load", "20_suspects", "30_places")
     _match_equal_rows(connection, reader)
+    _run(connection, "33_repeats")
     _search(connection, "35_sought_unacknowledged", "searched")
     _run(connection, "50_excuses")
     _search(connection, "55_sought_moved", "moved")
@@ -153,7 +154,8 @@ def _search(connection: duckdb.DuckDBPyConnection, sought: str, how: str) -> Non
     if scalar(connection, "select count(*) from sought"):
         connection.execute(f"set variable how = '{how}'")
         _run(connection, "40_search")
-        _assign(connection, "ambiguous_choice order by id, deviation, log_offset, partition_id", how)
+        order = "has_later, first_id, id, deviation, log_offset, partition_id"
+        _assign(connection, f"ambiguous_choice order by {order}", how)
 
 
 def _assign(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> None:

@@ -1,7 +1,10 @@
 """What a relay with --exactly-once promised is asked of its recording: cases made by hand."""
 
+from typing import Any
+
 import pytest
 
+from bwtui.audit import core
 from tests.audit import judging
 from tests.audit.made import Made
 
@@ -27,6 +30,8 @@ def test_a_repeat_is_a_finding_where_both_promised_that_there_is_none() -> None:
     messages, records, _ = twice(1, 2).classes()
     assert messages == records == {"matched": 2, "repeated": 1}
     _, connection = judging.audit(twice(1, 2).world)
+    for statement in core.statements("99_findings"):
+        connection.execute(statement)
     assert connection.execute("select class, hop from finding").fetchall() == [("repeated", "relay")]
     connection.close()
 
@@ -44,3 +49,31 @@ def test_what_was_aborted_and_comes_again_is_there_once(arrives: str) -> None:
     made.world.exactly_once = {1, 2}
     messages, _, _ = made.classes()
     assert messages == {"matched": 3} | ({"resent": 1} if arrives == "the second" else {})
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("passes", [2, 3])
+def test_what_was_aborted_and_then_committed_unheard_is_the_last_copy(passes: int, compacts: bool) -> None:
+    """No word came of any of them, and one record has the bytes of all."""
+    made = Made(compacts=compacts)
+    made.send(1, 10)
+    for number in range(1, passes + 1):
+        there = number == passes
+        again: dict[str, Any] = {
+            "is_repeat": number > 1,
+            "pass_number": number,
+            "state": "unknown",
+            "arrives": there,
+        }
+        # Between two rows with the same bytes there is nothing to tell them apart but their order.
+        made.send(2, 20, lsn=200, **again)
+        made.send(2, 20, lsn=200, ordinal=2, **again)
+        made.send(3, 30, lsn=200, ordinal=3, **again)
+        made.send(4, number, lsn=300 + number, pass_number=number)
+    made.send(5, 50, pass_number=passes + 1)
+    made.world.reached = dict.fromkeys(range(1, passes + 2), 0)
+    made.world.exactly_once = set(range(1, passes + 2))
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 5 + passes, "resent": 3 * (passes - 1)}
+    assert records == {"matched": 5 + passes}
+    assert not beside

@@ -1,12 +1,4 @@
 -- Gives one class to every message of a suspect partition, and to every change that should have made a message.
-create table repeat_of as
-select again.id, first.id as first_id
-  from message as again join message as first
-    on first.lsn = again.lsn and first.ordinal = again.ordinal and first.part = again.part
-   and first.topic_id = again.topic_id and first.id < again.id
-   and in_transaction(first.op) and in_transaction(again.op)
- where again.is_repeat;
-
 create table message_class as
 select suspect.id, suspect.topic_id, suspect.key_digest,
        coalesce(match.topic_id, suspect.topic_id) as at_topic_id,
