@@ -77,3 +77,20 @@ def test_what_was_aborted_and_then_committed_unheard_is_the_last_copy(passes: in
     assert messages == {"matched": 5 + passes, "resent": 3 * (passes - 1)}
     assert records == {"matched": 5 + passes}
     assert not beside
+
+
+@pytest.mark.parametrize(
+    ("exactly", "name"), [({1, 2}, "resent"), ({2}, "lost_unacked"), (set(), "lost_unacked")]
+)
+def test_what_was_aborted_and_then_made_no_message_is_not_lost(exactly: set[int], name: str) -> None:
+    """Its row was deleted before it could be read again for a value that PostgreSQL had not sent."""
+    made = Made()
+    made.send(1, 10)
+    made.send(2, 20, lsn=200, state="unknown", arrives=False)
+    made.superseded()
+    again = made.world.sends[-1]
+    again.lsn, again.pass_number, again.is_repeat = 200, 2, True
+    made.send(2, None, pass_number=2)
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = exactly
+    assert made.classes()[0] == {"matched": 2, name: 1}

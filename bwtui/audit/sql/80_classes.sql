@@ -27,7 +27,7 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
   join topic using (topic_id)
   left join match using (id)
   left join excuse using (id)
-  left join (select distinct first_id from repeat_of) as resent on resent.first_id = suspect.id
+  left join (select first_id from repeat_of union select first_id from unmade_repeat) as resent on resent.first_id = suspect.id
   left join passes_in as pass on pass.pass = suspect.pass
   left join (select partition_range.topic_id, bool_or(partition_range.low > 0) as has_expired,
                     bool_or(unseen.topic_id is not null) as is_hidden
