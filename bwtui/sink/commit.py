@@ -1,16 +1,18 @@
-"""What a transactional producer does in threads of its own: a commit, and the end of what has failed."""
+"""A transactional producer's threads: a commit, and the end of what has failed; and who stands for one."""
 
 import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import BwtuiError, ConnectionFailed, ServiceRefused
 from bwtui.kafka.client import NOT_LET_IN, not_let_in, unreachable
 from bwtui.model.status import ExactlyOnceStatus
+from bwtui.sink.kafka import held_back
 
 #: So long one call may wait for the broker, before somebody may look around.
 _CALL_SECONDS = 5.0
@@ -40,6 +42,31 @@ def not_begun(error: KafkaError, broker: str) -> BwtuiError:
         f"Kafka does not begin a transaction: {error.str()}",
         "the brokers' logs say why; it is tried again",
     )
+
+
+class NoProducer:
+    """Stands for the producer until a session has one, and after it has ended."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def poll(self, timeout: float) -> int:
+        time.sleep(timeout)
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        """Nothing is in it."""
+
+    def begin_transaction(self) -> None:
+        """Refuse: nothing may be sent before the position is known."""
+        held_back()
+
+    def produce(self, *args: Any) -> None:
+        """Refuse it, too."""
+        held_back()
 
 
 class Commit:
@@ -79,6 +106,10 @@ class Commit:
                 return False
             time.sleep(min(left, _READY_SECONDS))
         return self._ended.wait(max(0.0, until - time.monotonic()))
+
+    def is_over(self, timeout: float) -> bool:
+        """Return whether nothing of it is under way, once it is given up; it may never have begun."""
+        return not self._is_begun or self._ended.wait(timeout)
 
     def _begin_if_ready(self) -> bool:
         if not self._is_begun and not self._is_given_up and self._is_ready():

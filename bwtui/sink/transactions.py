@@ -10,7 +10,7 @@ docs/adr/0068-exactly-once.md.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -21,7 +21,7 @@ from bwtui.model.position import Position
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
-from bwtui.sink.commit import Commit, Commits, Ending, not_begun
+from bwtui.sink.commit import Commit, Commits, Ending, NoProducer, not_begun
 from bwtui.sink.delivery_failures import delivery_failure
 from bwtui.sink.delivery_reports import DeliveryReports
 from bwtui.sink.destination import Destination
@@ -48,31 +48,6 @@ __all__ = ["TransactionalSink", "open_destination", "preconditions"]
 def open_destination(settings: RelaySettings) -> Destination:
     """Open Kafka and the schema registry, as `bwtui.sink.kafka` does, for transactions."""
     return destination_of(settings, TransactionalSink(settings))
-
-
-class _NoProducer:
-    """Stands for the producer until a session has one, and after it has ended."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def poll(self, timeout: float) -> int:
-        time.sleep(timeout)
-        return 0
-
-    def flush(self, timeout: float) -> int:
-        return 0
-
-    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
-        """Nothing is in it."""
-
-    def begin_transaction(self) -> None:
-        """Refuse: nothing may be sent before the position is known."""
-        held_back()
-
-    def produce(self, *args: Any) -> None:
-        """Refuse it, too."""
-        held_back()
 
 
 class TransactionalSink(KafkaSink):
@@ -285,11 +260,20 @@ class TransactionalSink(KafkaSink):
 
     def _commit_ended(self, commit: Commit) -> None:
         self._commit = None
+        if commit.error is None:
+            self._settle(commit)
         if commit.error is not None or self._is_broken:
             self._break(commit.error)
             return
         self._outage = None
         self._is_open = False
+        while self._next:
+            entry = self._next.popleft()
+            entry.span.pending -= len(entry.messages)
+            self._hand_over(*entry)
+
+    def _settle(self, commit: Commit) -> None:
+        """Note that Kafka has committed the open transaction: what is in it counts, whatever comes next."""
         self._commits.note(commit.begun)
         self._committed_at = time.monotonic()
         spans, self._spans = self._spans, []
@@ -297,10 +281,6 @@ class TransactionalSink(KafkaSink):
         self._rows = self._bytes = self._next_rows = 0
         for span in spans:
             span.pending -= 1
-        while self._next:
-            entry = self._next.popleft()
-            entry.span.pending -= len(entry.messages)
-            self._hand_over(*entry)
 
     # -- waiting -------------------------------------------------------------------------------------------
 
@@ -329,12 +309,24 @@ class TransactionalSink(KafkaSink):
         return self._end(max(0.0, until - time.monotonic()))
 
     def _end(self, timeout: float) -> bool:
-        """Have the open transaction aborted, and see whether another relay has taken our place."""
+        """Have the open transaction aborted, and see whether another relay has taken our place.
+
+        A commit that gets through at that moment counts: nobody sends again what is in it.
+        """
+        until = time.monotonic() + timeout
         if self._ending is None:
             if self._commit is not None:
                 self._commit.give_up()
             self._ending = Ending(self._producer, self.is_fenced)
-        return self._ending.wait(timeout)
+        if not self._ending.wait(timeout):
+            return False
+        if (commit := self._commit) is not None:
+            if not commit.is_over(max(0.0, until - time.monotonic())):
+                return False
+            if commit.error is None:
+                self._commit = None
+                self._settle(commit)
+        return True
 
     def queued(self) -> int:
         # What a broken transaction holds is read again.
@@ -363,7 +355,7 @@ class TransactionalSink(KafkaSink):
         super().close()
 
     def _new_producer(self) -> Producer:
-        return cast(Producer, _NoProducer())
+        return cast(Producer, NoProducer())
 
     def _break(self, error: KafkaError | None) -> None:
         """Send nothing more until a session begins anew; ``error`` says why a commit has failed."""

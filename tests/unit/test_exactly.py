@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -264,6 +265,48 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     recorded.is_kept = True
     eventually("it is committed", lambda: sink.poll(0.01) or sink.is_clean)
     assert recorded.committed
+
+
+class Slow(Recorded):
+    """A producer whose commit goes on until somebody lets it end; meanwhile nothing can be aborted."""
+
+    def __init__(self, error: KafkaException | None) -> None:
+        super().__init__()
+        self.may_end, self.error = Event(), error
+
+    def commit_transaction(self, timeout: float) -> None:
+        assert self.may_end.wait(10)
+        if self.error is not None:
+            raise self.error
+
+    def abort_transaction(self, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._PREV_IN_PROGRESS))
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        """Nothing is in it."""
+
+
+@pytest.mark.parametrize("code", [None, KafkaError._TIMED_OUT, KafkaError._FENCED])
+@pytest.mark.parametrize("is_seen_first", [True, False])
+def test_a_commit_that_gets_through_while_all_is_called_back_counts(
+    code: int | None, is_seen_first: bool
+) -> None:
+    error = None if code is None else KafkaException(KafkaError(code, retriable=True))
+    sink, producer, span = cast(Any, TransactionalSink(SETTINGS)), Slow(error), Span()
+    sink._producer, sink._is_open, sink.is_eager = producer, True, True
+    span.pending = 1
+    sink._spans, sink._rows = [span], 3
+    sink.mark(Position(*IDENTITY), is_whole=True)
+    sink.commit_when_due()
+    sink.hold_back()
+    assert not sink.flush(0.05), "the commit is under way"
+    producer.may_end.set()
+    if is_seen_first:
+        eventually("it has ended", lambda: sink.poll(0.01) or sink._commit is None)
+    eventually("nothing is under way", lambda: sink.flush(0.05))
+    assert span.pending == (0 if error is None else 1)
+    assert sink.answered() == (3 if error is None else 0)
+    sink.discard(in_order=True)
 
 
 def waiting_on_a_disk_that_fails() -> tuple[Any, Any, Callable[[], bool]]:
