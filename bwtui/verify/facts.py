@@ -108,6 +108,9 @@ def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:
     # A stream begins at what its slot has confirmed.
     if event["kind"] != "snapshot":
         facts.confirmed = max(facts.confirmed, event["start_lsn"])
+    # Nor does anything come again that Kafka had when a pass with --exactly-once began.
+    if (behind := event.get("behind")) is not None:
+        facts.confirmed = max(facts.confirmed, behind["lsn"] + (behind["ordinal"] is None))
 
 
 def _read_later(path: SegmentPath, facts: Facts) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bwtui.model.position import Position
 from bwtui.verify.facts import LARGEST, read_facts
 from tests.recorded_stream import Stream, table
 
@@ -44,3 +45,19 @@ def test_a_later_session_confirms_nothing_and_says_where_it_went_on(
     every = read_facts(folder)
     assert every.later == (not is_finished)
     assert (every.confirmed, every.resumed) == ((later, LARGEST) if is_finished else (confirmed, resumed))
+
+
+@pytest.mark.parametrize(("ordinal", "beyond"), [(None, 1), (2, 0)])
+def test_what_kafka_had_when_a_pass_began_is_confirmed(
+    tmp_path: Path, ordinal: int | None, beyond: int
+) -> None:
+    """A commit that nobody heard of is in the position, and never comes again: not in the slot's LSN yet."""
+    stream = Stream(tmp_path / "recording", {"exactly_once": True})
+    confirmed = run(stream, 3)
+    stream.stop()
+    stream.start()
+    behind = Position("7", "shop", "shop", lsn=confirmed + 100, ordinal=ordinal)
+    stream.recorder.begin_pass("stream", confirmed, behind)
+    stream.stop()
+    found = read_facts(stream.folder)
+    assert (found.confirmed, found.exactly_once) == (behind.lsn + beyond, {1, 2})
