@@ -1,5 +1,6 @@
 """What a relay with --exactly-once promised is asked of its recording: cases made by hand."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from bwtui.audit import core
 from tests.audit import judging
 from tests.audit.made import Made
+from tests.audit.world import DAY_MS
 
 
 def twice(*exactly: int) -> Made:
@@ -94,3 +96,46 @@ def test_what_was_aborted_and_then_made_no_message_is_not_lost(exactly: set[int]
     made.world.reached = {1: 0, 2: 0}
     made.world.exactly_once = exactly
     assert made.classes()[0] == {"matched": 2, name: 1}
+
+
+@pytest.mark.parametrize(
+    ("later", "exactly", "name"),
+    [
+        (20, {1, 2}, "compacted"),
+        (20, {1}, "indeterminate"),
+        (20, set(), "indeterminate"),
+        (None, {1, 2}, "indeterminate"),
+    ],
+)
+def test_what_was_committed_unheard_may_have_been_compacted(
+    later: int | None, exactly: set[int], name: str
+) -> None:
+    """The next pass began behind it, so Kafka had it; a later record of its key has replaced it."""
+    made = Made(compacts=True)
+    made.send(1, 10)
+    made.send(2, 10, lsn=200, state="unknown", arrives=False)
+    made.send(3, 30, pass_number=2)
+    # An aborted copy of the message itself proves nothing, nor does a record that no message accounts for.
+    if later is None:
+        made.stand(2, 99)
+    else:
+        made.send(2, later, pass_number=2)
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = exactly
+    messages, _, beside = made.classes()
+    assert messages == {"matched": 2 + (later is not None), name: 1}
+    assert "torn_transaction" not in beside
+
+
+@pytest.mark.parametrize(("exactly", "name"), [({1, 2}, "expired"), ({2}, "indeterminate")])
+def test_what_was_committed_unheard_may_have_expired(exactly: set[int], name: str) -> None:
+    """A message that was sent after it to its partition has."""
+    made = Made(retention_ms=DAY_MS)
+    made.send(2, 20, lsn=200, state="unknown")
+    made.send(1, 10, pass_number=2)
+    made.send(3, 30, pass_number=2)
+    made.topic.low[0] = 2
+    del made.topic.logs[0][0], made.topic.logs[0][1]
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = exactly
+    assert made.classes()[0] == Counter(["matched", "expired", name])

@@ -1,4 +1,27 @@
 -- Gives one class to every message of a suspect partition, and to every change that should have made a message.
+-- A message of --exactly-once that no pass after its own sends again was committed, though nobody heard of it: a later
+-- message of its key shows that it was compacted, or one of its partition that it has expired.
+create table unheard as
+select suspect.id, case when topic.compacts and suspect.id < replaced.last_id then 'compacted'
+                        when topic.deletes and suspect.id < expired.last_id then 'expired' end as class
+  from suspect join topic using (topic_id) join home_partition as home on home.id = suspect.id
+  left join (select later.topic_id, match.partition_id, later.key_digest, max(later.id) as last_id
+               from match join suspect as later on later.id = match.id and later.topic_id = match.topic_id
+               join suspect_record as there
+                 on there.topic_id = match.topic_id and there.partition_id = match.partition_id
+                and there.log_offset = match.log_offset
+               join topic on topic.topic_id = later.topic_id
+              where later.state = 'acknowledged' and there.key_digest = later.key_digest
+                and there.timestamp_ms <= getvariable('now_ms') - topic.min_compaction_lag_ms
+              group by all) as replaced
+    on replaced.topic_id = suspect.topic_id and replaced.partition_id = home.partition_id
+   and replaced.key_digest = suspect.key_digest
+  left join (select topic_id, partition_id, max(id) as last_id from excuse where class = 'expired' group by all) as expired
+    on expired.topic_id = suspect.topic_id and expired.partition_id = home.partition_id
+ where suspect.state = 'unknown' and in_transaction(suspect.op) and topic.settings_known
+   and suspect.pass in (select pass from passes_in where is_exactly_once)
+   and suspect.pass < (select max(pass) from passes_in where is_exactly_once and reached_lsn is not null);
+
 create table message_class as
 select suspect.id, suspect.topic_id, suspect.key_digest,
        coalesce(match.topic_id, suspect.topic_id) as at_topic_id,
@@ -16,6 +39,7 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
          when is_unconfirmed(suspect.op, suspect.lsn, pass.is_confirmed, pass.reached_lsn) then 'pending'
          -- An open transaction hides what comes after it, and a damaged batch what is in it.
          when log.is_hidden then 'indeterminate'
+         when unheard.class is not null then unheard.class
          when topic.settings_known and not topic.compacts
               and not (topic.deletes and coalesce(log.has_expired, false)) then 'lost_unacked'
          -- If no record of the key is left, only a tombstone could have removed the others, and later itself.
@@ -29,6 +53,7 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
   left join excuse using (id)
   left join (select first_id from repeat_of union select first_id from unmade_repeat) as resent on resent.first_id = suspect.id
   left join passes_in as pass on pass.pass = suspect.pass
+  left join unheard on unheard.id = suspect.id
   left join (select partition_range.topic_id, bool_or(partition_range.low > 0) as has_expired,
                     bool_or(unseen.topic_id is not null) as is_hidden
                from partition_range
