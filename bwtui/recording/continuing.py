@@ -13,7 +13,7 @@ from bwtui.model.status import RecordingStatus
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, open_segment, segments
 from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.context import SegmentContext
-from bwtui.recording.format.statements import Head
+from bwtui.recording.format.statements import Head, Pass
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
 
 if TYPE_CHECKING:
@@ -173,16 +173,26 @@ def _reached(paths: list[SegmentPath]) -> int | None:
     """
     number, reached = None, 0
     for foot in map(foot_of, reversed(paths)):
-        begun = foot["pass"].get("start_lsn") if foot["pass"].get("kind") == "stream" else None
-        if number is None and (foot["reached"] or begun is not None):
+        is_begun = foot["pass"].get("kind") == "stream"
+        if number is None and (foot["reached"] or is_begun):
             number = foot["pass"]["pass"]
         if number is not None and foot["pass"]["pass"] != number:
             break
         # The segments of one pass: the last of them need not have come to reach anything.
-        reached = max(reached, foot["reached"], begun or 0, foot.get("noted", 0))
+        reached = max(reached, foot["reached"], covered(foot["pass"]), foot.get("noted", 0))
     if number is not None or reached:
         return reached
     return 0 if any("kind" in foot_of(segment)["pass"] for segment in paths) else None
+
+
+def covered(begun: Pass) -> int:
+    """Return up to where all was recorded, or its lack noted, when a pass over the stream had begun; or 0.
+
+    Of a transaction that Kafka has in part more may be relayed without the recording: that is told again.
+    """
+    behind = begun.get("behind")
+    known = 0 if behind is None else behind["lsn"] + (behind["ordinal"] is None)
+    return max(begun.get("start_lsn", 0), known) if begun.get("kind") == "stream" else 0
 
 
 def head_of(path: Path) -> Head:

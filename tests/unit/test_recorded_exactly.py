@@ -174,3 +174,36 @@ def test_what_was_relayed_without_the_recording_is_a_gap(tmp_path: Path, positio
     stream.recorder.close()
     facts = read_facts(tmp_path)
     assert (len(facts.gaps), facts.exactly_once) == (gaps, {1, 2})
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_gap_is_told_once(tmp_path: Path, anew: bool) -> None:
+    """Whether the next session is of the same run, or of another one."""
+    stream = Stream(tmp_path, {"exactly_once": True})
+    stream.begin_pass()
+    stream.begin()
+    stream.change("insert", TABLE, 1, b"x")
+    stream.stop()
+    stream.start()
+    for _ in range(3):
+        stream.recorder.begin_pass("stream", 1_000, POSITION)
+        if anew:
+            stream.recorder.close()
+            stream.start()
+    stream.recorder.close()
+    assert len(read_facts(tmp_path).gaps) == 1
+
+
+def test_what_is_relayed_without_a_recording_that_was_given_up_is_told_at_its_end(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, {"exactly_once": True, "on_record_error": "stop-recording"})
+    stream.begin_pass()
+    with full_disk(100):
+        stream.change("insert", TABLE, 1, b"x")
+        stream.flush()
+        already = [entry.message for entry in stream.report.errors()]
+        for lsn in (1_500, 1_600):
+            stream.recorder.begin_pass("stream", lsn, Position("7", "shop", "shop", 1, lsn))
+    assert [entry.message for entry in stream.report.errors()] == already
+    stream.report.confirmed_lsn = 1_700
+    stream.recorder.close()
+    assert len(read_facts(tmp_path).gaps) == 1

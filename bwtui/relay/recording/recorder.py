@@ -14,7 +14,7 @@ from bwtui.model.delivery import Receipt
 from bwtui.model.position import Position
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
-from bwtui.recording.continuing import Continuation
+from bwtui.recording.continuing import Continuation, covered
 from bwtui.recording.format.batch import HeaderForm, Section, Transaction, Without, pack_batch
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.parsing import count_messages, size_of
@@ -111,11 +111,11 @@ class Recorder:
         else:
             before = self._before.reached
             is_first = number == self._before.pass_number + 1 and not self._began_anew
-            reached = max(self._journal.reached, before or 0)
+            reached = max(self._journal.reached, before or 0, covered(self._pass) if behind else 0)
             until = max(start_lsn if is_first else 0, lacking(behind, self._seen, reached))
             # What comes again may be another server's, and is durable when it is recorded again.
             self._journal.go_back(start_lsn)
-            if until:
+            if until and not (behind and self._ending.gave_up):
                 self._gaps.note(None if is_first and before is None else reached, until)
         exactly_once = self._settings.exactly_once
         begun = pass_said(
@@ -350,8 +350,8 @@ class Recorder:
 
     def _close_given_up(self) -> None:
         """Report the gap at the recording's end, in the recording too if there is room again."""
-        begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
-        noted, blocks = self._ending.last_blocks(max(self._journal.reached, self._before.reached or 0, begun))
+        reached = max(self._journal.reached, self._before.reached or 0, covered(self._pass))
+        noted, blocks = self._ending.last_blocks(reached)
         self._journal.close_given_up({**self._end("given up"), "noted": noted}, blocks)
 
     # -- statuses, errors and the end ----------------------------------------------------------------------
