@@ -28,8 +28,9 @@ _ANY_SIZE = 1 << 80
 class Behind(TypedDict):
     """What Kafka had when a pass with --exactly-once began: all up to a change.
 
-    That is change ``ordinal`` of the transaction that commits at ``lsn``, or the last one of it (null). What
-    an earlier pass has recorded beyond it was aborted.
+    That is change ``ordinal`` of the transaction that commits at ``lsn``, or the last one of it (null).
+    Changes of transactions that earlier such passes of the same position have recorded beyond it
+    were aborted.
     """
 
     lsn: int
