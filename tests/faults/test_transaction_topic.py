@@ -71,11 +71,12 @@ def test_a_split_transaction_is_told_of_once_though_the_relay_was_killed(
     relay = new_relay("--exactly-once")
     topic = f"{relay.name}.boundaries"
     relay.run("--transaction-topic", topic)
-    relay.start("--transaction-topic", topic)
+    # The position of the run is one commit, and four parts follow.
+    relay.start("--transaction-topic", topic, failpoint="after-commit:3:kill")
     relay.wait_streaming()
     execute(database, "insert into accounts select n, 1, repeat('x', 20000) from generate_series(11, 6000) n")
-    wait_for("a part of it", lambda: len(committed_records(services, [ACCOUNTS.topic(relay.name)])) > 10)
-    relay.kill()
+    wait_for("its end", lambda: relay.has_ended)
+    assert len(committed_records(services, [ACCOUNTS.topic(relay.name)])) > 10
     assert [one["status"] for one in told(services, topic)] == ["BEGIN"]
     relay.run("--transaction-topic", topic)
     found = told(services, topic)
