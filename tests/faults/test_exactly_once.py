@@ -163,6 +163,7 @@ def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new
     assert sorted(sent) == list(range(1, 10 * ROWS + 1))
 
 
+@pytest.mark.long
 def test_a_snapshot_after_one_that_was_cut_off_without_transactions(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_position_is_read_back_where_the_state_is_lost(
     assert [record.key[0] for record in records if record.operation == "insert"] == [11]
 
 
+@pytest.mark.long
 def test_a_slot_that_is_dropped_is_begun_anew(
     services: Services,
     database: str,
@@ -397,6 +399,7 @@ def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
     assert status.tables["public.accounts"].snapshot_rows == 10
 
 
+@pytest.mark.long
 def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:

@@ -126,6 +126,7 @@ def test_no_kill_parts_the_recording_from_what_is_committed(
     print(f"\nseed {SEED}: {dict(states)}")
 
 
+@pytest.mark.long
 def test_a_split_transaction_that_was_killed_goes_on_where_it_was(
     services: Services, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:

@@ -252,6 +252,7 @@ def test_the_relay_itself_is_suspended(database: str, relay: Relay) -> None:
         never(relay, blames("kafka", "registry", "postgresql"), 3)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_huge_transaction_is_read(database: str, relay: Relay) -> None:
     healthy(relay)
     execute(database, "insert into accounts (owner) select n from generate_series(1, 1000000) n")

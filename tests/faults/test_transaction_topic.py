@@ -34,7 +34,13 @@ def counts(end: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("args", [(), ("--exactly-once",)], ids=["plain", "exactly once"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((), id="plain"),
+        pytest.param(("--exactly-once",), id="exactly once", marks=pytest.mark.long),
+    ],
+)
 def test_transactions_are_told_of(
     services: Services, database: str, new_relay: NewRelay, args: tuple[str, ...]
 ) -> None:
@@ -64,6 +70,7 @@ def test_transactions_are_told_of(
     assert found[0]["ts_ms"] == found[1]["ts_ms"]
 
 
+@pytest.mark.long
 def test_a_split_transaction_is_told_of_once_though_the_relay_was_killed(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_cluster_finds_the_same(
     assert not (tmp_path / ".tmp").exists()
 
 
+@pytest.mark.long
 def test_a_cluster_replays_the_same(
     replays: Replays, cluster: str, services: Services, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_what_is_back_is_not_sent(
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_repeat_is_missing_although_the_first_is_there(
     replays: Replays,
     services: Services,

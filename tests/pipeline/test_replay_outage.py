@@ -50,6 +50,7 @@ def restart_kafka(sandbox: Sandbox) -> None:
     sandbox.start_service("kafka")
 
 
+@pytest.mark.long
 def test_kafka_is_killed_and_comes_back(
     replays: Replays, interrupted: Sandbox, services: Services, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_rows_are_refused_by_name_or_pass_whole(
     assert digests(services, relay, size) == sorted(2 * [row[0] for row in stored])
 
 
+@pytest.mark.long
 def test_1600_columns(services: Services, database: str, source: Session, new_relay: NewRelay) -> None:
     kinds = ("smallint", "boolean", "text", "int")
     columns = [f"c{n} {kinds[n % 4]}" for n in range(1, 1600)]
@@ -150,6 +151,7 @@ def make_tables(source: Session, kind: str, *, rows: bool) -> None:
     source.run("commit")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cleaned")
 def test_many_tables(services: Services, database: str, source: Session, new_relay: NewRelay) -> None:

@@ -101,6 +101,7 @@ def test_savepoints_and_prepared_transactions(
     assert relay.last_status().spill_bytes or MAJOR < SPILLS_AT_ONCE
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_transactions_that_are_open_at_once(
     services: Services, database: str, relay: Relay, seed: int

@@ -80,6 +80,7 @@ def test_no_fault_loses_a_row(new_stand: NewStand, tmp_path: Path) -> None:
     assert not outcome.verdict.problems(exactly_once=EXACTLY_ONCE)
 
 
+@pytest.mark.long
 def test_a_relay_that_confirms_what_it_read_is_found(new_stand: NewStand) -> None:
     stand = new_stand(make=weak("confirms what it read"))
     assert "lost: " in _found(stand, lambda: faults.kill_behind(stand.broker_ways[0], stand, LONG), 3)
