@@ -255,7 +255,8 @@ class RelayApp(RelayAuditing):
 
     def watch_theme(self) -> None:
         """Paint what has colours of its own, however the theme was chosen."""
-        self.refresh_screens()
+        # Its colours are known once the style sheet was read again, which stands in this queue already.
+        self.call_next(self.refresh_screens)
 
     def show_mode(self, mode: str) -> None:
         """Go to a screen, or say why it isn't there; from deeper inside the same one, back to its start."""
