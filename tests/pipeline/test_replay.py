@@ -250,8 +250,8 @@ def test_bad_input_is_told_in_a_sentence(
                 patch.setattr("bwtui.kafka.client.REQUEST_SECONDS", 1.0)
             run(str(folder), *options)
         assert _refused(unreachable.value) == (4, True)
-    # Nor does librdkafka say it again and again.
-    assert capfd.readouterr().err == ""
+    # Nor does librdkafka say it again and again; what clients of other tests say is no matter of this one.
+    assert "127.0.0.1:1:" not in (said := capfd.readouterr().err) and "127.0.0.1:1/" not in said
     for options, what in (
         (("--rate", "5", "--pace", "1"), "--rate and --pace exclude each other"),
         (("--only-missing", "gone.json"), "gone.json can't be read"),

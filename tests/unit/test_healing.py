@@ -1,5 +1,6 @@
 """A heal: what is looked at again before a slot is dropped, and when the new one counts as made."""
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -374,7 +375,7 @@ def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pyte
     due = world.due
     due.begin("it was gone")
     due.made("0/2000")
-    monkeypatch.setattr(comparing, "_RUN", "import sys, time; print(flush=True); time.sleep(600)")
+    monkeypatch.setattr(comparing, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
     beside = Comparing("one", due, lambda untrusted: None)
     beside.start()
     eventually("the child", lambda: beside._child is not None)

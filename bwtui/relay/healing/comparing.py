@@ -21,6 +21,7 @@ from bwtui.parent_death import signalled_with_us
 from bwtui.relay.healing.due import Due
 from bwtui.relay.process.control import name_if_several
 
+_COMMAND = (sys.executable, "-P", "-m", "bwtui")
 #: Between two tries that failed (seconds), at first and at most.
 _PAUSE_SECONDS, _MOST_SECONDS = 2.0, 300.0
 #: For so long an interrupted command may end in order.
@@ -130,7 +131,7 @@ class Comparing:
                 return 130, {}, []
             # The thread lives as long as the child, which is tied to it.
             child = self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bwtui", *asked],
+                [*_COMMAND, *asked],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
