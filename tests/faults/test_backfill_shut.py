@@ -59,6 +59,7 @@ def test_the_request_fails_and_the_stream_goes_on(
     assert_equal(services, database, [_SHUT, _OPEN], relay.name)
 
 
+@pytest.mark.long
 def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
     new_relay: NewRelay, services: Services, database: str
 ) -> None:

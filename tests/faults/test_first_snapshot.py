@@ -246,6 +246,7 @@ def test_a_slot_of_somebody_else_is_refused(relay: Relay, database: str) -> None
     assert "was moved" in relay.last_words()
 
 
+@pytest.mark.long
 def test_a_lost_slot_is_healed_and_the_rest_comes(relay: Relay, services: Services, database: str) -> None:
     relay.start()
     id = begun(relay)
@@ -283,6 +284,7 @@ def test_a_drop_of_the_slot_forgets_it(relay: Relay, services: Services, databas
     assert chunks_sent(services, relay) < ROWS
 
 
+@pytest.mark.long
 def test_a_second_relay_waits_or_is_refused(
     relay: Relay, new_relay: NewRelay, services: Services, database: str
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_stop_in_a_large_transaction_repeats_nothing(
     assert len({record.session for record in records if record.operation == "insert"}) == 1
 
 
+@pytest.mark.long
 def test_a_slot_of_that_name_made_during_the_snapshot(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:

@@ -249,6 +249,7 @@ def test_a_service_that_does_not_start_ends_all(own: Sandbox, monkeypatch: pytes
     assert own.status() is None
 
 
+@pytest.mark.long
 def test_a_heap_that_is_too_small_is_said_plainly(own: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", "16m")
     with pytest.raises(BwtuiError, match=r"^Kafka did not start: its heap of 16 MB is full$") as refused:

@@ -123,6 +123,7 @@ def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
     assert by_key(found) == by_key(sent)
 
 
+@pytest.mark.long
 def test_a_recorded_pace_goes_on_where_it_was(
     replays: Replays, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_numbers_have_the_same_order(duck: Any, values: list[str], wanted: str, 
 
 
 @given(values=st.lists(texts, min_size=1, max_size=20), wanted=st.lists(numbers | floats, min_size=1))
+@pytest.mark.long
 def test_a_list_of_numbers_means_the_same(duck: Any, values: list[str], wanted: list[str]) -> None:
     table: Relation = relation("orders", ("id",))
     changes = [change(table, "insert", [value], position=position) for position, value in enumerate(values)]
