@@ -11,7 +11,7 @@ from confluent_kafka import Message
 
 from bwtui.demo.compare import compare
 from bwtui.demo.shop import Table
-from bwtui.demo.topics import TopicContents, TopicReader
+from bwtui.demo.topics import Place, TopicContents, TopicReader
 from bwtui.demo.verdict import Comparison
 from bwtui.kafka.client import headers_of
 from bwtui.model.headers import PART, SESSION
@@ -83,6 +83,28 @@ class RecordReader(TopicReader):
         assert isinstance(content, RecordedTopic)
         content.message = message
         super()._decode(message, content)
+
+
+class RecordFollower(RecordReader):
+    """Begins each reading where the last one ended, so that many of them cost what one does."""
+
+    def __init__(self, services: Services, tables: Sequence[Table], prefix: str) -> None:
+        super().__init__(services.broker, services.schema_registry)
+        self._tables = [(table.topic(prefix), table.key) for table in tables]
+        self._read_to: dict[Place, int] = {}
+
+    def records(self) -> list[Record]:
+        """Return every record that came since the last call."""
+        contents = [RecordedTopic(topic, key) for topic, key in self._tables]
+        self.read(contents, _quiet)
+        assert not any(one.holes or one.unreadable for one in contents)
+        return [record for one in contents for record in one.records]
+
+    def _pin(self, by_topic: dict[str, TopicContents]) -> dict[Place, tuple[int, int]]:
+        pinned = super()._pin(by_topic)
+        new = {place: (self._read_to.get(place, low), high) for place, (low, high) in pinned.items()}
+        self._read_to = {place: high for place, (_, high) in pinned.items()}
+        return new
 
 
 @contextmanager

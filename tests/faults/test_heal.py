@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.faults.heal_gaps import (
     write,
     written_to,
 )
-from tests.faults.records import Record, assert_equal, read_table
+from tests.faults.records import Record, RecordFollower, assert_equal
 from tests.faults.relays import Relay, new_name
 from tests.second_postgres import SecondPostgres
 
@@ -64,42 +65,83 @@ def relay(
     made.close()
 
 
+class Topics:
+    """What the relay's topics hold, read onward."""
+
+    def __init__(self, services: Services, relay: Relay) -> None:
+        self._follower = RecordFollower(services, TABLES, relay.name)
+        self._latest: dict[_Key, dict[str, Any]] = {}
+        self._prefix = relay.name
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._follower.close()
+
+    def read(self) -> list[Record]:
+        """Return what came since the last call."""
+        new = self._follower.records()
+        for one in new:
+            if one.value is None:
+                self._latest.pop((one.topic, one.key), None)
+            else:
+                self._latest[one.topic, one.key] = one.value
+        return new
+
+    def differing(self, server: SecondPostgres) -> set[_Key]:
+        """Return the keys of which the topics, as they were last read, and the tables say something else."""
+        rows = {
+            (table.topic(self._prefix), key): row
+            for table in TABLES
+            for key, row in contents(server, table).items()
+        }
+        return {
+            key
+            for key in self._latest.keys() | rows.keys()
+            if not _same(self._latest.get(key), rows.get(key))
+        }
+
+
 @pytest.mark.timeout(900 + SECONDS)
 def test_what_a_lost_slot_left_out_is_sent(services: Services, server: SecondPostgres, relay: Relay) -> None:
     """No other key is sent, in whatever way the slot is lost."""
-    dice, begin, done = random.Random(SEED), time.monotonic(), Counter[str]()
-    sent = differing = repeated = 0
-    while sum(done.values()) < len(_SHORT) or time.monotonic() - begin < SECONDS:
-        gap = dice.choice(GAPS) if SECONDS else _SHORT[sum(done.values())]
-        is_busy = dice.random() < 0.4 if SECONDS else gap is invalidate
-        kills = dice.choice((0, 0, 1, 2))
-        write(server, dice, 5)
-        relay.wait_caught_up()
-        gap(server, relay, dice)
-        before = _offsets(services, relay)
-        if is_busy:
-            with written_to(server, dice.getrandbits(32)):
-                _heal(server, relay, dice, kills)
-        else:
-            wrong = _differing(services, server, relay)
-            _heal(server, relay, dice, kills)
-        relay.wait_caught_up()
-        told = f"{gap.__name__}, {kills} kills, {'busy' if is_busy else 'quiet'}, seed {SEED}, {done}"
-        if not is_busy:
-            came = _since(services, relay, before)
-            keys = Counter((one.topic, one.key) for one in came)
-            told += f": {dict(Counter(one.operation for one in came))}, {len(wrong)} differed"
-            told += f"\n{relay.log()[-2000:]}"
-            assert keys.keys() == wrong, told
-            # A chunk that was under way at a kill comes again.
-            assert keys.total() == len(wrong) or kills, told
-            sent, differing = sent + keys.total(), differing + len(wrong)
-            repeated += keys.total() - len(wrong)
-        assert_equal(services, server.dsn, TABLES, relay.name)
-        done[gap.__name__] += 1
-    assert differing
-    counted = f"{differing} keys differed, {sent} messages, {repeated} repeated"
-    print(f"{sum(done.values())} gaps {dict(done)}: {counted}")
+    dice, begin, done, counted = random.Random(SEED), time.monotonic(), Counter[str](), Counter[str]()
+    with closing(Topics(services, relay)) as topics:
+        while sum(done.values()) < len(_SHORT) or time.monotonic() - begin < SECONDS:
+            gap = dice.choice(GAPS) if SECONDS else _SHORT[sum(done.values())]
+            is_busy = dice.random() < 0.4 if SECONDS else gap is invalidate
+            write(server, dice, 5)
+            relay.wait_caught_up()
+            gap(server, relay, dice)
+            told = f"{gap.__name__}, seed {SEED}, {done}"
+            counted += _healed(server, relay, topics, dice, is_busy, told)
+            done[gap.__name__] += 1
+            if SECONDS:
+                print(f"{sum(done.values())} gaps {dict(done)}: {dict(counted)}", flush=True)
+    assert_equal(services, server.dsn, TABLES, relay.name)
+    assert counted["differing"]
+
+
+def _healed(
+    server: SecondPostgres, relay: Relay, topics: Topics, dice: random.Random, is_busy: bool, told: str
+) -> Counter[str]:
+    """Have one gap healed, and return how many keys differed, were sent, and were sent again."""
+    kills = dice.choice((0, 0, 1, 2))
+    topics.read()
+    wrong = topics.differing(server)
+    with written_to(server, dice.getrandbits(32)) if is_busy else nullcontext():
+        _heal(server, relay, dice, kills)
+    relay.wait_caught_up()
+    came = topics.read()
+    keys = Counter((one.topic, one.key) for one in came)
+    told = f"{told}, {kills} kills, {'busy' if is_busy else 'quiet'}: {len(wrong)} differed, {len(came)} came"
+    assert not topics.differing(server), told
+    if is_busy:
+        return Counter(busy=1)
+    told += f"\n{relay.log()[-2000:]}"
+    assert keys.keys() == wrong, told
+    # A chunk that was under way at a kill comes again.
+    assert keys.total() == len(wrong) or kills, told
+    return Counter(differing=len(wrong), sent=keys.total(), repeated=keys.total() - len(wrong))
 
 
 def _heal(server: SecondPostgres, relay: Relay, dice: random.Random, kills: int) -> None:
@@ -120,33 +162,6 @@ def _heal(server: SecondPostgres, relay: Relay, dice: random.Random, kills: int)
         return now is not None and now.heal is None and now.state == "streaming"
 
     relay.wait("the heal", is_healed, _HEAL_SECONDS)
-
-
-def _records(services: Services, relay: Relay) -> list[Record]:
-    return [record for table in TABLES for record in read_table(services, table, relay.name)]
-
-
-def _offsets(services: Services, relay: Relay) -> set[tuple[str, int, int]]:
-    return {(one.topic, one.partition, one.offset) for one in _records(services, relay)}
-
-
-def _since(services: Services, relay: Relay, before: set[tuple[str, int, int]]) -> list[Record]:
-    return [r for r in _records(services, relay) if (r.topic, r.partition, r.offset) not in before]
-
-
-def _differing(services: Services, server: SecondPostgres, relay: Relay) -> set[_Key]:
-    """Return the keys of which topic and table say something else."""
-    found: set[_Key] = set()
-    for table in TABLES:
-        latest = {record.key: record.value for record in read_table(services, table, relay.name)}
-        topics = {key: value for key, value in latest.items() if value is not None}
-        rows = contents(server, table)
-        found |= {
-            (table.topic(relay.name), key)
-            for key in topics.keys() | rows.keys()
-            if not _same(topics.get(key), rows.get(key))
-        }
-    return found
 
 
 def _same(value: dict[str, Any] | None, row: dict[str, Any] | None) -> bool:
