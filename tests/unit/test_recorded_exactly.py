@@ -15,6 +15,7 @@ from bwtui.model.position import Position
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
 from bwtui.recording.format.batch import Transaction
+from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.reader import open_recording
 from bwtui.relay.recording.passes import lacking
 from bwtui.verify.facts import read_facts
@@ -95,6 +96,28 @@ def test_places_of_a_large_snapshot_are_in_several_segments(tmp_path: Path) -> N
     stream.recorder.close()
     assert len(segments(tmp_path)) > before + 1
     assert told(tmp_path)[0] == {"acknowledged": 50}
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_of_a_large_snapshot_no_places_are_kept_but_those_that_are_asked_for(
+    tmp_path: Path, first: int
+) -> None:
+    """They all stand behind its last row, in the order of its batches."""
+    stream = Stream(tmp_path, {"exactly_once": True})
+    for key in range(50):
+        stream.row(TABLE, key, b"x")
+        stream.flush()
+    stream.deliver()
+    stream.recorder.deliveries.committed()
+    stream.recorder.close()
+    with closing(open_recording(tmp_path)) as recording:
+        book = DeliveryBook(recording.segments)
+        for batch in range(first, 50):
+            book.read_for(batch)
+            assert (batch, 0) in book.found
+            # The batch itself, the next one, and what was asked for before.
+            assert min(book.found) == (first, 0)
+            assert len(book.found) == len(book.noted) <= batch - first + 2
 
 
 @pytest.mark.parametrize(

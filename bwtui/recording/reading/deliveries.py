@@ -58,6 +58,9 @@ class DeliveryBook:
             except ValueError as error:
                 raise damaged(Place(segment.name, entry.offset), "a DELIVERY can't be taken apart") from error
             self._newest = max(self._newest, delivery.batch)
+            if delivery.batch < batch:
+                # Nobody asks for it any more. All places of an exactly-once snapshot follow its last row.
+                return
             self.noted[delivery.batch, delivery.section] = block.received
             partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))
             stop = delivery.first + len(delivery.partitions)
