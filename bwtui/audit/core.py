@@ -36,7 +36,8 @@ INPUTS = {
     " deletes boolean, retention_ms bigint, retention_bytes bigint, min_compaction_lag_ms bigint,"
     " delete_retention_ms bigint, log_append boolean",
     "partitions_in": "topic varchar, partition integer, low bigint, high bigint",
-    "passes_in": "pass integer, is_confirmed boolean, reached_lsn bigint, is_exactly_once boolean",
+    "passes_in": "pass integer, is_confirmed boolean, reached_lsn bigint, is_exactly_once boolean,"
+    " committed_id bigint",
     "gaps_in": "gap integer, before_id bigint",
 }
 
@@ -154,7 +155,7 @@ def _search(connection: duckdb.DuckDBPyConnection, sought: str, how: str) -> Non
     if scalar(connection, "select count(*) from sought"):
         connection.execute(f"set variable how = '{how}'")
         _run(connection, "40_search")
-        order = "has_later, first_id, id, deviation, log_offset, partition_id"
+        order = "has_later, is_committed desc, first_id, id, deviation, log_offset, partition_id"
         _assign(connection, f"ambiguous_choice order by {order}", how)
 
 

@@ -6,13 +6,25 @@ whether the Kafka transaction that it belongs to ends within a transaction of Po
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bwtui.model.lsn import format_lsn, parse_lsn
 
 Phase = Literal["snapshot", "stream"]
 #: How far requests to put rows into the stream are, by their id: see `bwtui.relay.exactly.chunks`.
 Chunks = dict[str, dict[str, Any]]
+
+
+class Recorded(NamedTuple):
+    """Up to where a recording is in Kafka: all that one of its passes has before one of its positions."""
+
+    #: The run, in hexadecimal.
+    session: str
+    pass_number: int
+    position: int
+
+
+_RECORDED = ("session", "pass", "position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,8 @@ class Position:
     forks: tuple[tuple[int, int], ...] = ()
     #: Where all row changes of the newest transaction are in, how many it has; None: an older relay wrote it.
     changes: int | None = None
+    #: Of the session of the stream that wrote it, if that was recorded.
+    recorded: Recorded | None = None
 
     @property
     def key(self) -> bytes:
@@ -68,7 +82,8 @@ class Position:
             "tables": self.tables,
             "session": self.session,
         }
-        more = {"chunks": self.chunks, "events": self.events}
+        recorded = dict(zip(_RECORDED, self.recorded or (), strict=False))
+        more = {"chunks": self.chunks, "events": self.events, "recorded": recorded}
         return json.dumps(said | {name: value for name, value in more.items() if value}).encode()
 
     @classmethod
@@ -76,7 +91,7 @@ class Position:
         """Rebuild a position. Raises ValueError for what is none."""
         try:
             data = json.loads(value)
-            ordinal, changes = data["ordinal"], data.get("changes")
+            ordinal, changes, recorded = data["ordinal"], data.get("changes"), data.get("recorded")
             return cls(
                 str(data["system_identifier"]),
                 str(data["database"]),
@@ -93,6 +108,9 @@ class Position:
                 {str(table): int(count) for table, count in data.get("events", {}).items()},
                 tuple((int(timeline), parse_lsn(lsn)) for timeline, lsn in data.get("forks", ())),
                 None if changes is None else int(changes),
+                Recorded(str(recorded["session"]), int(recorded["pass"]), int(recorded["position"]))
+                if recorded
+                else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError("no position") from error

@@ -9,7 +9,7 @@ from bwtui.audit.core import PARTS
 from bwtui.errors import DamagedRecording
 from bwtui.recording.folder import SegmentPath, segments
 from bwtui.recording.format.blocks import Kind, SegmentFile
-from bwtui.recording.format.statements import Event, event_said
+from bwtui.recording.format.statements import Behind, Event, event_said
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 LARGEST = (1 << 63) - 1
@@ -25,6 +25,10 @@ class Facts:
     reached: dict[int, int] = field(default_factory=dict)
     #: Those in which each change was to get into Kafka once.
     exactly_once: set[int] = field(default_factory=set)
+    #: Pass → the id before which Kafka has committed all that it sent, heard of or not, and nothing more.
+    committed: dict[int, int] = field(default_factory=dict)
+    #: Pass → the run that it is of.
+    runs: dict[int, str] = field(default_factory=dict)
     #: For each gap the id of the first message after it.
     gaps: list[int] = field(default_factory=list)
     #: The highest LSN that the recording knows to be confirmed, or 0.
@@ -102,6 +106,7 @@ def _read_reached(segment: SegmentReader, facts: Facts) -> None:
 
 def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:
     kinds[event["pass"]] = event["kind"]
+    facts.runs[event["pass"]] = event.get("session", "")
     if event.get("exactly_once"):
         facts.exactly_once.add(event["pass"])
     facts.sessions.add(event.get("session", ""))
@@ -111,6 +116,17 @@ def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:
     # Nor does anything come again that Kafka had when a pass with --exactly-once began.
     if (behind := event.get("behind")) is not None:
         facts.confirmed = max(facts.confirmed, behind["lsn"] + (behind["ordinal"] is None))
+        _take_recorded(event, behind, facts)
+
+
+def _take_recorded(event: Event, behind: Behind, facts: Facts) -> None:
+    """Note what Kafka had of an earlier pass, if that is what the position says."""
+    recorded = behind.get("recorded")
+    # A session may have been lost behind its first word. Another recording has passes of the same numbers.
+    if recorded is None or recorded["pass"] >= event["pass"]:
+        return
+    if facts.runs.get(recorded["pass"]) == recorded["session"]:
+        facts.committed[recorded["pass"]] = recorded["position"] * PARTS
 
 
 def _read_later(path: SegmentPath, facts: Facts) -> None:

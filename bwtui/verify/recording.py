@@ -197,7 +197,13 @@ def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts)
     ranges = [(*place, *offsets) for place, offsets in pinned.offsets.items()]
     core.insert(connection, "partitions_in", ranges)
     passes = [
-        (number, confirmed, facts.reached.get(number), number in facts.exactly_once)
+        (
+            number,
+            confirmed,
+            facts.reached.get(number),
+            number in facts.exactly_once,
+            facts.committed.get(number),
+        )
         for number, confirmed in facts.passes.items()
     ]
     core.insert(connection, "passes_in", passes)

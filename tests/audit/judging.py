@@ -152,7 +152,7 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
         "topics_in": topics,
         "partitions_in": partitions,
         "passes_in": [
-            (one, done, world.reached.get(one), one in world.exactly_once)
+            (one, done, world.reached.get(one), one in world.exactly_once, world.committed.get(one))
             for one, done in world.passes.items()
         ],
         "gaps_in": world.gaps,

@@ -7,7 +7,7 @@ import pytest
 
 from bwtui.audit import core
 from tests.audit import judging
-from tests.audit.made import Made
+from tests.audit.made import LAST_MS, Made
 from tests.audit.world import DAY_MS
 
 
@@ -139,3 +139,71 @@ def test_what_was_committed_unheard_may_have_expired(exactly: set[int], name: st
     made.world.reached = {1: 0, 2: 0}
     made.world.exactly_once = exactly
     assert made.classes()[0] == Counter(["matched", "expired", name])
+
+
+def chunk(name: str, committed: bool | None, *, there: bool = False, **settings: Any) -> Counter[str]:
+    """A row that was put in, of which no word came; the next pass says whether Kafka had it, or nothing."""
+    made = Made(**settings)
+    made.send(1, 10)
+    put = made.send(2, 20, op="backfill", lsn=200, state="unknown", arrives=there)
+    made.send(3, 30, pass_number=2)
+    if name:
+        made.send(2, 40, pass_number=2)
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = {1, 2}
+    if committed is not None:
+        made.world.committed = {1: put.id + (1 if committed else 0)}
+    return made.classes()[0] - Counter(matched=3 if name else 2)
+
+
+@pytest.mark.parametrize(
+    ("committed", "name"), [(None, "pending"), (False, "pending"), (True, "lost_unacked")]
+)
+def test_a_chunk_that_was_committed_unheard_may_be_lost(committed: bool | None, name: str) -> None:
+    assert chunk("", committed) == {name: 1}
+    if committed is not False:
+        assert chunk("", committed, there=True) == {"matched": 1}
+
+
+@pytest.mark.parametrize(
+    ("committed", "later", "name"),
+    [(None, "a later row", "pending"), (True, "a later row", "compacted"), (True, "", "lost_unacked")],
+)
+def test_a_chunk_that_was_committed_unheard_may_have_been_compacted(
+    committed: bool | None, later: str, name: str
+) -> None:
+    assert chunk(later, committed, compacts=True) == {name: 1}
+
+
+def test_a_chunk_that_was_aborted_takes_no_record_of_one_that_was_committed_unheard() -> None:
+    """Where the broker sets the time, nothing but the next pass tells them apart."""
+    made = Made(log_append=True)
+    made.send(1, 10)
+    made.send(2, 20, op="backfill", lsn=200, state="unknown", arrives=False)
+    again = made.send(2, 20, op="backfill", lsn=200, state="unknown", pass_number=2)
+    made.send(3, 30, pass_number=3)
+    made.world.reached = {1: 0, 2: 0, 3: 0}
+    made.world.exactly_once = {1, 2, 3}
+    made.world.committed = {2: again.id + 1}
+    messages, records, beside = made.classes()
+    assert (messages, records) == ({"matched": 3, "pending": 1}, {"matched": 3})
+    assert not beside
+
+
+@pytest.mark.parametrize(("is_known", "names"), [(True, ["duplicated"]), (False, [])])
+def test_a_chunk_that_kafka_had_in_spite_of_its_position_is_there_twice(
+    is_known: bool, names: list[str]
+) -> None:
+    """Its rows were committed without the word that it was done, so it came again."""
+    made = Made()
+    made.send(1, 10)
+    first = made.send(2, 20, op="backfill", lsn=200, state="unknown")
+    made.send(2, 20, op="backfill", lsn=200, pass_number=2, time_ms=LAST_MS + 5)
+    made.send(3, 30, pass_number=2)
+    made.world.reached = {1: 0, 2: 0}
+    made.world.exactly_once = {1, 2}
+    if is_known:
+        made.world.committed = {1: first.id}
+    _, records, beside = made.classes()
+    assert records == Counter(["matched"] * (4 - len(names)) + names)
+    assert not beside

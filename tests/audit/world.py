@@ -126,6 +126,8 @@ class World:
     reached: dict[int, int] = field(default_factory=dict)
     #: Passes of a relay with --exactly-once.
     exactly_once: set[int] = field(default_factory=set)
+    #: Pass → the id before which all that it sent is known to be committed.
+    committed: dict[int, int] = field(default_factory=dict)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     equal_pairs: set[int] = field(default_factory=set)
     miscoded: set[int] = field(default_factory=set)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.errors import ConnectionFailed, SlotLost, StateFailed
 from bwtui.model.delivery import Span
-from bwtui.model.position import Position
+from bwtui.model.position import Position, Recorded
 from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.exactly.once import ExactlyOnce
 from bwtui.relay.exactly.probing import Probing
@@ -50,7 +50,7 @@ def begin(known: Exactly, position: Position) -> None:
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
     once._context, once._exactly = SimpleNamespace(memory=memory, recorder=None), known
     once._inner = SimpleNamespace(begin_session=lambda stream: None)
-    once._begin = lambda *, is_careful: position
+    once._begin = lambda *, is_careful, anew: position
     handlers = dict.fromkeys(map(ord, "BCIUDTYOM"), lambda data: None)
     rows = SimpleNamespace()
     once.begin_session(
@@ -82,10 +82,14 @@ def test_positions_say_which_history_they_are_of() -> None:
     assert Position.from_json(now.to_json()) == now
 
 
-def marked(known: Exactly, commit_lsn: int, ordinal: int, *, at_boundary: bool) -> Position:
+def marked(
+    known: Exactly, commit_lsn: int, ordinal: int, *, at_boundary: bool, recorded: Recorded | None = None
+) -> Position:
     """Return the position of what was sent when the stream stands at a change; Kafka keeps it so."""
     once = cast(Any, object.__new__(ExactlyOnce))
     once._exactly = known
+    recorder = SimpleNamespace(recorded=lambda *, anew: recorded)
+    once._context = SimpleNamespace(recorder=recorder)
     rows = SimpleNamespace(commit_lsn=commit_lsn, ordinal=ordinal, part=0, events={})
     position: Position = once._position(SimpleNamespace(rows=rows), 0x900, at_boundary=at_boundary)
     return Position.from_json(position.to_json())
@@ -101,6 +105,11 @@ def test_a_position_counts_the_changes_of_a_transaction_that_is_whole() -> None:
     assert (now.ordinal, now.changes) == (None, 7)
     now = marked(known, 0x800, 7, at_boundary=False)
     assert (now.ordinal, now.changes) == (7, None)
+
+
+@pytest.mark.parametrize("recorded", [None, Recorded("ab", 3, 70)])
+def test_a_position_says_up_to_where_a_recording_is_in(recorded: Recorded | None) -> None:
+    assert marked(exactly(), 0x800, 7, at_boundary=True, recorded=recorded).recorded == recorded
 
 
 def test_a_position_of_an_older_relay_counts_nothing() -> None:
@@ -232,7 +241,7 @@ def test_a_flush_sends_what_would_wait_for_longer_than_a_stop(linger: int) -> No
     assert sink.flush(0.1)
 
 
-class Recorded:
+class OnDisk:
     """A recording that is on the disk when somebody says so."""
 
     def __init__(self) -> None:
@@ -251,7 +260,7 @@ class Recorded:
 
 
 def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None:
-    sink, recorded = cast(Any, TransactionalSink(SETTINGS)), Recorded()
+    sink, recorded = cast(Any, TransactionalSink(SETTINGS)), OnDisk()
     sink.promise = lambda: lambda: recorded.is_kept
     sink._producer, sink._is_open, sink.is_eager = recorded, True, True
     sink.mark(Position(*IDENTITY), is_whole=True)
@@ -267,7 +276,7 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     assert recorded.committed
 
 
-class Slow(Recorded):
+class Slow(OnDisk):
     """A producer whose commit goes on until somebody lets it end; meanwhile nothing can be aborted."""
 
     def __init__(self, error: KafkaException | None) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.model.position import Position
+from bwtui.audit.core import PARTS
+from bwtui.model.position import Position, Recorded
 from bwtui.verify.facts import LARGEST, read_facts
 from tests.recorded_stream import Stream, table
 
@@ -61,3 +62,32 @@ def test_what_kafka_had_when_a_pass_began_is_confirmed(
     stream.stop()
     found = read_facts(stream.folder)
     assert (found.confirmed, found.exactly_once) == (behind.lsn + beyond, {1, 2})
+
+
+@pytest.mark.parametrize("whose", ["its own", "another recording's", "of a session that did not begin"])
+def test_what_kafka_had_of_a_pass_is_committed(tmp_path: Path, whose: str) -> None:
+    """All before that was sent, and nothing of what came later; passes of another recording say nothing."""
+    stream = Stream(tmp_path / "recording", {"exactly_once": True})
+    run(stream, 3)
+    recorded = stream.recorder.recorded(anew=False)
+    assert recorded is not None
+    stream.change("insert", ACCOUNTS, 3, b"body")
+    stream.stop()
+    stream.start()
+    if whose == "another recording's":
+        recorded = Recorded("ff" * 8, *recorded[1:])
+    elif whose != "its own":
+        recorded = stream.recorder.recorded(anew=True)
+    stream.recorder.begin_pass("stream", 1_000, Position("7", "shop", "shop", recorded=recorded))
+    stream.stop()
+    # A BEGIN and a COMMIT beside each row have no place of their own.
+    assert read_facts(stream.folder).committed == ({1: 3 * PARTS} if whose == "its own" else {})
+
+
+def test_a_recording_that_was_given_up_is_nowhere(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording", {"exactly_once": True, "on_record_error": "stop-recording"})
+    stream.begin_pass()
+    stream.recorder._journal.fail(OSError("full"))
+    stream.recorder.settle()
+    assert stream.recorder.recorded(anew=False) is None
+    stream.recorder.close()

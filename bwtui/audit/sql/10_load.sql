@@ -37,11 +37,13 @@ set variable last_change_us =
 
 -- The next run sends again what was not confirmed, and starts an abandoned snapshot anew. A transaction's LSN is where
 -- its commit begins: one that is confirmed ends at or before the LSN that is. What was put into the stream has the LSN
--- at which the stream stood, and only the pass that put it says that it came further.
-create macro is_unconfirmed(op, lsn, of_pass, reached_lsn) as
-  case when in_transaction(op) then lsn >= getvariable('confirmed')
+-- at which the stream stood, and only the pass that put it says that it came further. `is_committed`: --exactly-once has
+-- found it in Kafka when the next pass began.
+create macro is_unconfirmed(op, lsn, of_pass, reached_lsn, is_committed) as
+  case when coalesce(is_committed, false) then false
+       when in_transaction(op) then lsn >= getvariable('confirmed')
        else not coalesce(of_pass and (reached_lsn is null or lsn < reached_lsn), false) end;
 
 -- A confirmed change is sent again too, if a server that never received the confirmation resumed before it.
-create macro may_come_again(op, lsn, of_pass, reached_lsn) as
-  is_unconfirmed(op, lsn, of_pass, reached_lsn) or (in_transaction(op) and lsn >= getvariable('resumed'));
+create macro may_come_again(op, lsn, of_pass, reached_lsn, is_committed) as
+  is_unconfirmed(op, lsn, of_pass, reached_lsn, is_committed) or (in_transaction(op) and lsn >= getvariable('resumed'));

@@ -48,9 +48,10 @@ select match.topic_id, match.partition_id, suspect.log_offset as at_offset,
 
 create or replace temp table ambiguous_choice as
 select c.id, c.topic_id, c.partition_id, c.log_offset, coalesce(exact_copy.first_id, c.id) as first_id,
-       coalesce(exact_copy.has_later, false) as has_later,
+       coalesce(exact_copy.has_later, false) as has_later, coalesce(c.id < pass.committed_id, false) as is_committed,
        coalesce(abs(c.log_offset - suspect.log_offset - coalesce(before.distance, after.distance)), 0) as deviation
   from choice c join suspect using (id) left join exact_copy using (id)
+  left join passes_in as pass on pass.pass = suspect.pass
   asof left join displacement as before
     on before.topic_id = c.topic_id and before.partition_id = c.partition_id and suspect.log_offset > before.at_offset
   asof left join displacement as after

@@ -9,7 +9,8 @@ select topic_id, partition_id, min(log_offset) as first_offset,
          where state = 'acknowledged' and topic_id is not null
         union all
         select match.topic_id, match.partition_id, match.log_offset,
-               match.how <> 'searched' or not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed, pass.reached_lsn)
+               match.how <> 'searched' or not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed,
+                                                             pass.reached_lsn, suspect.id < pass.committed_id)
           from match join suspect using (id) left join passes_in as pass using (pass) where match.how <> 'moved')
  group by topic_id, partition_id;
 

@@ -3,7 +3,7 @@
 create table unconfirmed_tail as
 select min(commit_us) as first_us,
        list(distinct commit_ms(commit_us)) filter (where no_message_reason is not null) as no_message_ms
-  from message where in_transaction(op) and may_come_again(op, lsn, true, null);
+  from message where in_transaction(op) and may_come_again(op, lsn, true, null, false);
 
 create table extra as
 select unmatched.topic_id, unmatched.partition_id, unmatched.log_offset, unmatched.timestamp_ms,
@@ -30,7 +30,8 @@ select x.topic_id, x.partition_id, x.log_offset, true as is_same_topic,
        list_contains(same.commit_times, x.timestamp_ms) as is_at_commit_time
   from extra x
   join (select message.topic_id, message.key_digest, message.value_digest,
-               bool_or(may_come_again(message.op, message.lsn, pass.is_confirmed, pass.reached_lsn))
+               bool_or(may_come_again(message.op, message.lsn, pass.is_confirmed, pass.reached_lsn,
+                                      message.id < pass.committed_id))
                  as may_come_again,
                min(commit_ms(message.commit_us))
                  filter (not in_transaction(message.op) and pass.reached_lsn is not null) as first_put_ms,

@@ -1,6 +1,7 @@
 -- Gives one class to every message of a suspect partition, and to every change that should have made a message.
--- A message of --exactly-once that no pass after its own sends again was committed, though nobody heard of it: a later
--- message of its key shows that it was compacted, or one of its partition that it has expired.
+-- A message of --exactly-once that no pass after its own sends again was committed, though nobody heard of it; of what
+-- was put into the stream the next pass has to say so. A later message of its key shows that it was compacted, or one
+-- of its partition that it has expired.
 create table unheard as
 select suspect.id, case when topic.compacts and suspect.id < replaced.last_id then 'compacted'
                         when topic.deletes and suspect.id < expired.last_id then 'expired' end as class
@@ -18,7 +19,9 @@ select suspect.id, case when topic.compacts and suspect.id < replaced.last_id th
    and replaced.key_digest = suspect.key_digest
   left join (select topic_id, partition_id, max(id) as last_id from excuse where class = 'expired' group by all) as expired
     on expired.topic_id = suspect.topic_id and expired.partition_id = home.partition_id
- where suspect.state = 'unknown' and in_transaction(suspect.op) and topic.settings_known
+ where suspect.state = 'unknown' and topic.settings_known
+   and (in_transaction(suspect.op)
+        or suspect.id < (select committed_id from passes_in as pass where pass.pass = suspect.pass))
    and suspect.pass in (select pass from passes_in where is_exactly_once)
    and suspect.pass < (select max(pass) from passes_in where is_exactly_once and reached_lsn is not null);
 
@@ -36,7 +39,8 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
          when excuse.id is not null then excuse.class
          when suspect.state = 'refused' then 'refused'
          when resent.first_id is not null then 'resent'
-         when is_unconfirmed(suspect.op, suspect.lsn, pass.is_confirmed, pass.reached_lsn) then 'pending'
+         when is_unconfirmed(suspect.op, suspect.lsn, pass.is_confirmed, pass.reached_lsn,
+                             suspect.id < pass.committed_id) then 'pending'
          -- An open transaction hides what comes after it, and a damaged batch what is in it.
          when log.is_hidden then 'indeterminate'
          when unheard.class is not null then unheard.class
@@ -91,6 +95,7 @@ update message_class set class = sent_again(again.is_promised) from redelivered_
 
 create table without_message as
 select id, lsn, ordinal, xid,
-       case when is_unconfirmed(op, lsn, pass.is_confirmed, pass.reached_lsn) then 'pending' else 'lost_unsent' end as class
+       case when is_unconfirmed(op, lsn, pass.is_confirmed, pass.reached_lsn, id < pass.committed_id)
+            then 'pending' else 'lost_unsent' end as class
   from message left join passes_in as pass using (pass)
  where message.topic_id is null and message.no_message_reason is null;

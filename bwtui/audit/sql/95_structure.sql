@@ -66,7 +66,7 @@ select topic_id, partition_id, min(log_offset) as log_offset
           from match join suspect using (id) left join passes_in as pass using (pass)
          where match.how in ('place', 'moved', 'equivalent')
             or (match.how = 'searched' and not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed,
-                                                            pass.reached_lsn)))
+                                                            pass.reached_lsn, suspect.id < pass.committed_id)))
  where before > pass group by topic_id, partition_id;
 
 -- Messages that arrived, but with another timestamp or other headers than they were sent with.

@@ -25,16 +25,21 @@ _OIDS = (1 << 32) - 1
 _ANY_SIZE = 1 << 80
 
 
+#: Up to where a recording is in Kafka: all that a pass, of one run, has before a position.
+RecordedBehind = TypedDict("RecordedBehind", {"session": str, "pass": int, "position": int})
+
+
 class Behind(TypedDict):
     """What Kafka had when a pass with --exactly-once began: all up to a change.
 
     That is change ``ordinal`` of the transaction that commits at ``lsn``, or the last one of it (null).
     Changes of transactions that earlier such passes of the same position have recorded beyond it
-    were aborted.
+    were aborted. Older versions say nothing of what is ``recorded``.
     """
 
     lsn: int
     ordinal: int | None
+    recorded: NotRequired[RecordedBehind]
 
 
 #: A pass over the source; before the first one there is its number alone. LSNs are numbers in all of these.
@@ -178,6 +183,10 @@ def _pass(content: Any) -> None:
     if (behind := content.get("behind")) is not None:
         number(obj(behind)["lsn"])
         number(behind["ordinal"] or 0)
+        if (recorded := behind.get("recorded")) is not None:
+            bytes.fromhex(text(obj(recorded)["session"]))
+            number(recorded["pass"], most=_PASSES)
+            number(recorded["position"])
 
 
 def _event(event: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.kafka.config import client_config
 from bwtui.model.delivery import Span
 from bwtui.model.lsn import format_lsn
-from bwtui.model.position import Chunks, Position
+from bwtui.model.position import Chunks, Position, Recorded
 from bwtui.relay.backfill.task import Task
 from bwtui.relay.exactly.forgotten import is_forgotten
 from bwtui.relay.memory import SlotMemory, forgetting
@@ -88,16 +88,24 @@ class Exactly:
         position = self.position
         return position.phase == "snapshot" and slot is not None and slot.confirmed_lsn == position.passed
 
-    def begin(self, ask: Ask, *, one_by_one: bool = False, snapshot: int = 0) -> tuple[Producer, Position]:
+    def begin(
+        self,
+        ask: Ask,
+        *,
+        one_by_one: bool = False,
+        snapshot: int = 0,
+        recorded: Recorded | None = None,
+    ) -> tuple[Producer, Position]:
         """Return a producer of our own, and where the stream stands in Kafka.
 
         ``ask`` makes a call in another thread, and may raise meanwhile. ``snapshot``: the LSN of the one that
-        begins, which is noted before any of its rows. Raises ConnectionFailed, RefusedError.
+        begins, which is noted before any of its rows. ``recorded``: where the recording goes on. Raises
+        ConnectionFailed, RefusedError.
         """
         given_up = threading.Event()
         try:
             found: tuple[Producer, Position] = ask(
-                partial(self._begin, given_up, one_by_one=one_by_one, snapshot=snapshot)
+                partial(self._begin, given_up, recorded, one_by_one=one_by_one, snapshot=snapshot)
             )
         except BaseException:
             # It may wait for Kafka for long: whoever has the slot by then is not to be fenced.
@@ -108,7 +116,7 @@ class Exactly:
         return found
 
     def _begin(
-        self, given_up: threading.Event, *, one_by_one: bool, snapshot: int
+        self, given_up: threading.Event, recorded: Recorded | None, *, one_by_one: bool, snapshot: int
     ) -> tuple[Producer, Position]:
         """See `begin`. Whoever was fenced can read in the topic who has done it."""
 
@@ -126,7 +134,7 @@ class Exactly:
         last = self._last() or self.position
         if snapshot:
             last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=last.tables)
-        now = replace(last, session=self._session)
+        now = replace(last, session=self._session, recorded=recorded)
         check()
         try:
             producer.begin_transaction()
@@ -137,7 +145,7 @@ class Exactly:
                 f"Kafka did not commit the relay's position: {error.args[0].str()}",
                 f"check that the relay's user may write to topic {self._positions.topic}",
             ) from error
-        return producer, now
+        return producer, replace(now, recorded=last.recorded)
 
     def mine(
         self,

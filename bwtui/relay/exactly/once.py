@@ -1,9 +1,10 @@
 """Exactly once, over all sessions of a run: where each begins, and where its Kafka transactions may end."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
-from bwtui.model.position import Position
+from bwtui.model.position import Position, Recorded
 from bwtui.model.status import State
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.beside import Stream as BesideStream
@@ -72,7 +73,7 @@ class ExactlyOnce:
             )
         else:
             session.without_care()
-        position = self._begin(is_careful=is_careful)
+        position = self._begin(is_careful=is_careful, anew=True)
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
         # Another relay may have sent more since this one has asked.
@@ -85,10 +86,11 @@ class ExactlyOnce:
         Skipping(session, position, recorder)
         self._inner.begin_session(stream)
 
-    def _begin(self, *, is_careful: bool) -> Position:
+    def _begin(self, *, is_careful: bool, anew: bool) -> Position:
         context = self._context
-        name = context.destination.service.name
-        producer, position = self._exactly.begin(partial(context.patience.ask, name), one_by_one=is_careful)
+        ask = partial(context.patience.ask, context.destination.service.name)
+        recorded = self._recorded(anew=anew)
+        producer, position = self._exactly.begin(ask, one_by_one=is_careful, recorded=recorded)
         self._sink.begin(producer)
         self._is_careful = self._sink.is_eager = self._policy.is_alone = is_careful
         return position
@@ -130,14 +132,20 @@ class ExactlyOnce:
         elif lsn == base.lsn:
             ordinal = max(rows.ordinal, base.ordinal or 0)
         server = self._exactly.server
-        return self._exactly.mine(lsn, ordinal, part, passed, server, rows.events, changes)
+        mine = self._exactly.mine(lsn, ordinal, part, passed, server, rows.events, changes)
+        return replace(mine, recorded=self._recorded(anew=False))
+
+    def _recorded(self, *, anew: bool) -> Recorded | None:
+        """Return up to where the session is recorded, or ``anew`` the one that begins."""
+        recorder = self._context.recorder
+        return None if recorder is None else recorder.recorded(anew=anew)
 
     def _end_care(self, stream: Stream) -> None:
         """Go on with requests of many messages."""
         while not self._sink.flush(_WAIT_SECONDS):
             stream.pulse(0)
         if self._sink.is_clean:
-            self._begin(is_careful=False)
+            self._begin(is_careful=False, anew=False)
 
     def _may_split(self) -> bool:
         stream = self._stream

@@ -7,7 +7,7 @@ from bwtui.errors import StateFailed
 from bwtui.model.status import ErrorEntry
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.segment import BlockOut
-from bwtui.relay.recording.as_json import error_json, gap_error, gap_json
+from bwtui.relay.recording.as_json import error_json, gap_error, gap_json, past_numbering
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 
@@ -35,6 +35,12 @@ class GivingUp:
         self._report.on_error = self._keep
         hint = f"the relay goes on, and what comes now is not recorded; {error.hint}"
         self._report.error("recording", StateFailed(error.message, hint))
+
+    def at_last_number(self, what: str) -> bool:
+        """Give up if ``what`` goes past the numbers that there are; return whether. Raises StateFailed."""
+        if what:
+            self.give_up(past_numbering(what))
+        return bool(what)
 
     def _keep(self, entry: ErrorEntry) -> None:
         if entry.kind == "recording":

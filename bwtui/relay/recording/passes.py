@@ -50,6 +50,13 @@ def pass_said(
         said["exactly_once"] = True
     if behind is not None:
         said["behind"] = {"lsn": behind.lsn, "ordinal": behind.ordinal}
+        if behind.recorded is not None:
+            recorded = behind.recorded
+            said["behind"]["recorded"] = {
+                "session": recorded.session,
+                "pass": recorded.pass_number,
+                "position": recorded.position,
+            }
     return said
 
 

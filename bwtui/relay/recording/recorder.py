@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, StateFailed
 from bwtui.model.delivery import Receipt
-from bwtui.model.position import Position
+from bwtui.model.position import Position, Recorded
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.continuing import Continuation, covered
@@ -25,7 +25,6 @@ from bwtui.relay.recording.as_json import (
     StatusSchedule,
     another_history,
     error_json,
-    past_numbering,
     torn_end,
 )
 from bwtui.relay.recording.deliveries import Deliveries
@@ -158,6 +157,12 @@ class Recorder:
         self._under_way.end_rows()
         self._references.back()
 
+    def recorded(self, *, anew: bool) -> Recorded | None:
+        """Return up to where this pass is recorded, or ``anew`` the next one; None where it is no more."""
+        if self._ending.gave_up:
+            return None
+        return Recorded(self._session.hex(), self._pass["pass"] + anew, self._position)
+
     def relation(self, relation: Relation) -> None:
         """Note what a relation is from here on; rows of its former form stand in batches before."""
         self._references.relation(relation)
@@ -181,7 +186,8 @@ class Recorder:
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
         frames = self.frames
-        if (not frames and not routes) or self._ending.gave_up or self._is_past_numbering(routes):
+        past = self._under_way.past_numbering(frames, sum(len(route.messages) for route in routes))
+        if (not frames and not routes) or self._ending.gave_up or self._ending.at_last_number(past):
             self._forget_batch()
             return []
         self._make_room(len(routes) + len(self._unsent))
@@ -213,13 +219,6 @@ class Recorder:
         self._forget_batch()
         self._see_failure()
         return self._receipts(sections) if written else []
-
-    def _is_past_numbering(self, routes: Sequence[Route]) -> bool:
-        """Whether the batch goes past the numbers that there are. Raises StateFailed unless it may go on."""
-        what = self._under_way.past_numbering(self.frames, sum(len(route.messages) for route in routes))
-        if what:
-            self._ending.give_up(past_numbering(what))
-        return bool(what)
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
         """Write tombstones that clear up after an unfinished snapshot. Raises StateFailed, see `settle`."""
