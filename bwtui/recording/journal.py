@@ -109,7 +109,7 @@ class Journal:
         try:
             self._append(block)
         except OSError as error:
-            self._is_whole = self.fail(error)
+            self.fail(error)
             return False
         return True
 
@@ -204,14 +204,14 @@ class Journal:
             # Announced first: where a segment goes over into another, that one is there or is gone.
             following = SegmentWriter(self._folder, self._segment.number + 1, ahead=True)
         except OSError as error:
-            self._is_whole = self.fail(error)
+            self.fail(error)
             return
         try:
             _, previous = self._segment.finish(end)
         except OSError as error:
             # The announcement stays: the file may have its name all the same, and one too many harms nobody.
             following.abandon()
-            self.fail(error)
+            self._fail_between(error)
             return
         self._finished_bytes += self._segment.size
         self.segments += 1
@@ -220,7 +220,7 @@ class Journal:
             following.take_place()
             self._begin_segment(opening, previous)
         except OSError as error:
-            self.fail(error)
+            self._fail_between(error)
 
     def close(self, end: SegmentEnd) -> None:
         """Finish the segment. Raises StateFailed when that, or anything before, has failed."""
@@ -230,7 +230,7 @@ class Journal:
             if self.failure is None:
                 self._segment.finish(end)
         except OSError as error:
-            self.fail(error)
+            self._fail_between(error)
         if self.failure is not None:
             self._segment.abandon()
             raise cannot_write(self._folder, self.failure) from self.failure
@@ -254,7 +254,7 @@ class Journal:
                 self._append(block)
             self._segment.finish(end)
         except OSError as error:
-            self.fail(error)
+            self._fail_between(error)
             return False
         finally:
             self._segment.abandon()
@@ -276,16 +276,26 @@ class Journal:
             self._append(block)
         self._opened = self._segment.size
 
-    def fail(self, error: OSError) -> bool:
-        """Write no more, and keep what is whole: a block that was written in part is cut off again; return
-        whether it was.
-        """
+    def fail(self, error: OSError) -> None:
+        """Write no more, and keep what is whole: a block that was written in part is cut off again."""
+        is_first = self.failure is None
         self.failure = error
+        is_cut = self._cut_back()
+        # Behind a failed fsync nobody knows what the file holds.
+        if is_first:
+            self._is_whole = is_cut
+
+    def _cut_back(self) -> bool:
         try:
             self._segment.cut_back()
         except OSError:
             return False
         return True
+
+    def _fail_between(self, error: OSError) -> None:
+        """Write no more, where a segment ends or begins: what its file holds is not certain."""
+        self.failure = error
+        self._cut_back()
 
     # -- the thread of fsync -------------------------------------------------------------------------------
 

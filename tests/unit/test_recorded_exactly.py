@@ -85,6 +85,23 @@ def test_places_of_a_snapshot_that_find_no_room_end_the_recording(tmp_path: Path
     assert stream.recorder.status().state == ("failed" if policy == "stop" else "stopped")
 
 
+def test_a_recording_whose_places_find_no_room_is_whole(tmp_path: Path) -> None:
+    """They wait in a file of their own: what the recording holds so far is what it says."""
+    stream = Stream(tmp_path, {"exactly_once": True, "on_record_error": "stop-recording"})
+    for key in range(200):
+        stream.row(TABLE, key, b"x")
+    stream.flush()
+    with full_disk(100):
+        stream.deliver()
+    stream.recorder.settle()
+    stream.report.confirmed_lsn = 5_000
+    stream.recorder.close()
+    (segment,) = segments(tmp_path)
+    assert segment.is_finished
+    assert told(tmp_path)[0] == {"unknown": 200}
+    assert len(read_facts(tmp_path).gaps) == 1
+
+
 def test_places_of_a_large_snapshot_are_in_several_segments(tmp_path: Path) -> None:
     stream = Stream(tmp_path, {"exactly_once": True, "segment_bytes": 2_000})
     for key in range(50):
