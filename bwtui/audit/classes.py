@@ -203,8 +203,8 @@ _CLASSES = (
     AuditClass(
         "markers",
         "note",
-        "Ends of transactions, each of which takes an offset.",
-        count="select coalesce(sum(end_offset - log_offset), 0)::bigint from hole where kind = 'control'",
+        "Offsets without a record and a message: ends of transactions; where a topic compacts, others, too.",
+        count="select coalesce(sum(n), 0)::bigint from marker_gap",
     ),
     AuditClass(
         "offset_gap",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bwtui.audit import core
+from bwtui.audit.classes import COUNTED
 from tests.audit import judging
 from tests.audit.made import LAST_MS, Made
 from tests.audit.world import DAY_MS
@@ -207,3 +208,21 @@ def test_a_chunk_that_kafka_had_in_spite_of_its_position_is_there_twice(
     _, records, beside = made.classes()
     assert records == Counter(["matched"] * (4 - len(names)) + names)
     assert not beside
+
+
+@pytest.mark.parametrize(("exactly", "markers"), [({1}, 3), (set(), 0)])
+def test_markers_are_offsets_without_a_record_and_without_a_message(exactly: set[int], markers: int) -> None:
+    made = Made()
+    # Others', before the recording and behind it.
+    made.topic.high[0] = 1
+    made.send(1, 10)
+    made.topic.high[0] += 2
+    made.send(2, 20)
+    made.send(3, 30, arrives=False)
+    made.send(4, 40)
+    made.topic.high[0] += 3
+    made.world.reached, made.world.exactly_once = {1: 0}, exactly
+    _, connection = judging.audit(made.world)
+    counts = {kind.name: core.scalar(connection, kind.count) for kind in COUNTED if kind.count}
+    assert counts["markers"] == markers
+    connection.close()

@@ -208,3 +208,4 @@ def test_an_audit_in_the_middle_of_a_crash_finds_nothing(
     report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
     assert report.verdict == "clean", f"seed {SEED}: {report.found} {report.findings[:3]}"
     assert not report.classes.get("redelivered") and not report.classes.get("pending")
+    assert report.classes["markers"]

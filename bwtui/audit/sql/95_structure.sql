@@ -95,3 +95,21 @@ select distinct hole.topic_id, hole.partition_id, hole.log_offset, hole.end_offs
     on x.topic_id = hole.topic_id and x.partition_id = hole.partition_id and x.log_offset >= hole.log_offset
    and x.log_offset < hole.end_offset
  where hole.kind = 'gap' and topic.settings_known and not topic.compacts;
+
+-- Offsets among the recording's own, and right behind them, that have neither a record nor an acknowledged message. With
+-- --exactly-once the end of each transaction takes one; in a topic that compacts there may be those, too, of what the
+-- cleaner has removed: others' records, aborted ones, and what was committed unheard.
+create table marker_gap as
+with own as (select topic_id, partition_id, first_offset as low, coalesce(last_offset, first_offset) + 2 as high
+               from recorded_range where (select bool_or(is_exactly_once) from passes_in)),
+     missed as (select hole.topic_id, hole.partition_id, hole.log_offset, count(distinct m.log_offset) as n
+                  from (select m.topic_id, m.partition_id, m.log_offset from missing_reason m
+                          join own on own.topic_id = m.topic_id and own.partition_id = m.partition_id
+                         where m.reason = 'gap' and m.log_offset < own.high) as m
+                  asof join hole
+                    on hole.topic_id = m.topic_id and hole.partition_id = m.partition_id and m.log_offset >= hole.log_offset
+                 group by all)
+select hole.topic_id, hole.partition_id, hole.log_offset, hole.end_offset,
+       least(hole.end_offset, own.high) - greatest(hole.log_offset, own.low) - coalesce(missed.n, 0) as n
+  from hole join own using (topic_id, partition_id) left join missed using (topic_id, partition_id, log_offset)
+ where hole.kind = 'gap' and hole.end_offset > own.low and hole.log_offset < own.high;
