@@ -1,8 +1,8 @@
 """A way to a service on which things happen: what is sent is slow, lost, late, cut off, or not what it was.
 
-One proxy before each address. It reads whole frames where it has to know them: Kafka's, in whose answers a
-broker names itself and the others, and PostgreSQL's, which can be spoiled between two frames only, for within
-one PostgreSQL's protocol notices nothing.
+One proxy before each address, which may be shut at first, and lead elsewhere later. It reads whole frames
+where it has to know them: Kafka's, in whose answers a broker names itself and the others, and PostgreSQL's,
+which can be spoiled between two frames only, for within one PostgreSQL's protocol notices nothing.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Literal
+from urllib.parse import urlsplit
 
 _PIECE = 1 << 16
 #: Of a throttled way: small pieces, so that it is slow and not jerky.
@@ -31,11 +32,12 @@ class Way:
     """A proxy before one address; whoever begins with its own address stays on it."""
 
     def __init__(self, target: str, speech: Speech = "kafka") -> None:
-        """``target`` is host:port."""
+        """``target`` is host:port. Connections are refused until it is opened."""
         host, port = target.split(":")
         self.target = host, int(port)
         self.speech = speech
-        self._socket = socket.create_server((host, 0))
+        self._socket = socket.socket()
+        self._socket.bind((host, 0))
         ours = self._socket.getsockname()[1]
         self.address = f"{host}:{ours}"
         #: How brokers are named in answers, and what stands in its place.
@@ -62,7 +64,17 @@ class Way:
         self._lock = threading.Lock()
         self._holding: list[_Connection] = []
         self.held: list[tuple[socket.socket, bytes]] = []
+
+    def open(self) -> None:
+        """Let clients in from now on."""
+        self._socket.listen()
         threading.Thread(target=self._serve, daemon=True).start()
+
+    def lead_to(self, target: str) -> None:
+        """Lead to another service from now on, which is host:port; not one that names itself."""
+        host, port = target.split(":")
+        self.target = host, int(port)
+        self.cut()
 
     def calm(self) -> None:
         """Be a way like any other again."""
@@ -282,6 +294,11 @@ def _request(frame: bytes) -> int:
     return int.from_bytes(frame[4:6])
 
 
+def address_of(url: str) -> str:
+    """Return host:port of a URL."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 def _named(host: str, port: int) -> bytes:
     return host.encode() + port.to_bytes(4)
 
@@ -292,9 +309,11 @@ def _shut(end: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def way_to(target: str, speech: Speech = "kafka") -> Iterator[Way]:
-    """Open a way to one address for the block."""
+def way_to(target: str, speech: Speech = "kafka", *, is_open: bool = True) -> Iterator[Way]:
+    """Yield a way to one address for the block, shut at first unless it ``is_open``."""
     way = Way(target, speech)
+    if is_open:
+        way.open()
     try:
         yield way
     finally:

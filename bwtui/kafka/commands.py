@@ -9,6 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicC
 from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, OffsetSpec
 
 from bwtui.command_log import COMMANDS, KAFKA
+from bwtui.kafka.client import Heard
 
 #: So many names are told of a request that is about more.
 _NAMED = 3
@@ -69,6 +70,16 @@ class LoggedAdmin(AdminClient):
         # Without names: each group is asked of alone, and there may be thousands.
         end = _begin("list_consumer_group_offsets", ())
         return _ended(partial(super().list_consumer_group_offsets, request, **more), end)
+
+
+def to_ask(admin: LoggedAdmin, heard: Heard) -> LoggedAdmin:
+    """Return the client for a request: what it ``heard`` of earlier connections is forgotten.
+
+    It is served first, or it would be kept for ever.
+    """
+    admin.poll(0)
+    heard.forget()
+    return admin
 
 
 def _begin(name: str, about: Iterable[object]) -> Callable[[str], None]:

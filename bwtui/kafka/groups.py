@@ -23,7 +23,7 @@ from confluent_kafka.admin import OffsetSpec
 from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.errors import BwtuiError
 from bwtui.kafka.client import REQUEST_SECONDS, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error
-from bwtui.kafka.commands import LoggedAdmin
+from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.kafka.offsets import Place
 from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
 
@@ -255,9 +255,7 @@ class GroupReader:
     def _asked(self) -> LoggedAdmin:
         if self._admin is None:
             self._admin = new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
-        self._admin.poll(0)
-        self._heard.forget()
-        return self._admin
+        return to_ask(self._admin, self._heard)
 
     def _plain(self, error: KafkaError) -> str:
         if self._admin is not None:

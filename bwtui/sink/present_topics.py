@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import OffsetSpec, TopicDescription
 
 from bwtui.kafka.client import TOPIC_GONE, Heard, new_client, unreachable
-from bwtui.kafka.commands import LoggedAdmin
+from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.sink.destination import PresentTopic, PresentTopics
 
 _REQUEST_SECONDS = 10.0
@@ -67,10 +67,7 @@ class TopicsNow:
         return new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
 
     def _asked(self) -> LoggedAdmin:
-        """Return the client; what it has said since is served, or it would be kept for ever."""
-        self._client.poll(0)
-        self._heard.forget()
-        return self._client
+        return to_ask(self._client, self._heard)
 
     def _present(self, described: dict[str, TopicDescription], with_beginnings: bool) -> PresentTopics:
         lost = dict.fromkeys(described, 0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from bwtui.errors import RefusedError, ServiceRefused
 from bwtui.kafka.client import (
@@ -19,7 +19,7 @@ from bwtui.kafka.client import (
     topic_gone,
     unreachable,
 )
-from bwtui.kafka.commands import LoggedAdmin
+from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.sink.destination import Limits, TopicLimits
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
@@ -180,11 +180,8 @@ class TopicAdmin:
             return failed
         raise failed from error
 
-    def _asked(self) -> AdminClient:
-        """Return the client; what it reported of earlier connections is forgotten."""
-        self._client.poll(0)
-        self._heard.forget()
-        return self._client
+    def _asked(self) -> LoggedAdmin:
+        return to_ask(self._client, self._heard)
 
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
         self._client.poll(0)

@@ -22,6 +22,8 @@ from bwtui.sandbox.supervisor import Services
 from bwtui.source.slot import committed_lsn
 from bwtui.state_folder import state_folder
 from tests import forked
+from tests.database import session
+from tests.faults.writer import create_tables
 
 POLL_SECONDS = 0.005
 PATIENCE = 60.0
@@ -254,6 +256,19 @@ def execute(database: str, *statements: str) -> int:
         cursor.execute("select pg_current_wal_flush_lsn()::text")
         ((end,),) = cursor.fetchall()
         return parse_lsn(end)
+
+
+def streaming(
+    database: str, new_relay: Callable[..., Relay], *args: str, rows: int = 1, kind: type[Relay] = Relay
+) -> Relay:
+    """Return a relay that streams two tables of so many rows, and all tables that come."""
+    create_tables(database, rows)
+    relay = new_relay(*args, kind=kind)
+    with session(database) as source:
+        source.publish_all(relay.name)
+    relay.start()
+    relay.wait_streaming()
+    return relay
 
 
 def new_name(prefix: str = "faults") -> str:

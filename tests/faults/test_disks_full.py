@@ -11,12 +11,10 @@ import pytest
 from bwtui.demo.shop import Table
 from bwtui.sandbox.runner import State
 from bwtui.sandbox.supervisor import Sandbox, Services
-from tests.database import session
 from tests.faults.incidents import healthy, stalled
 from tests.faults.records import assert_equal
-from tests.faults.relays import Relay, execute, new_name, wait_for
+from tests.faults.relays import Relay, execute, new_name, streaming, wait_for
 from tests.faults.test_outages import assert_nothing_lost
-from tests.faults.writer import create_tables
 from tests.second_postgres import SecondPostgres
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
@@ -32,12 +30,7 @@ ORDERS = Table("public", "orders", ("id",))
 def test_the_brokers_disk_is_full(
     interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
 ) -> None:
-    create_tables(database, 1)
-    relay = new_relay()
-    with session(database) as source:
-        source.publish_all(relay.name)
-    relay.start()
-    relay.wait_streaming()
+    relay = streaming(database, new_relay)
     status = interrupted.status()
     assert status is not None
     pid = status.pids["kafka"]

@@ -19,7 +19,7 @@ from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.database import session, with_options
 from tests.faults.administration import make_topic, occupy_subject
 from tests.faults.incidents import frozen, healthy, stalled, suspended, trickle
-from tests.faults.relays import Relay, execute, new_name, wait_for
+from tests.faults.relays import Relay, execute, new_name, streaming, wait_for
 from tests.faults.test_headless_words import Headless
 from tests.faults.test_recording_disk import fill_disk, write_much
 from tests.faults.writer import create_tables
@@ -32,17 +32,6 @@ def told(relay: Relay) -> Status:
     """Return what ``bwtui status NAME --json`` prints, whether the relay runs or not."""
     ended = CliRunner().invoke(cli, ["status", relay.name, "--json"])
     return Status.from_json(json.loads(ended.stdout.splitlines()[0]))
-
-
-def streaming(database: str, new_relay: NewRelay, *args: str, kind: type[Relay] = Relay) -> Relay:
-    """Return a relay that streams two small tables, and those that come."""
-    create_tables(database, 1)
-    relay = new_relay(*args, kind=kind)
-    with session(database) as source:
-        source.publish_all(relay.name)
-    relay.start()
-    relay.wait_streaming()
-    return relay
 
 
 # -- beginnings ----------------------------------------------------------------------------------------------

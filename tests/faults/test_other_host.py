@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bwtui.sandbox.supervisor import Services
-from tests.database import session, with_options
+from tests.database import with_options
 from tests.faults.records import assert_equal, read_table
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import Relay, execute, streaming
 from tests.faults.writer import ACCOUNTS, TABLES, create_tables
 
 pytestmark = pytest.mark.services
@@ -45,12 +45,7 @@ def test_a_row_takes_longer_than_wal_sender_timeout(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:
     """The server would end each session at that row, and it would come again and again."""
-    create_tables(database, 1)
-    relay = new_relay("-d", with_options(database, wal_sender_timeout="200ms"))
-    with session(database) as source:
-        source.publish_all(relay.name)
-    relay.start()
-    relay.wait_streaming()
+    relay = streaming(database, new_relay, "-d", with_options(database, wal_sender_timeout="200ms"))
     execute(database, "insert into accounts select 10, 0, repeat('x', 60 << 20)")
     execute(database, "insert into accounts values (20, 0, 'behind it')")
     status = relay.wait_caught_up()

@@ -20,7 +20,7 @@ from bwtui.source.snapshot import copy_out
 from tests.database import Session, session, with_options
 from tests.faults.hanging import hanging
 from tests.faults.records import read_table
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import Relay, execute, streaming
 from tests.faults.writer import ACCOUNTS, create_tables
 from tests.held_relay import HeldRelay, HoldingSink
 from tests.waiting import eventually
@@ -47,12 +47,9 @@ def is_heard(source: Session, slot: str, since: object, seconds: float) -> bool:
 def test_a_service_hangs_while_a_route_is_built(
     sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, service: ServiceName
 ) -> None:
-    create_tables(database, 1)
-    relay = new_relay("-d", with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s"))
-    with session(database) as source:
-        source.publish_all(relay.name)
-    relay.start()
-    relay.wait_streaming()
+    relay = streaming(
+        database, new_relay, "-d", with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s")
+    )
     with session(database) as source:
         streamed_by = eventually("it has caught up", lambda: source.reader(relay.name))
         with hanging(sandbox, service):

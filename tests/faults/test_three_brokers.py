@@ -8,12 +8,11 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.errors import BwtuiError
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
-from tests.database import session
 from tests.faults.incidents import healthy, stalled
 from tests.faults.records import read_table, repeated
-from tests.faults.relays import Relay, wait_for
+from tests.faults.relays import Relay, streaming, wait_for
 from tests.faults.test_outages import assert_nothing_lost, more_than
-from tests.faults.writer import TABLES, Writer, create_tables
+from tests.faults.writer import TABLES, Writer
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
 
@@ -38,13 +37,7 @@ def brokers(three_brokers: Sandbox) -> Iterator[Sandbox]:
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
     """A relay that streams two tables."""
-    create_tables(database, ROWS)
-    made = new_relay()
-    with session(database) as source:
-        source.publish_all(made.name)
-    made.start()
-    made.wait_streaming()
-    return made
+    return streaming(database, new_relay, rows=ROWS)
 
 
 def leaders(admin: AdminClient, relay: Relay) -> set[int]:

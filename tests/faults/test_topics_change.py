@@ -11,11 +11,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
-from tests.database import session
 from tests.faults.administration import make_topic
 from tests.faults.backfills import ask, wait_done
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
-from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.relays import Relay, execute, streaming, wait_for
 from tests.faults.writer import ACCOUNTS, TABLES, create_tables
 
 pytestmark = pytest.mark.services
@@ -27,12 +26,7 @@ ROWS = 50
 @pytest.fixture
 def relay(database: str, new_relay: NewRelay) -> Relay:
     """A relay that streams two tables of some rows."""
-    create_tables(database, ROWS)
-    made = new_relay()
-    with session(database) as source:
-        source.publish_all(made.name)
-    made.start()
-    made.wait_streaming()
+    made = streaming(database, new_relay, rows=ROWS)
     # It remembers what topics are when it first looks at them.
     kept = state_folder(made.name) / "topics.json"
     wait_for("it knows its topics", lambda: kept.exists() and '"partitions"' in kept.read_text())

@@ -11,7 +11,7 @@ from bwtui.sandbox.supervisor import Services
 from tests.faults.relays import Relay
 from tests.faults.test_incidents_ends import stalled_at_last
 from tests.faults.writer import create_tables
-from tests.forwarder import Forwarder, forwarded
+from tests.proxy import Speech, Way, address_of, way_to
 
 pytestmark = pytest.mark.services
 
@@ -20,25 +20,27 @@ QUICK_SECONDS = 20.0
 #: What the verdict calls each, and how it names it.
 CAUSES = {"postgres": ("postgresql", "PostgreSQL"), "kafka": ("kafka", "Kafka")}
 CAUSES["registry"] = ("registry", "the schema registry")
+SPEECH: dict[str, Speech] = {"postgres": "postgres", "kafka": "kafka", "registry": "http"}
 
 
 @pytest.fixture
-def doors(services: Services, database: str) -> Iterator[dict[str, Forwarder]]:
+def doors(services: Services, database: str) -> Iterator[dict[str, Way]]:
     """A door before each service, all of them shut."""
-    ports = {
-        "postgres": urlsplit(database).port,
-        "kafka": int(services.broker.rpartition(":")[2]),
-        "registry": urlsplit(services.schema_registry).port,
+    at = {
+        "postgres": address_of(database),
+        "kafka": services.broker,
+        "registry": address_of(services.schema_registry),
     }
     with ExitStack() as opened:
         yield {
-            name: opened.enter_context(forwarded(port or 0, is_open=False)) for name, port in ports.items()
+            name: opened.enter_context(way_to(address, SPEECH[name], is_open=False))
+            for name, address in at.items()
         }
 
 
-def through(doors: dict[str, Forwarder], services: Services, database: str) -> tuple[str, ...]:
+def through(doors: dict[str, Way], services: Services, database: str) -> tuple[str, ...]:
     """Return the options by which a relay goes through the doors."""
-    at = {name: f"127.0.0.1:{door.port}" for name, door in doors.items()}
+    at = {name: door.address for name, door in doors.items()}
     user = urlsplit(database).netloc.rpartition("@")[0]
     dsn = urlsplit(database)._replace(netloc=f"{user}@{at['postgres']}").geturl()
     registry = urlsplit(services.schema_registry)._replace(netloc=at["registry"]).geturl()
@@ -46,7 +48,7 @@ def through(doors: dict[str, Forwarder], services: Services, database: str) -> t
 
 
 def test_services_that_are_away_at_the_start_are_waited_for(
-    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Forwarder]
+    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Way]
 ) -> None:
     create_tables(database, 1)
     relay = new_relay(*through(doors, services, database))
@@ -68,7 +70,7 @@ def test_services_that_are_away_at_the_start_are_waited_for(
 
 
 def test_a_start_that_waits_ends_when_told_to(
-    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Forwarder]
+    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Way]
 ) -> None:
     relay = new_relay(*through(doors, services, database))
     doors["postgres"].open()
@@ -79,7 +81,7 @@ def test_a_start_that_waits_ends_when_told_to(
 
 
 def test_without_the_option_a_service_that_is_away_ends_it(
-    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Forwarder]
+    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Way]
 ) -> None:
     relay = new_relay(*through(doors, services, database))
     relay.start()

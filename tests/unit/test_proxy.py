@@ -180,3 +180,25 @@ def test_records_are_spoiled_where_their_checksum_is(echo: Echo) -> None:
             len(request) - 20
         ]
         assert ask(client, request) == request
+
+
+def test_a_way_is_shut_until_it_is_opened(echo: Echo) -> None:
+    with way_to(echo.address, "http", is_open=False) as way:
+        with pytest.raises(ConnectionRefusedError):
+            connected(way)
+        way.open()
+        with closing(connected(way)) as client:
+            client.sendall(b"hello")
+            assert client.recv(5) == b"hello"
+
+
+def test_a_way_leads_elsewhere(echo: Echo) -> None:
+    with closing(Echo()) as other, way_to(echo.address, "http") as way, closing(connected(way)) as client:
+        client.sendall(b"before")
+        assert client.recv(6) == b"before"
+        way.lead_to(other.address)
+        assert client.recv(1) == b""
+        with closing(connected(way)) as again:
+            again.sendall(b"after")
+            assert again.recv(5) == b"after"
+        assert (echo.got, other.got) == (b"before", b"after")
