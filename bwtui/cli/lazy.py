@@ -28,7 +28,7 @@ class LazyGroup(click.Group):
         """Import the command called ``cmd_name``."""
         if cmd_name not in self._table:
             return None
-        command = getattr(importlib.import_module(self._table[cmd_name][0]), cmd_name)
+        command = getattr(importlib.import_module(self._table[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -28,6 +28,10 @@ COMMANDS: Table = {
     "record": ("bwtui.cli.record", "Record a database's changes into files, without Kafka."),
     "attach": ("bwtui.cli.attach", "Watch a relay that runs already."),
     "snapshot": ("bwtui.cli.snapshot", "Have a relay send tables, or a part of one, again."),
+    "dead-letters": (
+        "bwtui.cli.dead_letters",
+        "List the rows that were dropped; have them sent after all.",
+    ),
     "status": ("bwtui.cli.status", "Say what the running relays are doing."),
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
     "open": ("bwtui.cli.open", "Look at a recording, and rewind it."),

@@ -11,10 +11,9 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.options import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
-    from bwtui.relay.backfill.store import Store
     from bwtui.source.catalog import TableInfo
 
 _EPILOG = """\b
@@ -102,6 +101,7 @@ def _relay_or_stopped(named: str | None) -> str:
 
 def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
     """Have a task pause, go on or end; of a relay that does not run, at its next start."""
+    from bwtui.relay.backfill.stopped import kept
     from bwtui.relay.process.control import DoesNotAnswer, Refused, control_backfill
 
     try:
@@ -109,11 +109,12 @@ def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
     except (DoesNotAnswer, Refused):
         raise
     except ConnectionFailed as error:
-        with _kept(name, error) as store:
+        with kept(name, error) as store:
             return store.ask(id, what)
 
 
 def _statuses(name: str) -> "Sequence[BackfillStatus]":
+    from bwtui.relay.backfill.stopped import kept
     from bwtui.relay.process.control import DoesNotAnswer
 
     try:
@@ -121,30 +122,8 @@ def _statuses(name: str) -> "Sequence[BackfillStatus]":
     except DoesNotAnswer:
         raise
     except ConnectionFailed as error:
-        with _kept(name, error) as store:
+        with kept(name, error) as store:
             return store.statuses()
-
-
-@contextlib.contextmanager
-def _kept(name: str, error: ConnectionFailed) -> "Iterator[Store]":
-    """Yield what a relay that does not run keeps, and see to it that it is not started meanwhile.
-
-    Raises ``error`` where there is no such relay, and RefusedError where it is being started.
-    """
-    from bwtui.relay.backfill.first import named
-    from bwtui.relay.backfill.store import FOLDER, Store
-    from bwtui.relay.process.lock import RelayLock
-    from bwtui.state_folder import known_relays, state_folder
-
-    if name not in known_relays():
-        raise error
-    lock = RelayLock.acquire(name)
-    try:
-        store = Store(state_folder(name) / FOLDER)
-        store.firsts = named(state_folder(name))
-        yield store
-    finally:
-        lock.release()
 
 
 def _check_usage(given: list[str], tables: tuple[str, ...], where: str | None) -> None:

@@ -6,7 +6,7 @@ The end of each partition is read once, and then what is new. Nothing is committ
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -46,9 +46,13 @@ _CONFIG = {
 class LetterReader:
     """Looks at the topic over a client that is there from the first look to `close`; for one thread."""
 
-    def __init__(self, config: Config, topic: str) -> None:
+    def __init__(
+        self, config: Config, topic: str, on_letter: Callable[[bytes], None] = lambda _: None
+    ) -> None:
+        """``on_letter`` is called with each letter's bytes."""
         self._config = config
         self._topic = topic
+        self._on_letter = on_letter
         self._heard = Heard()
         self._consumer: Consumer | None = None
         self._lock = threading.Lock()
@@ -58,6 +62,8 @@ class LetterReader:
     def _forget(self) -> None:
         #: Whether a look ended since all was forgotten.
         self.has_read = False
+        #: Whether the last look has come to the end of all partitions.
+        self.is_through = False
         #: By partition: the next offset that is read.
         self._next: dict[int, int] = {}
         self._places: dict[str, tuple[LetterPlace, ...]] = {}
@@ -119,6 +125,7 @@ class LetterReader:
         with COMMANDS.issued(KAFKA, f"read the end of {self._topic}"):
             ends = self._ends(consumer)
             open_ends = {number: end for number, end in ends.items() if self._next[number] < end}
+            self.is_through = not open_ends
             if not open_ends:
                 return
             consumer.assign([TopicPartition(self._topic, n, self._next[n]) for n in open_ends])
@@ -128,6 +135,7 @@ class LetterReader:
                         left -= self._take(message, open_ends)
             finally:
                 consumer.unassign()
+            self.is_through = not open_ends
 
     def _ends(self, consumer: Consumer) -> dict[int, int]:
         """Return where each partition ends, and begin with those that are new. Raises KafkaException."""
@@ -166,6 +174,7 @@ class LetterReader:
                 self._foreign += 1
             else:
                 self._remember(which, number, offset)
+                self._on_letter(value or b"")
             while len(self._places) > _REMEMBERED:
                 del self._places[next(iter(self._places))]
         else:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from bwtui.model.from_json import made_of
 
 #: Who asked: a person, a table that has joined the publications, a repair of what an audit found, a slot
-#: that was lost, or the first snapshot of a slot.
-BackfillReason = Literal["snapshot", "joined", "repair", "heal", "first"]
+#: that was lost, the first snapshot of a slot, or a person on dead letters.
+BackfillReason = Literal["snapshot", "joined", "repair", "heal", "first", "retry"]
 BackfillState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
 #: What may be asked of one that is not over.
 BackfillCommand = Literal["pause", "resume", "cancel"]
@@ -25,6 +25,8 @@ class BackfillRequest:
     ``unkeyed``: a table without a key may be sent, which doubles its rows in the topic. ``topic`` and
     ``spelling``: of a list, where its keys were compared, and how they are written there: "json", or the id
     of their schema; "" where nobody knows. Nothing is sent to another topic, or in other bytes.
+    ``key_columns``: the columns that the keys of a list are of, in the table's order, where they were written
+    down long ago; nothing is sent once the table has another key.
     """
 
     table: str
@@ -34,6 +36,7 @@ class BackfillRequest:
     unkeyed: bool = False
     topic: str = ""
     spelling: str = ""
+    key_columns: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillRequest":

@@ -7,7 +7,8 @@ from bwtui.model.backfill import BackfillStatus
 from bwtui.model.figures import count, duration, rate
 
 #: Who asked, as it is put beside a table.
-REASONS = {"snapshot": "", "joined": "joined", "repair": "repair", "heal": "heal", "first": "first"}
+REASONS = {"snapshot": ""} | {one: one for one in ("joined", "repair", "heal", "first")}
+REASONS["retry"] = "dead letters"
 
 
 def told(status: BackfillStatus, now: float | None = None) -> str:

@@ -23,6 +23,10 @@ from bwtui.sink.dead_letter import DeadLetters, DroppedRow
 _REMEMBERED = 20_000
 
 
+#: A row's commit LSN and ordinal, its operation and table.
+_Change = tuple[int, int, str, str]
+
+
 def cut(letter: dict[str, Any]) -> dict[str, Any]:
     """Return a letter without its row."""
     return {**letter, "before": None, "after": None, "cut": True}
@@ -40,7 +44,8 @@ class RowPolicy:
         self._report = report
         self._letters = letters
         self._sink = sink
-        self._dropped: dict[tuple[int, int, str, str], None] = {}
+        #: When each was.
+        self._dropped: dict[_Change, str] = {}
         #: That a topic lets nothing in, once that is known: it ends the relay, wherever it is heard first.
         self.shut: ServiceRefused | None = None
 
@@ -75,7 +80,10 @@ class RowPolicy:
                 ) from failure
             route.counters.dead_letters += 1
             if identity.xid:
-                self._remember(change)
+                self._remember(change, letter["time"])
+        else:
+            # In the topic it is the same letter once more.
+            letter["time"] = self._dropped[change]
         topic = self._settings.dead_letter_topic
         fitting = self._fitting(letter)
         if topic and fitting is not None:
@@ -130,7 +138,7 @@ class RowPolicy:
         error = RowError(reason, "it stands in the relay's dead-letters.jsonl")
         self._report.error("delivery", error, letter["table"])
 
-    def _remember(self, change: tuple[int, int, str, str]) -> None:
-        self._dropped[change] = None
+    def _remember(self, change: _Change, time: str) -> None:
+        self._dropped[change] = time
         if len(self._dropped) > _REMEMBERED:
             del self._dropped[next(iter(self._dropped))]

@@ -22,6 +22,9 @@ from bwtui.durable import private
 from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field
 
+#: The columns of a letter whose row is known no more: of it there is only what Kafka refused.
+ENCODED = ("base64 of the message's key", "base64 of the message's value")
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -1,6 +1,7 @@
 """The dead letters of a relay as others read them: which there are, while it may write more, and each row."""
 
 import datetime
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bwtui.kafka.letters import identity
+from bwtui.sink.dead_letter import ENCODED
 
 #: Of a larger file its end is read; and so many letters are kept, the newest ones.
 _MOST_BYTES = 64 << 20
@@ -38,6 +40,12 @@ class Letter:
     reason: str
     #: The key columns' texts by name; empty where the key is not known.
     key: tuple[tuple[str, str | None], ...] = ()
+    #: The same of the row before, where the change was to give it another key.
+    former_key: tuple[tuple[str, str | None], ...] = ()
+    #: Its name for people: the same in the file and in the topic.
+    id: str = ""
+    #: The row is known no more, only the message that Kafka has refused.
+    is_encoded: bool = False
 
     @property
     def identity(self) -> str:
@@ -70,6 +78,17 @@ class LetterFile:
         #: Up to where it was read.
         self.end = 0
         self._file: tuple[int, int] | None = None
+
+    @property
+    def first(self) -> int:
+        """From which byte on all letters are kept."""
+        if self.cut and self.letters:
+            return self.letters[0].place
+        return self.left_out
+
+    def size(self) -> int:
+        """Return the file's bytes. Raises OSError."""
+        return self._look()[1]
 
     def is_changed(self) -> bool:
         """Say whether there is something to read, by the file's size alone. Raises OSError."""
@@ -131,11 +150,12 @@ class LetterFile:
     def _letter(self, found: dict[str, Any], size: int) -> Letter | None:
         try:
             table = str(found["table"])
-            row = _row(found.get("after")) or _row(found.get("before")) or {}
-            # Older letters do not say it themselves.
+            before, after = _row(found.get("before")), _row(found.get("after"))
+            # Older letters do not say it themselves, or not of a table that is refused as a whole.
             named = found.get("key")
-            columns = list(map(str, named)) if isinstance(named, list) else self._key_columns(table)
-            is_known = bool(columns) and all(name in row for name in columns)
+            columns = list(map(str, named)) if isinstance(named, list) else []
+            columns = columns or list(self._key_columns(table))
+            key, former = _key(after or before, columns), _key(before, columns)
             return Letter(
                 self.end,
                 size,
@@ -148,7 +168,10 @@ class LetterFile:
                 int(found.get("xid") or 0),
                 str(found.get("error", "")),
                 str(found.get("reason", "")),
-                tuple((name, row[name]) for name in columns) if is_known else (),
+                key,
+                former if former != key and all(value is not None for _, value in former) else (),
+                letter_id(found),
+                set(ENCODED) <= (after or {}).keys(),
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -166,6 +189,19 @@ def _row(given: object) -> Row | None:
     if not isinstance(given, dict):
         return None
     return {str(name): None if value is None else str(value) for name, value in given.items()}
+
+
+def _key(row: Row | None, columns: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+    """Return the key of a row, in the order of the table's columns; nothing where not all of it is there."""
+    if not row or not columns or not all(name in row for name in columns):
+        return ()
+    return tuple((name, value) for name, value in row.items() if name in columns)
+
+
+def letter_id(found: Mapping[str, Any]) -> str:
+    """Return what a letter is called on the command line, wherever it stands, and with or without its row."""
+    about = [found.get(name) for name in ("time", "table", "operation", "commit_lsn", "ordinal", "xid")]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
 
 def _seconds(text: str) -> float:

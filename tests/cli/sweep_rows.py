@@ -37,6 +37,10 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("record",): (),
     ("attach",): (),
     ("snapshot",): (),
+    ("dead-letters", "list"): (),
+    ("dead-letters", "show"): ("3f9a",),
+    ("dead-letters", "retry"): ("--all",),
+    ("dead-letters", "drop"): ("--all",),
     ("status",): (),
     ("stop",): (),
     ("open",): ("{recording}",),
@@ -407,6 +411,27 @@ _MODES = (
     Row(("slots", "list", "-d", "postgresql://[half/shop"), "connection string"),
 )
 
+_LETTERS = ("dead-letters",)
+_OF_LETTERS = (
+    *(Row((*_LETTERS, command), "no letter is named") for command in ("show", "retry", "drop")),
+    *(Row((*_LETTERS, command, "xyz"), "no relay is running", 4) for command in ("show", "retry", "drop")),
+    Row((*_LETTERS, "list"), "no relay is running", 4),
+    Row((*_LETTERS, "list", "--relay", "shop"), "no relay called shop", 4),
+    Row((*_LETTERS, "list", "--relay", "a/b"), "can't name a relay"),
+    Row((*_LETTERS, "list", "3f9a"), "unexpected extra argument"),
+    *(Row((*_LETTERS, "list", "--table", text), "--table: ") for text in ("(", "[", "*")),
+    *(Row((*_LETTERS, "list", "--reason", text), "--reason: ") for text in (")", "a{2,1}")),
+    *(Row((*_LETTERS, "list", "--since", text), "--since: ") for text in ("", "soon", "2026-13-01", "-5x")),
+    Row((*_LETTERS, "retry", "3f9a", "--all"), "ids and --all exclude each other"),
+    Row((*_LETTERS, "drop", "3f9a", "--since", "-1h"), "ids and --since exclude each other"),
+    Row((*_LETTERS, "list", "-b", "kafka:9092"), "-b says nothing without --from-topic"),
+    Row((*_LETTERS, "list", "--from-topic"), "no topic of dead letters is named"),
+    Row((*_LETTERS, "list", "--from-topic", "-b", "x:1"), "no topic of dead letters is named"),
+    Row((*_LETTERS, "list", "--from-topic", "--dead-letter-topic", "a b"), "--dead-letter-topic: "),
+    Row((*_LETTERS, "list", "--from-topic", "--dead-letter-topic", "d", "-b", "x:0"), "-b: "),
+    Row((*_LETTERS, "retry", "--all", "--from-topic"), "no relay is running", 4),
+)
+
 
 def rows() -> Iterator[Row]:
     """Yield all of them."""
@@ -415,7 +440,7 @@ def rows() -> Iterator[Row]:
         yield Row((*command, *needed, "-Z"), "no such option -Z")
         if command[0] in _NO_FILES and command != ("config", "validate"):
             yield Row((*command, *needed, "a", "b", "c"), "unexpected extra argument")
-    for group in ((), ("sandbox",), ("slots",), ("schema",), ("recording",), ("config",)):
+    for group in ((), ("sandbox",), ("slots",), ("schema",), ("recording",), ("config",), _LETTERS):
         yield Row((*group, "nothing"), "no such command")
         yield Row((*group, "INFO"), "no such command")
     for option, text in VALUES:
@@ -451,6 +476,7 @@ def rows() -> Iterator[Row]:
         yield Row(("snapshot", "orders", "--relay", name), "can't name a relay")
         yield Row(("slots", "drop", name), "can't name a replication slot")
     yield from _MODES
+    yield from _OF_LETTERS
 
 
 def _place(option: str) -> str:

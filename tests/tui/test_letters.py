@@ -7,7 +7,9 @@ import pytest
 
 from bwtui.kafka.letters import identity
 from bwtui.model.looks import LetterPlace, Letters
+from bwtui.relay.dead_letters.handled import Handled, Note
 from bwtui.sink.dead_letter import DeadLetters, DroppedRow, Identity
+from bwtui.sink.letters import LetterFile
 from bwtui.state_folder import state_folder
 from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.widgets.listing import Listing
@@ -84,6 +86,7 @@ async def test_a_letter_is_shown_with_its_row(letters: DeadLetters, size: tuple[
 async def test_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bwtui.tui.screens.letters.state_folder", lambda name: Path("state") / name)
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     for number in range(1, 6):
         keep(DeadLetters(Path("state/shop")), number, "delete" if number == 3 else "update")
     stage = Stage(Shop(trouble=True))
@@ -103,6 +106,19 @@ async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetters) -> Non
         keep(letters, 7)
         await stage.advance(2)
         assert keys(stage) == ["id=7"]
+
+
+async def test_what_was_done_about_one_is_told_as_soon_as_it_is_done(letters: DeadLetters) -> None:
+    keep(letters, 1)
+    file = LetterFile(letters.path, lambda _: ("id",))
+    file.read()
+    [letter] = file.letters
+    stage = Stage(Shop(trouble=True))
+    async with stage.run((160, 45)):
+        assert f"id {letter.id}" in await opened(stage)
+        Handled("shop").add([Note("drop", (letter.id,), text="a test row")])
+        await stage.advance(2)
+        assert "dropped: a test row" in text(stage.app)
 
 
 async def test_one_is_sent_again_by_a_statement(letters: DeadLetters) -> None:

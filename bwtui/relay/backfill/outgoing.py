@@ -32,7 +32,7 @@ _SLICE_BYTES = 1 << 20
 class _Ready(NamedTuple):
     """One row, or of a key without a row the tombstone: ``line`` is None then; ``route`` encoded it.
 
-    ``error`` is there when it could not: nothing of it is sent.
+    ``error`` is there when it could not: nothing of it is sent. ``wanted`` is the key as it was asked for.
     """
 
     route: Route
@@ -40,6 +40,7 @@ class _Ready(NamedTuple):
     value: bytes | None
     line: bytes | None
     error: RowError | None = None
+    wanted: Key = b""
 
 
 def refuse_unlike(route: Route, topic: str, spelling: str) -> None:
@@ -206,21 +207,31 @@ class Outgoing:
             message_key = self.message_key(key)
             if message_key is not None and message_key not in there:
                 there.add(message_key)
-                self._ready.append(_Ready(self._route, message_key, None, None))
+                self._ready.append(_Ready(self._route, message_key, None, None, wanted=key))
 
     def message_key(self, key: Key) -> bytes | None:
         """Return the bytes of a key that was asked for; None where its texts make none."""
         if isinstance(key, bytes):
             return key
-        route = self._route
-        fields: list[Field] = [None] * len(route.column_names)
-        for index, text in zip(route.key_indexes, key, strict=True):
-            fields[index] = text.encode("utf-8", "surrogateescape")
+        fields = self._key_fields(key)
         try:
-            return route.key(fields)
+            return self._route.key(fields)
         except RowError as error:
-            self._refusals.refuse(route, self._dropped(fields, "delete"), error, Span())
+            self._refusals.refuse(self._route, self._dropped(fields, "delete"), error, Span())
             return None
+
+    def _key_fields(self, key: Key) -> list[Field]:
+        """Return a row that has no more than its key; nothing of one that is known by its bytes alone."""
+        if isinstance(key, bytes):
+            return []
+        fields: list[Field] = [None] * len(self._route.column_names)
+        for index, text in zip(self._route.key_indexes, key, strict=True):
+            fields[index] = text.encode("utf-8", "surrogateescape")
+        return fields
+
+    def _row(self, ready: _Ready) -> list[Field]:
+        """Return what a dead letter would have of it."""
+        return self._key_fields(ready.wanted) if ready.line is None else self._fields(ready.line)
 
     def put(self, batch: Batch, window: Window, lsn: int, until: float, careful: Careful | None) -> None:
         """Put rows into the stream, which stands at ``lsn`` and between two transactions, until ``until``."""
@@ -278,7 +289,7 @@ class Outgoing:
             return
         batch.rows += 1
         if batch.careful is not None:
-            batch.careful.name(route, route, self._dropped(self._fields(ready.line), operation))
+            batch.careful.name(route, route, self._dropped(self._row(ready), operation))
         if ready.line is None:
             self.tombstones += 1
             return
@@ -295,7 +306,7 @@ class Outgoing:
         """Refuse a row in its place; of one that is dropped the recording has what it would have sent."""
         line, recorder = ready.line, self._context.recorder
         operation = "delete" if line is None else "backfill"
-        self._refusals.refuse(ready.route, self._dropped(self._fields(line), operation), error, batch.span)
+        self._refusals.refuse(ready.route, self._dropped(self._row(ready), operation), error, batch.span)
         if line is None or recorder is None or self._context.settings.on_error == "exit":
             # What stands nowhere has no number.
             self._numbers.ordinal -= 1

@@ -247,7 +247,7 @@ class Backfill:
         if not self._keys:
             return None
         texts = [key for key in self._keys if not isinstance(key, bytes)]
-        return replace(asked, keys=texts)
+        return replace(asked, keys=texts, key_columns=request.key_columns)
 
     def _look_at_reading(self) -> None:
         reading, task = self._reading, self._task

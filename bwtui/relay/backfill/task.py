@@ -167,7 +167,7 @@ class Task:
         """Raise ValueError where a value is not what its field holds."""
         request = self.request
         asked = (request.table, request.where, request.keys, request.topic, request.spelling)
-        texts = (self.id, self.detail, self.error, self.hint, *asked)
+        texts = (self.id, self.detail, self.error, self.hint, *asked, *request.key_columns)
         counts = (self.rows, self.tombstones, self.left_out, self.chunks, self.again, self.done_keys)
         times = (self.requested, self.started, self.ended, self.asked)
         is_sound = (

@@ -159,7 +159,8 @@ def _backfill(data: Any) -> BackfillRequest:
         raise _BadRequest("'of' is no request for rows of a table") from None
     texts = (request.table, request.where, request.keys)
     if (
-        not all(isinstance(text, str) for text in texts)
+        not isinstance(request.key_columns, tuple)
+        or not all(isinstance(text, str) for text in (*texts, *request.key_columns))
         or request.reason not in get_args(BackfillReason)
         or not isinstance(request.unkeyed, bool)
     ):

@@ -215,7 +215,7 @@ class Router:
     def _finish(self, draft: _Draft) -> Route:
         relation, counters, topic = draft.relation, draft.counters, draft.topic
         if draft.refusal is not None:
-            return Route(relation, topic, (), counters, None, None, draft.refusal)
+            return Route(relation, topic, draft.keys, counters, None, None, draft.refusal)
         route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
         route.in_part = draft.in_part
         keyed = (draft.keys, counters.key_schema_id)

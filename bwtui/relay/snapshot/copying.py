@@ -29,7 +29,7 @@ from bwtui.relay.samples import Commit
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.relay.watch.account import Activity
 from bwtui.sink.base import DeliveryFailure, Message
-from bwtui.sink.dead_letter import DroppedRow, Identity
+from bwtui.sink.dead_letter import ENCODED, DroppedRow, Identity
 from bwtui.sink.destination import Offsets
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
@@ -342,9 +342,8 @@ class Copying:
         assert message is not None
         encoded = [base64.b64encode(data or b"") for data in (message.key, message.value)]
         identity = Identity(self._lsn, 0, 0)
-        columns = ["base64 of the message's key", "base64 of the message's value"]
         row = DroppedRow(
-            route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
+            route.relation.qualified_name, route.topic, "snapshot", identity, ENCODED, None, encoded
         )
         self._context.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
 

@@ -35,7 +35,9 @@ class Asked:
     """Which rows of a table to read; ``after`` is the `Chunk.last` of the chunk before, None the beginning.
 
     ``key`` is the `Chunk.key` that ``after`` is of. ``keys`` are wanted one by one, each as the texts of its
-    columns in the relation's order; ``where`` is an SQL expression. ``unkeyed``: one without a key will do.
+    columns in the relation's order; ``key_columns`` are what these columns were called when the keys were
+    written down, where that was long ago. ``where`` is an SQL expression. ``unkeyed``: one without a key will
+    do.
     """
 
     namespace: str
@@ -45,6 +47,7 @@ class Asked:
     after: tuple[str, ...] | None = None
     key: tuple[str, ...] | None = None
     keys: Sequence[tuple[str, ...]] | None = None
+    key_columns: tuple[str, ...] = ()
     rows: int = 10_000
     most_bytes: int = 32 << 20
     unkeyed: bool = False
@@ -133,7 +136,7 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     key = key_of(connection, table.oid)
     if not table.has_key:
         key = []
-    _check_key(asked, tuple(column.name for column in key))
+    _check_key(asked, relation, tuple(column.name for column in key))
     conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
     source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
     # Of one key, or one page, all is taken.
@@ -211,8 +214,16 @@ class _Lines:
             self._left -= len(line)
 
 
-def _check_key(asked: Asked, now: tuple[str, ...]) -> None:
+def _check_key(asked: Asked, relation: Relation, now: tuple[str, ...]) -> None:
     """Refuse keys of a form that the table's key does not have any more. Raises RefusedError."""
+    # Before their texts become values: of other columns they are of other types, or name other rows.
+    in_order = tuple(column.name for column in relation.columns if column.name in now)
+    if asked.key_columns not in ((), in_order):
+        raise KeyChanged(
+            f"the key of table {asked.qualified_name} was ({', '.join(asked.key_columns)}), and is "
+            f"({', '.join(in_order) or 'none'}) now",
+            "'bwtui snapshot' sends the rows under their key of now",
+        )
     lengths = {len(texts) for texts in asked.keys or ()} - {len(now)}
     if (now and lengths) or asked.key not in (None, now):
         raise KeyChanged(

@@ -1,6 +1,6 @@
 """The dead letters: rows that were dropped, each with its reason and columns, and how to have them sent."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from textual.containers import Container
@@ -10,6 +10,8 @@ from textual.worker import Worker
 from bwtui.errors import BwtuiError
 from bwtui.file_errors import file_failed
 from bwtui.model.looks import Letters, LookName
+from bwtui.relay.dead_letters.handled import Handled, Note
+from bwtui.relay.dead_letters.standing import Standing, settled, standing
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.letters import Letter, LetterFile, Row, Rows
 from bwtui.sink.sending_again import Plan, plan
@@ -44,6 +46,10 @@ _SAFE = (
     "value: PostgreSQL writes each row, as it is by then, into its WAL, and the relay sends it in its place. "
     "Mend what the letters complain of first. The table's triggers run, and the role needs UPDATE on it."
 )
+_RETRY = (
+    "Without a write into the table, and for rows that were deleted as well: 'bwtui dead-letters retry ID' "
+    "has the relay read and send them."
+)
 
 
 class LettersScreen(RelayScreen):
@@ -60,12 +66,16 @@ class LettersScreen(RelayScreen):
         sortable = ("time", "table", "reason", "operation", "xid")
         self._listing = Settled(COLUMNS, sortable, id="letters", noun="letters")
         self._letters: dict[str, Letter] = {}
+        #: What was done about them, and of how many bytes that was read.
+        self._handled = Handled(host.model.name)
+        self._notes: Mapping[str, Sequence[Note]] = {}
+        self._noted = 0
         self._failure = ""
         self._is_read = False
         self._reading: Worker[None] | None = None
         #: Up to where in the file what is listed goes, and the letter that is shown.
         self._listed = -1
-        self._shown: tuple[Letter, str] | None = None
+        self._shown: tuple[Letter, str, Standing] | None = None
 
     @classmethod
     def of(cls, host: Host, selection: Selection) -> Closer:
@@ -122,7 +132,7 @@ class LettersScreen(RelayScreen):
         """Show what was read, and read on where there is more."""
         if picture.status is not None and (self._reading is None or self._reading.is_finished):
             try:
-                if not self._is_read or self._file.is_changed():
+                if not self._is_read or self._file.is_changed() or self._handled.size() != self._noted:
                     self._reading = self.run_worker(self._read, thread=True, exit_on_error=True)
             except OSError as error:
                 self._fail(error)
@@ -135,6 +145,11 @@ class LettersScreen(RelayScreen):
             self._failure = ""
         except OSError as error:
             self._fail(error)
+        self._noted = self._handled.size()
+        try:
+            self._notes = self._handled.read()
+        except BwtuiError as error:
+            self._failure = with_hint(error)
         self._is_read = True
         self.app.call_from_thread(self.refresh_picture)
 
@@ -206,10 +221,20 @@ class LettersScreen(RelayScreen):
             self._shown = None
             detail.show(None, Content.styled("no letter selected", "$quiet"))
             return
-        places = self._places(letter)
-        if (letter, places) != self._shown:
-            self._shown = (letter, places)
-            detail.show((letter.place, places), _text(letter, self._rows(letter), places))
+        places, how = self._places(letter), self._standing(letter)
+        if (letter, places, how) != self._shown:
+            self._shown = (letter, places, how)
+            key = (letter.place, places, how.state, how.detail)
+            detail.show(key, _text(letter, self._rows(letter), places, how))
+
+    def _standing(self, letter: Letter) -> Standing:
+        """Say what was done about a letter; what is over and not noted yet is looked up."""
+        notes, status = self._notes.get(letter.id, ()), self.host.model.picture.status
+        tasks = {task.id: task for task in status.backfills} if status is not None else None
+        if notes and notes[-1].what == "retry" and tasks and notes[-1].task in tasks:
+            ended = settled([letter], {letter.id: notes}, tasks, self._file)
+            notes = [*notes, *ended]
+        return standing(notes, tasks)
 
     def _places(self, letter: Letter) -> str:
         """Say where in the topic of dead letters it stands, as far as that is known; nothing without one."""
@@ -282,7 +307,7 @@ def _proposal(made: Plan, colours: dict[str, str]) -> Group:
             Text(f"▲ {number:,}: {why}" if number > 1 else f"▲ {why}", colours["warning"])
             for why, number in made.refused.items()
         ]
-    return Group(*lines)
+    return Group(*lines, "", Text(_RETRY, colours["quiet"]))
 
 
 def _key(letter: Letter) -> str:
@@ -312,7 +337,7 @@ def _item(letter: Letter) -> Item:
     return Item(str(letter.place), cells, values, search, True)
 
 
-def _text(letter: Letter, rows: Rows | None, places: str) -> Content:
+def _text(letter: Letter, rows: Rows | None, places: str, how: Standing) -> Content:
     place = _PLACES.get(letter.operation, f"transaction {letter.xid}")
     lines = [
         Content.styled(letter.error, "bold $error"),
@@ -322,8 +347,10 @@ def _text(letter: Letter, rows: Rows | None, places: str) -> Content:
         _fact("key", _key(letter) or "not known: its table is not one of this run, or has none"),
         _fact("place", f"{letter.commit_lsn} #{letter.ordinal}, {place}"),
         _fact("topic", letter.topic),
-        _fact("dropped", figures.moment(letter.time) if letter.time else "not known"),
+        _fact("dropped", f"{figures.moment(letter.time) if letter.time else 'not known'}, id {letter.id}"),
     ]
+    if how.notes:
+        lines.append(_fact("state", f"{how.state}: {how.detail}" if how.detail else how.state))
     if places:
         lines.append(_fact("letter", places))
     if rows is None:

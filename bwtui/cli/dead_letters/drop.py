@@ -1,0 +1,63 @@
+"""``bwtui dead-letters drop``: letters that are set aside."""
+
+from typing import Any
+
+import click
+
+from bwtui.cli.dead_letters.source import check_choice, letter_options, opened
+from bwtui.cli.output.table import plural
+from bwtui.console import say, say_json
+
+_EPILOG = """\b
+Examples:
+  bwtui dead-letters drop 3f9a01c2b7d4 --note "a test row"
+  bwtui dead-letters drop --table 'scratch\\..*'
+
+\b
+Exit codes: 0 they are set aside · 2 usage or error · 4 no relay is known
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@letter_options
+@click.option("--all", "takes_all", is_flag=True, help="All that are open.")
+@click.option("--note", metavar="TEXT", default="", help="Why, for those who look later.")
+@click.option("--dry-run", is_flag=True, help="Say which it would be.")
+@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+def drop(
+    ids: tuple[str, ...],
+    takes_all: bool,
+    note: str,
+    dry_run: bool,
+    as_json: bool,
+    show_values: bool,
+    **given: Any,
+) -> None:
+    """Set letters aside: nothing is to be done about their rows.
+
+    Nothing is removed. The letters stay in the relay's file, and in the topic; who set them aside, when and
+    why is noted beside them, in dead-letters-handled.jsonl. 'retry' takes one up again.
+    """
+    from bwtui.cli.dead_letters import told
+    from bwtui.relay.dead_letters.handled import Handled, Note
+    from bwtui.relay.dead_letters.standing import standing
+
+    check_choice(ids, given, all=takes_all)
+    with opened(given, needs_relay=True) as source:
+        letters = source.of_ids(ids) if ids else source.open()
+        aside = [one for one in letters if source.standings[one.id].state != "dropped"]
+        done = Note("drop", tuple(one.id for one in aside), text=note)
+        if aside and not dry_run:
+            Handled(source.relay).add([done])
+        for one in aside if as_json else ():
+            how = source.standings[one.id] if dry_run else standing([done], {})
+            say_json(told.as_json(one, how, values=show_values))
+        if as_json:
+            return
+        if dry_run and aside:
+            say(*told.as_table(aside, source.standings, values=show_values), "")
+        would = "would be" if dry_run else "is" if len(aside) == 1 else "are"
+        already = len(letters) - len(aside)
+        more = f"; {already:,} had been before" if already else ""
+        say(f"{plural(len(aside), 'letter')} {would} set aside{more}")

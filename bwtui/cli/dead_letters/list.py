@@ -1,0 +1,49 @@
+"""``bwtui dead-letters list``: the rows that were dropped."""
+
+from typing import Any
+
+import click
+
+from bwtui.cli.dead_letters.source import letter_options, opened
+from bwtui.cli.output.table import plural
+from bwtui.console import say, say_json
+
+_EPILOG = """\b
+Examples:
+  bwtui dead-letters list
+  bwtui dead-letters list --table orders --since -2h --show-values
+  bwtui dead-letters list --all --json | jq -r 'select(.state == "open").id'
+  bwtui dead-letters list --from-topic --dead-letter-topic dead -b kafka:9092
+
+\b
+Exit codes: 0 none of these letters is open · 1 some are · 2 usage or error · 4 no relay is
+known, or Kafka can't be reached
+"""
+
+
+@click.command("list", epilog=_EPILOG)
+@letter_options
+@click.option("--all", "shows_all", is_flag=True, help="Also those about which something was done.")
+@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+def list(shows_all: bool, as_json: bool, show_values: bool, **given: Any) -> None:
+    """List the dead letters of a relay, oldest first, with id, key and reason.
+
+    Those about which nothing is to be done any more are left out: whose rows the relay has sent since, and
+    those that were set aside.
+    """
+    from bwtui.cli.dead_letters import told
+
+    with opened(given) as source:
+        open_ones = source.open()
+        states = {one.id: source.standings[one.id].state for one in source.letters}
+        shown = [one for one in source.letters if shows_all or states[one.id] in ("open", "asked")]
+        if as_json:
+            for letter in shown:
+                say_json(told.as_json(letter, source.standings[letter.id], values=show_values))
+        else:
+            if shown:
+                say(*told.as_table(shown, source.standings, values=show_values), "")
+            left = len(source.letters) - len(shown)
+            more = f"; {plural(left, 'other')} about which nothing is to be done: --all" if left else ""
+            say(f"{plural(len(open_ones), 'letter')} open in {source.file.path}{more}")
+    raise click.exceptions.Exit(1 if open_ones else 0)

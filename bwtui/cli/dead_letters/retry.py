@@ -1,0 +1,185 @@
+"""``bwtui dead-letters retry``: the rows of letters, sent by the relay as they are by then."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli.dead_letters.source import check_choice, letter_options, opened
+from bwtui.cli.output.table import plural
+from bwtui.console import say, say_json
+from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bwtui.cli.dead_letters.source import Chosen
+    from bwtui.model.backfill import BackfillStatus
+    from bwtui.relay.dead_letters.retrying import Plan, Wanted
+    from bwtui.relay.dead_letters.standing import Standing
+
+_EPILOG = """\b
+Examples:
+  bwtui dead-letters retry 3f9a01c2b7d4
+  bwtui dead-letters retry --table orders     all open letters of a table
+  bwtui dead-letters retry --all --dry-run
+  bwtui dead-letters retry --all --no-wait
+
+\b
+Exit codes: 0 all are sent · 1 some were refused again, or can't be asked for by their key ·
+2 usage, refused, or the relay could not send them · 4 no relay runs: what is asked for
+waits for its next start · 130 interrupted (the relay goes on)
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@letter_options
+@click.option("--all", "takes_all", is_flag=True, help="All that are open.")
+@click.option("--wait/--no-wait", default=True, help="Wait until all is sent; on by default.")
+@click.option("--dry-run", is_flag=True, help="Say what would be asked of the relay.")
+@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+def retry(
+    ids: tuple[str, ...],
+    takes_all: bool,
+    wait: bool,
+    dry_run: bool,
+    as_json: bool,
+    show_values: bool,
+    **given: Any,
+) -> None:
+    """Have the relay send the rows of letters, each as it is by then, at its right place in the stream.
+
+    Mend what the letters complain of first. A row that is gone by then becomes a tombstone, and one of which
+    the stream has sent a newer state meanwhile is left out. What is refused again has a new letter. A relay
+    that does not run sends them after its next start.
+    """
+    from bwtui.relay.dead_letters.retrying import plan
+
+    check_choice(ids, given, all=takes_all)
+    with opened(given, needs_relay=True) as source:
+        letters = source.of_ids(ids) if ids else source.open()
+        made = plan(letters)
+        if letters and not made.wanted:
+            why = next(iter(made.refused))
+            raise RefusedError(f"{plural(len(letters), 'letter')} can't be sent by key", why)
+        outcome = _Outcome(source.relay, made)
+        if not dry_run:
+            outcome.ask()
+            if wait and outcome.tasks:
+                outcome.wait(quiet=as_json)
+                with opened(given, needs_relay=True) as after:
+                    outcome.take(after)
+    if as_json:
+        say_json(outcome.to_json())
+    else:
+        say(*outcome.lines(dry_run=dry_run))
+    outcome.end()
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What was asked for, and what came of it."""
+
+    relay: str
+    plan: "Plan"
+    asked: "list[tuple[Wanted, BackfillStatus]]" = field(default_factory=list)
+    is_running: bool = True
+    errors: list[BwtuiError] = field(default_factory=list)
+    #: How the letters stand after it.
+    after: "dict[str, Standing]" = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> list[str]:
+        return [task.id for _, task in self.asked] if self.is_running else []
+
+    def ask(self) -> None:
+        from bwtui.relay.dead_letters.retrying import submit
+
+        for wanted in self.plan.wanted:
+            try:
+                task, self.is_running = submit(self.relay, wanted)
+                self.asked.append((wanted, task))
+            except BwtuiError as error:
+                # Each table by itself: the others' rows are sent all the same.
+                self.errors.append(error)
+
+    def wait(self, *, quiet: bool) -> None:
+        from bwtui.cli.output.backfills import ended_badly, wait_for
+        from bwtui.relay.dead_letters.retrying import tasks_of_running
+        from bwtui.relay.process.control import name_if_several
+
+        name = name_if_several(self.relay)
+        try:
+            ended = wait_for(self.tasks, lambda: tasks_of_running(self.relay), relay=name, quiet=quiet)
+        except (ConnectionFailed, Interrupted) as error:
+            self.errors.append(error)
+            return
+        for status in ended:
+            if (bad := ended_badly([status], [status.id])) is not None:
+                self.errors.append(bad)
+
+    def take(self, after: "Chosen") -> None:
+        """Take how the letters stand now."""
+        self.after = {one.id: after.standings[one.id] for one in self._letters() if one.id in after.standings}
+
+    def _letters(self) -> "list[Any]":
+        return [letter for wanted, _ in self.asked for letter in wanted.letters]
+
+    def _in(self, *states: str) -> list[str]:
+        return [id for id, how in self.after.items() if how.state in states]
+
+    def lines(self, *, dry_run: bool) -> "Sequence[str]":
+        """Return it for people."""
+        lines: list[str] = []
+        tables = [(wanted, None) for wanted in self.plan.wanted] if dry_run else self.asked
+        for wanted, task in tables:
+            keys = plural(len(wanted.keys), "key")
+            of = f"{keys} of {wanted.table}, for {plural(len(wanted.letters), 'letter')}"
+            lines.append(f"{of}: would be asked for" if task is None else f"{of}: asked for as {task.id}")
+        if sent := self._in("sent"):
+            lines.append(f"{plural(len(sent), 'letter')} sent, each row as it was by then")
+        for id in self._in("refused"):
+            lines.append(f"letter {id} was refused again; {self.after[id].detail}")
+        for id in self._in("open"):
+            lines.append(f"letter {id} stays open: {self.after[id].detail}")
+        for why, letters in self.plan.refused.items():
+            lines.append(f"{plural(len(letters), 'letter')} not asked for: {why}")
+        return lines or ["no letter is open: nothing was asked for"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "relay": self.relay,
+            "asked": [
+                {
+                    "table": wanted.table,
+                    "task": task.id,
+                    "keys": len(wanted.keys),
+                    "letters": [letter.id for letter in wanted.letters],
+                }
+                for wanted, task in self.asked
+            ],
+            "sent": self._in("sent"),
+            "refused_again": {id: list(self.after[id].notes[-1].new) for id in self._in("refused")},
+            "open": self._in("open"),
+            "not_asked": [
+                {"reason": why, "letters": [letter.id for letter in letters]}
+                for why, letters in self.plan.refused.items()
+            ],
+            "errors": [error.message for error in self.errors],
+        }
+
+    def end(self) -> None:
+        """Raise what says how it ended, where that is not well."""
+        if self.errors:
+            for error in self.errors[1:]:
+                say(f"bwtui: {error.message}", err=True)
+            raise self.errors[0]
+        if self.asked and not self.is_running:
+            ids = ", ".join(task.id for _, task in self.asked)
+            raise ConnectionFailed(
+                f"relay {self.relay} does not run: {ids} waits for its next start",
+                "start it with 'bwtui connect'; 'bwtui dead-letters list' then says what came of it",
+            )
+        if self._in("refused") or self.plan.refused:
+            raise click.exceptions.Exit(1)

@@ -1,0 +1,129 @@
+"""``bwtui dead-letters show``: letters in full."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli.dead_letters.source import letter_options, opened
+from bwtui.console import say, say_json
+from bwtui.errors import ConnectionFailed, UsageError
+
+if TYPE_CHECKING:
+    from bwtui.cli.dead_letters.source import Chosen
+    from bwtui.sink.letters import Letter, Rows
+
+_EPILOG = """\b
+Examples:
+  bwtui dead-letters show 3f9a01c2b7d4
+  bwtui dead-letters show 3f9a 77c0 --show-values --json
+"""
+#: How long the running relay may take to look into its topic.
+_LOOK_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
+_WORDS = {
+    "retry": "asked for",
+    "sent": "sent, as it was by then",
+    "refused": "refused again",
+    "failed": "not sent",
+    "drop": "set aside",
+}
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("ids", nargs=-1, metavar="ID...")
+@letter_options
+@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+def show(ids: tuple[str, ...], as_json: bool, show_values: bool, **given: Any) -> None:
+    """Show letters in full: reason, place, columns, where they stand in the topic, and what was done."""
+    if not ids:
+        raise UsageError("no letter is named", "'bwtui dead-letters list' has their ids")
+    with opened(given) as source:
+        for number, letter in enumerate(source.of_ids(ids)):
+            if as_json:
+                say_json(_as_json(source, letter, values=show_values))
+            else:
+                say(*([""] if number else []), *_lines(source, letter, values=show_values))
+
+
+def _rows(source: "Chosen", letter: "Letter") -> "Rows | None":
+    from bwtui.file_errors import file_failed
+
+    try:
+        return source.file.rows(letter)
+    except OSError as error:
+        raise file_failed(f"the letter in {source.file.path} can't be read", error) from error
+
+
+def _as_json(source: "Chosen", letter: "Letter", *, values: bool) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from bwtui.cli.dead_letters import told
+
+    rows, how = _rows(source, letter), source.standings[letter.id]
+    return {
+        **told.as_json(letter, how, values=values),
+        "before": told.masked(rows.before, values=values) if rows else None,
+        "after": told.masked(rows.after, values=values) if rows else None,
+        "places": [{"partition": p, "offset": o} for p, o in _places(source, letter)],
+        "notes": [asdict(note) for note in how.notes],
+    }
+
+
+def _lines(source: "Chosen", letter: "Letter", *, values: bool) -> list[str]:
+    from bwtui.cli.dead_letters import told
+    from bwtui.relay.dead_letters.retrying import refusal
+
+    how, rows = source.standings[letter.id], _rows(source, letter)
+    change = f"transaction {letter.xid}" if letter.xid else "no transaction of its own"
+    facts = [
+        ("letter", letter.id),
+        ("state", f"{how.state}: {how.detail}" if how.detail else how.state),
+        ("reason", f"{letter.error} ({letter.reason})"),
+        ("change", f"{letter.operation} on {letter.table}"),
+        ("key", told.key_text(letter.key, values=values)),
+        *([("old key", told.key_text(letter.former_key, values=values))] if letter.former_key else []),
+        ("place", f"{letter.commit_lsn} #{letter.ordinal}, {change}"),
+        ("topic", letter.topic),
+        ("dropped", told.moment(letter.time)),
+    ]
+    if places := _places(source, letter):
+        facts.append(("in Kafka", "partition@offset " + ", ".join(f"{p}@{o}" for p, o in places)))
+    if why := refusal(letter):
+        facts.append(("no retry", why))
+    facts += [("done", _note(note)) for note in how.notes]
+    lines = [f"{name:<9} {text}" for name, text in facts]
+    if rows is None:
+        return [*lines, "", f"the row is not shown: {letter.size:,} bytes"]
+    lines += told.row_lines("as it was to be sent", rows.after, values=values)
+    lines += told.row_lines("as it was before", rows.before, values=values)
+    return lines if values else [*lines, "", "values are masked; --show-values shows them"]
+
+
+def _note(note: Any) -> str:
+    from bwtui.cli.dead_letters.told import moment
+
+    what = " ".join(filter(None, (_WORDS[note.what], f"as {note.task}" if note.task else "")))
+    text = f": {note.text}" if note.text else ""
+    new = f", new letter {', '.join(note.new)}" if note.new else ""
+    return f"{moment(note.time)} {what}{new}{text}, by {note.by}"
+
+
+def _places(source: "Chosen", letter: "Letter") -> list[tuple[int, int]]:
+    """Return where in its topic the running relay sees it, as far as that is known."""
+    from bwtui.model.looks import Letters, look_from_json
+    from bwtui.relay.process.control import request
+
+    until = time.monotonic() + _LOOK_SECONDS
+    while source.relay:
+        try:
+            if not (request(source.relay, {"request": "settings"}) or {}).get("dead_letter_topic"):
+                break
+            answer = request(source.relay, {"request": "letters", "about": [letter.identity]})
+        except ConnectionFailed:
+            break
+        look = look_from_json("letters", answer)
+        assert isinstance(look, Letters)
+        if look.failure or look.time or time.monotonic() >= until:
+            return [(place.partition, place.offset) for place in look.places]
+        time.sleep(_PAUSE_SECONDS)
+    return []

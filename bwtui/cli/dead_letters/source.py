@@ -1,0 +1,293 @@
+"""Which letters are meant: of which relay, from where, and those that the options choose."""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bwtui.cli.options import relay_options
+from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
+from bwtui.console import say
+from bwtui.errors import ConnectionFailed, RefusedError, StateFailed, UsageError
+from bwtui.options import refused_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bwtui.model.backfill import BackfillStatus
+    from bwtui.relay.dead_letters.handled import Note
+    from bwtui.relay.dead_letters.standing import Standing
+    from bwtui.settings import RelaySettings
+    from bwtui.sink.letters import Letter, LetterFile
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: An id, or so much of its beginning that it can be no other's.
+_ID = re.compile(r"[0-9a-f]{4,12}")
+_OF_TOPIC = ("broker", "kafka-config", "dead-letter-topic")
+_OPTIONS = (
+    relay_option("The relay whose letters are meant, running or not; needed where several are."),
+    click.option("--table", metavar="REGEX", help="Only tables whose schema.table this matches wholly."),
+    click.option("--since", metavar="TIME", help="Only rows dropped then or later: 2026-01-31T10:00, -5m."),
+    click.option("--reason", metavar="REGEX", help="Only letters in whose reason this is found."),
+    click.option(
+        "--from-topic",
+        is_flag=True,
+        help="Read the letters from --dead-letter-topic, by default the running relay's, not from its file.",
+    ),
+    relay_options.takes(*_OF_TOPIC),
+    click.option("--show-values", is_flag=True, help="Show keys and rows, which are masked otherwise."),
+)
+
+
+def letter_options(command: F) -> F:
+    """Give a command the options that say which letters are meant; `opened` reads them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Letters that were read, oldest first, and how each stands."""
+
+    #: "" where no relay here has them.
+    relay: str
+    file: "LetterFile"
+    letters: "Sequence[Letter]"
+    standings: "Mapping[str, Standing]"
+    #: All letters, whatever the options choose.
+    all: "Sequence[Letter]"
+
+    def of_ids(self, ids: Sequence[str]) -> "list[Letter]":
+        """Return the letters that are named. Raises UsageError and RefusedError."""
+        found = {}
+        for id in ids:
+            for letter in self._named(id):
+                found[letter.place] = letter
+        return list(found.values())
+
+    def open(self) -> "list[Letter]":
+        """Return those about which something is to be done."""
+        return [letter for letter in self.letters if self.standings[letter.id].is_open]
+
+    def _named(self, id: str) -> "list[Letter]":
+        if not _ID.fullmatch(id):
+            raise UsageError(
+                f"{id!r} is no id of a letter", "give four or more of its digits; 'bwtui dead-letters list'"
+            )
+        named = [letter for letter in self.all if letter.id.startswith(id)]
+        if not named:
+            raise RefusedError(
+                f"there is no letter {id} in {self.file.path}", "'bwtui dead-letters list --all' has them all"
+            )
+        if len({letter.id for letter in named}) > 1:
+            raise UsageError(f"several letters are called {id}…", "give more digits of the one that you mean")
+        return named
+
+
+@contextlib.contextmanager
+def opened(given: dict[str, Any], *, needs_relay: bool = False) -> Iterator[Chosen]:
+    """Yield the letters that the options choose. Raises BwtuiError."""
+    filters = _Filters.of(given)
+    typed = [text for name, text in relay_options.typed_options().items() if name in _OF_TOPIC]
+    if typed and not given["from_topic"]:
+        raise UsageError(f"{typed[0]} says nothing without --from-topic", "add it, or leave this out")
+    relay = _relay(given["relay"], or_none=given["from_topic"] and not needs_relay)
+    with _path(given, relay, typed) as path:
+        yield _read(relay, path, filters)
+
+
+def _read(relay: str, path: "Path", filters: "_Filters") -> Chosen:
+    from bwtui.relay.dead_letters.retrying import tasks_of
+    from bwtui.relay.dead_letters.standing import standing
+    from bwtui.sink.dead_letter import DeadLetters
+    from bwtui.state_folder import state_folder
+
+    columns = _key_columns(relay)
+    # Before the letters: those of a task's rows are written before it is over.
+    tasks = tasks_of(relay) if relay else {}
+    file = _letters(path, columns)
+    _warn(file)
+    notes: Mapping[str, Sequence[Note]] = {}
+    if relay:
+        own = DeadLetters(state_folder(relay)).path
+        notes = _notes(relay, file.letters, tasks or {}, file if path == own else _letters(own, columns))
+    # A row that was read again has its letter in a topic twice, maybe once without the row.
+    each = {letter.id: letter for letter in sorted(file.letters, key=lambda letter: letter.size)}
+    # Of its partitions each is in order by itself.
+    letters = sorted(each.values(), key=lambda letter: (letter.time, letter.place))
+    standings = {letter.id: standing(notes.get(letter.id, ()), tasks) for letter in letters}
+    return Chosen(relay, file, [one for one in letters if filters(one)], standings, letters)
+
+
+def _letters(path: "Path", columns: Mapping[str, tuple[str, ...]]) -> "LetterFile":
+    from bwtui.file_errors import file_failed
+    from bwtui.sink.letters import LetterFile
+
+    file = LetterFile(path, lambda table: columns.get(table, ()))
+    try:
+        file.read()
+    except OSError as error:
+        raise file_failed(f"the dead letters {path} can't be read", error, RefusedError) from error
+    return file
+
+
+def _notes(
+    relay: str, letters: "Sequence[Letter]", tasks: "Mapping[str, BackfillStatus]", own: "LetterFile"
+) -> "Mapping[str, Sequence[Note]]":
+    """Return what was done about letters, with what is over by now, which is noted."""
+    from bwtui.relay.dead_letters.handled import Handled
+    from bwtui.relay.dead_letters.standing import settled
+
+    handled = Handled(relay)
+    notes: dict[str, Sequence[Note]] = {**handled.read()}
+    if ended := settled(letters, notes, tasks, own):
+        with contextlib.suppress(StateFailed):
+            # What can't be written down is seen again by the next one who looks.
+            handled.add(ended)
+    for note in ended:
+        notes |= {id: (*notes[id], note) for id in note.letters}
+    return notes
+
+
+def _warn(file: "LetterFile") -> None:
+    for count, what in (
+        (file.unreadable, "lines are no letters"),
+        (file.cut, "older letters are left out"),
+        (file.left_out, "bytes before them are left out"),
+    ):
+        if count:
+            say(f"bwtui: {file.path}: {count:,} {what}", err=True)
+
+
+def _relay(named: str | None, *, or_none: bool) -> str:
+    """Return the relay that is meant: where none runs, the only one that has letters."""
+    from bwtui.relay.process.control import DoesNotAnswer
+    from bwtui.sink.dead_letter import DeadLetters
+    from bwtui.state_folder import known_relays, state_folder
+
+    if named is not None:
+        if named not in known_relays():
+            status_of(named)
+        return named
+    try:
+        return only_relay(None)
+    except DoesNotAnswer:
+        raise
+    except ConnectionFailed:
+        having = [name for name in known_relays() if DeadLetters(state_folder(name)).path.exists()]
+        if not having and not or_none:
+            raise
+    if len(having) > 1:
+        raise UsageError("no relay is running", f"name one of them with --relay: {', '.join(having)}")
+    return having[0] if having else ""
+
+
+def _key_columns(relay: str) -> dict[str, tuple[str, ...]]:
+    from bwtui.model.status import Status
+    from bwtui.relay.process.control import request
+
+    try:
+        status = Status.from_json(request(relay, {"request": "status"})) if relay else None
+    except ConnectionFailed:
+        return {}
+    return {name: table.key_columns for name, table in status.tables.items()} if status else {}
+
+
+@contextlib.contextmanager
+def _path(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Iterator[Path]":
+    from bwtui.sink.dead_letter import DeadLetters
+    from bwtui.state_folder import state_folder
+
+    if not given["from_topic"]:
+        yield DeadLetters(state_folder(relay)).path
+        return
+    from bwtui.kafka.config import client_config
+    from bwtui.relay.dead_letters.topic import spooled
+
+    settings = _settings(given, relay, typed)
+    with spooled(client_config(settings), settings.dead_letter_topic) as (path, _):
+        yield path
+
+
+def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "RelaySettings":
+    """Return where the topic is: as it was given, or else as the running relay has it."""
+    from bwtui.relay.process.control import settings_of
+
+    names = ("profile", "broker", "kafka_config", "dead_letter_topic")
+    loaded = relay_options.load({name: given[name] for name in names})
+    settings = loaded.settings()
+    relay_options.check_properties(settings, loaded.property_place)
+    if settings.dead_letter_topic:
+        return settings
+    hint = "name it: --from-topic --dead-letter-topic T -b HOST:PORT"
+    if typed:
+        raise UsageError(f"{typed[0]} says where, and no topic of dead letters is named", hint)
+    if not relay:
+        raise UsageError("no topic of dead letters is named, and no relay runs that has one", hint)
+    try:
+        settings = settings_of(relay)
+    except ConnectionFailed as error:
+        raise ConnectionFailed(error.message, hint) from error
+    if not settings.dead_letter_topic:
+        raise UsageError(f"relay {relay} sends its dead letters to no topic", "leave --from-topic out")
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Filters:
+    """What the options choose letters by."""
+
+    table: re.Pattern[str] | None
+    reason: re.Pattern[str] | None
+    #: Unix seconds.
+    since: float
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "_Filters":
+        """Return what was given. Raises UsageError."""
+        from bwtui.recording.query.values import as_time
+
+        since = 0.0
+        if given["since"] is not None:
+            with refused_at("--since"):
+                since = as_time(given["since"], time.time_ns() // 1000) / 1_000_000
+        return cls(_pattern("--table", given["table"]), _pattern("--reason", given["reason"]), since)
+
+    def __call__(self, letter: "Letter") -> bool:
+        names = (letter.table, letter.table.removeprefix("public."))
+        texts = (letter.error, letter.reason)
+        return (
+            letter.time >= self.since
+            and (self.table is None or any(map(self.table.fullmatch, names)))
+            and (self.reason is None or any(map(self.reason.search, texts)))
+        )
+
+
+def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(
+            f"{option}: {text!r} is not a regular expression: {error}", "'bwtui dead-letters list' shows both"
+        ) from error
+
+
+def check_choice(ids: Sequence[str], given: dict[str, Any], *, all: bool) -> None:
+    """Raise UsageError where a command that does something does not say about which letters."""
+    filters = [f"--{name}" for name in ("table", "since", "reason") if given[name] is not None]
+    if ids and (all or filters):
+        other = "--all" if all else filters[0]
+        raise UsageError(f"ids and {other} exclude each other", "name letters, or choose them by options")
+    if not ids and not all and not filters:
+        raise UsageError(
+            "no letter is named",
+            "name them by id, or choose them by --table, --since or --reason, or --all",
+        )

@@ -1,0 +1,153 @@
+"""The rows of dead letters put into the stream by their relay, as they are by then.
+
+A letter's own row is never sent: it is old, and could stand behind a newer one of its key. The relay reads
+each key's row when its turn comes, and puts it at its right place (ADR 64); a key without a row becomes a
+tombstone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.backfill import BackfillRequest, BackfillStatus
+from bwtui.relay.backfill.keys import write_keys
+from bwtui.relay.backfill.stopped import kept
+from bwtui.relay.backfill.store import FOLDER
+from bwtui.relay.dead_letters.handled import Handled, Note
+from bwtui.relay.dead_letters.standing import keys_of
+from bwtui.relay.process.control import DoesNotAnswer, Refused, request, send_again
+from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.letters import Letter, LetterFile
+from bwtui.spark.scratch import scratch
+from bwtui.state_folder import state_folder
+
+_SNAPSHOT = "'bwtui snapshot {table} --where SQL{unkeyed}' sends the rows that an expression chooses"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Letters of one table, and the keys whose rows are to be sent for them, each once."""
+
+    table: str
+    key_columns: tuple[str, ...]
+    letters: tuple[Letter, ...]
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be asked of the relay, and the letters for which nothing can be, by the reason."""
+
+    wanted: list[Wanted] = field(default_factory=list)
+    refused: dict[str, list[Letter]] = field(default_factory=dict)
+
+
+def plan(letters: Iterable[Letter]) -> Plan:
+    """Return what has the rows of ``letters`` sent."""
+    made = Plan()
+    groups: dict[str, dict[tuple[str, ...], list[Letter]]] = {}
+    for letter in letters:
+        if why := refusal(letter):
+            made.refused.setdefault(why, []).append(letter)
+        else:
+            columns = tuple(name for name, _ in letter.key)
+            groups.setdefault(letter.table, {}).setdefault(columns, []).append(letter)
+    for table, by_key in groups.items():
+        newest = max(by_key, key=lambda columns: max(letter.time for letter in by_key[columns]))
+        for columns, of_key in by_key.items():
+            if columns == newest:
+                made.wanted.append(_wanted(table, columns, of_key))
+                continue
+            why = f"the key of {table} was ({', '.join(columns)}), and is another one in newer letters; "
+            made.refused[why + _SNAPSHOT.format(table=table, unkeyed="")] = of_key
+    return made
+
+
+def _wanted(table: str, columns: tuple[str, ...], letters: Sequence[Letter]) -> Wanted:
+    keys = dict.fromkeys(
+        tuple(value or "" for _, value in key) for letter in letters for key in keys_of(letter)
+    )
+    return Wanted(table, columns, tuple(letters), tuple(keys))
+
+
+def refusal(letter: Letter) -> str:
+    """Return why the row of ``letter`` can't be asked for by its key, and the way out; or nothing."""
+    snapshot = _SNAPSHOT.format(table=letter.table, unkeyed="")
+    compare = "'bwtui repair' compares the table with its topic and sends what differs"
+    if letter.operation == "truncate":
+        return "a TRUNCATE is no row: the topic keeps what it held; 'bwtui dead-letters drop' sets it aside"
+    if letter.is_encoded:
+        return f"it holds only what Kafka refused, encoded: its key can't be read; {compare}"
+    if not letter.key:
+        unkeyed = _SNAPSHOT.format(table=letter.table, unkeyed=" -u")
+        return f"it names no key, as its table has none or the letter lacks its row; {unkeyed}, or {compare}"
+    texts = [value for key in keys_of(letter) for _, value in key]
+    if any(text is None for text in texts):
+        return f"its key holds NULL, which names no row; {snapshot}"
+    if any("\0" in text or not _is_text(text) for text in texts if text is not None):
+        return f"its key holds bytes that are no UTF-8; {snapshot}"
+    return ""
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def submit(relay: str, wanted: Wanted) -> tuple[BackfillStatus, bool]:
+    """Ask for the rows, and note that of the letters; return the task, and whether the relay runs.
+
+    One that does not run does it after its next start. What is asked for is durable first: a crash in between
+    leaves letters open whose rows are sent. Raises RefusedError, ConnectionFailed and StateFailed.
+    """
+    place = LetterFile(DeadLetters(state_folder(relay)).path, lambda _: ()).size()
+    with scratch("bwtui-letters-") as folder:
+        path = folder / "letters.keys"
+        write_keys(path, wanted.keys)
+        asked = BackfillRequest(wanted.table, keys=str(path), reason="retry", key_columns=wanted.key_columns)
+        try:
+            id, is_running = send_again(relay, asked), True
+            tasks: Sequence[BackfillStatus] = tasks_of_running(relay)
+        except (DoesNotAnswer, Refused):
+            raise
+        except ConnectionFailed as error:
+            with kept(relay, error) as store:
+                id, is_running = store.submit(asked), False
+                tasks = store.statuses()
+    task = next((one for one in tasks if one.id == id), BackfillStatus(id, wanted.table, "retry"))
+    ids = tuple(letter.id for letter in wanted.letters)
+    note = Note("retry", ids, time=_moment(task), task=id, requested=task.requested, place=place)
+    Handled(relay).add([note])
+    return task, is_running
+
+
+def _moment(task: BackfillStatus) -> float:
+    """Return when a task was asked for: its letters are no older."""
+    return task.requested or Note("retry", ()).time
+
+
+def tasks_of_running(relay: str) -> list[BackfillStatus]:
+    """Return how all tasks of a relay that runs are. Raises ConnectionFailed."""
+    status = request(relay, {"request": "status"})
+    return [BackfillStatus.from_json(one) for one in status.get("backfills", ())]
+
+
+def tasks_of(relay: str) -> dict[str, BackfillStatus] | None:
+    """Return how all tasks of a relay are, by id, whether it runs or not; None where it does not say."""
+    try:
+        tasks = tasks_of_running(relay)
+    except (DoesNotAnswer, Refused):
+        return None
+    except ConnectionFailed as error:
+        if not any((state_folder(relay) / FOLDER).glob("*.json")):
+            return {}
+        try:
+            with kept(relay, error) as store:
+                tasks = list(store.statuses())
+        except RefusedError:
+            # It is being started.
+            return None
+    return {task.id: task for task in tasks}

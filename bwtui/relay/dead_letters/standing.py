@@ -1,0 +1,116 @@
+"""How each letter stands: what was done about it, and what came of that."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bwtui.model.backfill import BackfillStatus
+from bwtui.model.backfill_told import told
+from bwtui.relay.dead_letters.handled import Note, What
+from bwtui.sink.letters import Letter, LetterFile
+
+#: Something is to be done; the relay has been asked; it has sent the row as it was by then; it was refused
+#: again, and its new letter is open; it was set aside.
+State = Literal["open", "asked", "sent", "refused", "dropped"]
+
+#: What a row that is put into the stream, or a tombstone for a key without one, is called in a letter.
+_PUT_IN = ("backfill", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one letter stands, and what is to be said about it."""
+
+    state: State = "open"
+    detail: str = ""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody should do something."""
+        return self.state == "open"
+
+
+def standing(notes: Sequence[Note], tasks: Mapping[str, BackfillStatus] | None) -> Standing:
+    """Return how a letter stands of which there are ``notes``; ``tasks`` are those of the relay, by id.
+
+    None: the relay does not say. Whatever is not known to have been sent, and not asked for any more, is
+    open: to ask for it again does no harm.
+    """
+    notes = tuple(notes)
+    if not notes:
+        return Standing()
+    last = notes[-1]
+    if last.what == "drop":
+        return Standing("dropped", last.text, notes)
+    if last.what == "sent":
+        return Standing("sent", f"by {last.task}", notes)
+    if last.what == "refused":
+        return Standing("refused", f"its new letter: {', '.join(last.new)}", notes)
+    if last.what == "failed":
+        return Standing("open", f"{last.task}: {last.text}", notes)
+    if tasks is None:
+        return Standing("asked", f"as {last.task}; the relay does not say how far it is", notes)
+    task = _task(last, tasks)
+    if task is None or task.is_over:
+        return Standing("open", f"asked for as {last.task}, of which it is not known how it ended", notes)
+    return Standing("asked", f"{last.task} {told(task)}", notes)
+
+
+def settled(
+    letters: Iterable[Letter],
+    notes: Mapping[str, Sequence[Note]],
+    tasks: Mapping[str, BackfillStatus],
+    file: LetterFile,
+) -> list[Note]:
+    """Return what is to be noted of ``letters`` whose rows were asked for, and whose tasks are over by now.
+
+    ``file`` is the relay's own, and was read after ``tasks``: the letters of a task's rows are written before
+    it is over. A topic may lack them.
+    """
+    ended: dict[str, tuple[Note, BackfillStatus, list[Letter]]] = {}
+    for letter in letters:
+        last = notes[letter.id][-1] if notes.get(letter.id) else None
+        task = _task(last, tasks) if last is not None and last.what == "retry" else None
+        # Where the file is so long that not all since then is read, it is not known what was refused again.
+        if last is not None and task is not None and task.is_over and last.place >= file.first:
+            ended.setdefault(task.id, (last, task, []))[2].append(letter)
+    made: list[Note] = []
+    for asked, task, of_task in ended.values():
+        made += _notes(asked, task, of_task, file.letters)
+    return made
+
+
+def _task(note: Note, tasks: Mapping[str, BackfillStatus]) -> BackfillStatus | None:
+    task = tasks.get(note.task)
+    return task if task is not None and task.requested == note.requested else None
+
+
+def _notes(
+    asked: Note, task: BackfillStatus, of_task: Sequence[Letter], letters: Sequence[Letter]
+) -> list[Note]:
+
+    def note(what: What, letters: Sequence[Letter], text: str = "", new: tuple[str, ...] = ()) -> Note:
+        ids = tuple(letter.id for letter in letters)
+        return Note(what, ids, task=task.id, requested=task.requested, text=text, new=new)
+
+    if task.state != "done":
+        return [note("failed", of_task, task.error or task.state)]
+    again: dict[object, str] = {
+        key: letter.id
+        for letter in letters
+        if letter.table == task.table
+        and letter.operation in _PUT_IN
+        and not letter.xid
+        and (letter.place >= asked.place or letter.time >= asked.time)
+        for key in keys_of(letter)
+    }
+    found = [(one, tuple(again[key] for key in keys_of(one) if key in again)) for one in of_task]
+    sent = [one for one, new in found if not new]
+    made = [note("sent", sent)] if sent else []
+    return made + [note("refused", [one], new=new) for one, new in found if new]
+
+
+def keys_of(letter: Letter) -> list[tuple[tuple[str, str | None], ...]]:
+    """Return the keys whose rows a letter is about: its row's, and the one that the row had before."""
+    return [key for key in (letter.key, letter.former_key) if key]

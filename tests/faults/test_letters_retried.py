@@ -1,0 +1,166 @@
+"""`bwtui dead-letters`: rows that were dropped are sent after all, as they are by then and in their place."""
+
+import json
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bwtui.cli.main import cli
+from bwtui.demo.shop import Table
+from bwtui.encode.names import topic_name
+from bwtui.sandbox.supervisor import Services
+from tests.database import Session
+from tests.faults.administration import limit_topic, make_topic
+from tests.faults.records import assert_equal, assert_keys_in_order, read_table
+from tests.faults.relays import Relay, execute
+
+ITEMS, LOGS = Table("public", "items", ("id", "part")), Table("public", "logs", ())
+LIMIT = 20_000
+NewRelay = Callable[..., Relay]
+
+
+@pytest.fixture
+def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
+    """A relay that runs, whose topic takes no large row, with letters of six rows of two tables."""
+    execute(
+        database,
+        """create table items (id bigint, part text, body text, primary key (part, id))""",
+        """alter table items alter column body set storage external""",
+        """create table logs (body text)""",
+    )
+    relay = new_relay("-e", "log", "-u")
+    relay._args += ("--dead-letter-topic", f"dead-{relay.name}")
+    for table in ("items", "logs"):
+        make_topic(services, topic_name(relay.name, "public", table), LIMIT)
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    execute(
+        database,
+        *(f"""insert into items values ({n}, 'a''\\b', 'x')""" for n in (1, 2, 3)),
+        # One is large, one will be gone, one is small again, and one has got another key.
+        f"""update items set body = {large()} where id = 1""",
+        f"""insert into items values (4, '', {large()}), (5, 'ü', {large()})""",
+        """delete from items where id = 4""",
+        """update items set body = 'small' where id = 5""",
+        f"""update items set id = 30, body = {large()} where id = 3""",
+        f"""insert into logs values ({large()})""",
+    )
+    relay.wait_caught_up()
+    return relay
+
+
+def large() -> str:
+    return f"'{random.randbytes(2 * LIMIT).hex()}'"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["dead-letters", *arguments], prog_name="bwtui")
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("list", "--json", *arguments).stdout.splitlines()]
+
+
+def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
+    services: Services, database: str, relay: Relay
+) -> None:
+    first = listed()
+    assert run("list").exit_code == 1
+    assert [one["state"] for one in first] == ["open"] * 5
+    keys = {one["table"]: one["key"] for one in first}
+    assert keys == {"public.items": {"id": "…", "part": "…"}, "public.logs": None}
+    assert listed("--from-topic") == first
+    # Nothing was mended: what is still large is refused again, the others are sent as they are by now.
+    again = run("retry", "--table", "items", "--json")
+    assert again.exit_code == 1, again.stderr
+    told = json.loads(again.stdout)
+    assert len(told["sent"]) == 2
+    assert len(told["refused_again"]) == 2
+    second = listed("--table", "items")
+    assert [one["id"] for one in second] == [id for new in told["refused_again"].values() for id in new]
+    limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
+    stop = threading.Event()
+    writer = threading.Thread(target=_write, args=(database, stop))
+    writer.start()
+    try:
+        mended = run("retry", *(one["id"][:8] for one in second))
+    finally:
+        stop.set()
+        writer.join()
+    assert (mended.exit_code, mended.stderr) == (0, mended.stderr), mended.stdout
+    assert "2 letters sent, each row as it was by then" in mended.stdout
+    _one_without_a_key()
+    assert_same(services, database, relay)
+    assert_keys_in_order(read_table(services, ITEMS, relay.name))
+
+
+def assert_same(services: Services, database: str, relay: Relay) -> None:
+    """See that the topics are the tables, but for the row that can't be sent by its key."""
+    execute(database, """delete from logs""")
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, [ITEMS, LOGS], relay.name)
+
+
+def _one_without_a_key() -> None:
+    """It can't be asked for, says the way out, and is set aside."""
+    refused = run("retry", "--all")
+    assert refused.exit_code == 2
+    assert "it names no key" in refused.stderr
+    assert "'bwtui snapshot public.logs --where SQL -u'" in refused.stderr
+    (left,) = listed()
+    shown = json.loads(run("show", left["id"], "--json").stdout)
+    assert shown["after"] == {"body": "…"}
+    # Read again, since Kafka refused another row of its transaction, it has its letter there twice.
+    assert len({place["partition"] for place in shown["places"]}) == 1
+    assert "is set aside" in run("drop", left["id"], "--note", "a test row").stdout
+    assert (run("list").exit_code, listed()) == (0, [])
+    (note,) = json.loads(run("show", left["id"], "--json").stdout)["notes"]
+    assert (note["what"], note["text"]) == ("drop", "a test row")
+
+
+def _write(database: str, stop: threading.Event) -> None:
+    """Change one of the rows meanwhile."""
+    with closing(Session(database)) as session:
+        number = 0
+        while not stop.is_set() or number < 50:
+            number += 1
+            session.run("""update items set body = %s where id = 1""", f"newer {number}")
+
+
+@pytest.mark.long
+def test_a_relay_that_is_stopped_sends_them_after_its_next_start(
+    services: Services, database: str, relay: Relay
+) -> None:
+    relay.stop()
+    limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
+    asked = run("retry", "--table", "items")
+    assert asked.exit_code == 4
+    assert f"relay {relay.name} does not run: 1-items waits for its next start" in asked.stderr
+    assert {one["state"] for one in listed("--table", "items")} == {"asked"}
+    assert "being sent again already" in run("retry", listed("--table", "items")[0]["id"]).stderr
+    relay.start()
+    relay.wait("the rows", lambda status: [one.state for one in status.backfills] == ["done"])
+    assert listed("--table", "items") == []
+    assert {one["state"] for one in listed("--table", "items", "--all")} == {"sent"}
+    assert_same(services, database, relay)
+
+
+@pytest.mark.long
+def test_the_letters_of_a_table_whose_key_is_another_one_stay(database: str, relay: Relay) -> None:
+    execute(
+        database,
+        """alter table items drop constraint items_pkey, add column code uuid default gen_random_uuid()""",
+        """alter table items add primary key (code, part)""",
+    )
+    relay.wait_caught_up()
+    refused = run("retry", "--table", "items")
+    assert refused.exit_code == 2
+    assert "the key of table public.items was (id, part), and is (part, code) now" in refused.stderr
+    assert {one["state"] for one in listed("--table", "items")} == {"open"}

@@ -1,0 +1,384 @@
+"""`bwtui dead-letters` without services: what is chosen, asked of the relay, noted and told."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bwtui.cli.main import cli
+from bwtui.errors import RowError
+from bwtui.model.backfill import BackfillRequest, BackfillStatus
+from bwtui.model.delivery import Span
+from bwtui.relay.backfill.keys import read_keys
+from bwtui.relay.backfill.store import FOLDER, Store
+from bwtui.relay.dead_letters.handled import NAME, Handled, Note
+from bwtui.relay.dead_letters.retrying import plan
+from bwtui.relay.dead_letters.standing import settled, standing
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.process.server import ControlServer
+from bwtui.relay.report import Report, TableCounters
+from bwtui.settings import RelaySettings
+from bwtui.sink.dead_letter import ENCODED, DeadLetters, DroppedRow, Identity
+from bwtui.sink.letters import Letter, LetterFile, letter_id
+from bwtui.state_folder import LOCK_NAME
+from tests.faults.doubles import MemorySink
+from tests.unit.relay_double import DoubleEngine
+from tests.waiting import eventually
+
+ORDERS = "public.orders"
+Fields = tuple[bytes | None, ...]
+
+
+@pytest.fixture
+def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetters:
+    """Those of a relay that does not run."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / LOCK_NAME).touch()
+    return DeadLetters(tmp_path / "one")
+
+
+@pytest.fixture
+def engine(letters: DeadLetters) -> Iterator[DoubleEngine]:
+    """The relay, which runs and never does anything."""
+    engine = DoubleEngine(RelaySettings(name="one"))
+    with ControlServer("one", engine):
+        yield engine
+
+
+def keep(
+    letters: DeadLetters,
+    after: Fields | None,
+    before: Fields | None = None,
+    *,
+    operation: str = "update",
+    table: str = ORDERS,
+    key: tuple[str, ...] = ("id",),
+    columns: tuple[str, ...] = ("id", "body"),
+    xid: int = 7,
+) -> str:
+    """Drop a row; return its letter's id."""
+    row = DroppedRow(table, "orders", operation, Identity(1, 1, xid), columns, before, after, key)
+    letters.keep(letters.letter(row, "the message is too large", "RowTooLarge"))
+    return read(letters)[-1].id
+
+
+def whole(letters: DeadLetters) -> LetterFile:
+    file = LetterFile(letters.path, lambda _: ("id",))
+    file.read()
+    return file
+
+
+def read(letters: DeadLetters) -> list[Letter]:
+    return whole(letters).letters
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["dead-letters", *arguments], prog_name="bwtui")
+
+
+def states(*arguments: str) -> dict[str, str]:
+    lines = run("list", "--all", "--json", *arguments).stdout.splitlines()
+    return {one["id"]: one["state"] for one in map(json.loads, lines)}
+
+
+# -- what is asked for -------------------------------------------------------------------------------------
+
+
+def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters: DeadLetters) -> None:
+    keep(letters, (b"1", b"x"))
+    keep(letters, (b"1", b"y"), (b"1", b"x"))
+    keep(letters, (b"3", b"y"), (b"2", None))
+    keep(letters, None, (b"4", b"x"), operation="delete")
+    keep(letters, (b"7", b"b", b"a"), table="public.two", columns=("x", "b", "a"), key=("a", "b"))
+    made = plan(read(letters))
+    assert [(one.table, one.key_columns, one.keys, len(one.letters)) for one in made.wanted] == [
+        (ORDERS, ("id",), (("1",), ("3",), ("2",), ("4",)), 4),
+        # In the order of the table's columns, as the relay has them.
+        ("public.two", ("b", "a"), (("b", "a"),), 1),
+    ]
+    assert made.refused == {}
+
+
+@pytest.mark.parametrize(
+    ("keeps", "why"),
+    [
+        (lambda to: keep(to, (b"x",), columns=("body",), key=()), "it names no key"),
+        (lambda to: keep(to, None), "it names no key, as its table has none or the letter lacks its row"),
+        (lambda to: keep(to, (None, b"x")), "its key holds NULL"),
+        (lambda to: keep(to, (b"\xff", b"x")), "its key holds bytes that are no UTF-8"),
+        (
+            lambda to: keep(to, (b"AQ==", b"AQ=="), columns=ENCODED, key=()),
+            "it holds only what Kafka refused",
+        ),
+        (lambda to: keep(to, None, operation="truncate"), "a TRUNCATE is no row"),
+    ],
+)
+def test_what_names_no_row_is_refused_with_the_way_out(
+    letters: DeadLetters, keeps: Callable[[DeadLetters], str], why: str
+) -> None:
+    keeps(letters)
+    made = plan(read(letters))
+    assert made.wanted == []
+    (told,) = made.refused
+    assert told.startswith(why)
+    assert "'bwtui " in told
+    ended = run("retry", "--all")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert f"error: 1 letter can't be sent by key\nhint: {told}" in ended.stderr
+
+
+def test_letters_from_before_a_table_got_another_key_are_left_out(letters: DeadLetters) -> None:
+    keep(letters, (b"1", b"x"), key=("body",))
+    keep(letters, (b"1", b"x"))
+    made = plan(read(letters))
+    assert [one.key_columns for one in made.wanted] == [("id",)]
+    assert [why.partition(";")[0] for why in made.refused] == [
+        "the key of public.orders was (body), and is another one in newer letters"
+    ]
+
+
+def test_a_letter_of_a_table_that_was_refused_as_a_whole_takes_the_key_of_now(letters: DeadLetters) -> None:
+    keep(letters, (b"1", b"x"), key=())
+    assert [letter.key for letter in read(letters)] == [(("id", "1"),)]
+
+
+# -- what is noted -----------------------------------------------------------------------------------------
+
+
+def test_a_torn_line_takes_nothing_else_with_it(letters: DeadLetters) -> None:
+    handled = Handled("one")
+    handled.add([Note("drop", ("a", "b"), text="first")])
+    with handled.path.open("ab") as out:
+        out.write(b'{"what": "drop", "letters": ["c"], "ti')
+    assert set(handled.read()) == {"a", "b"}
+    handled.add([Note("drop", ("d",)), Note("sent", ("a",), task="1-orders")])
+    assert [note.what for note in handled.read()["a"]] == ["drop", "sent"]
+    assert set(handled.read()) == {"a", "b", "d"}
+    assert handled.path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"5", b"[]", b"{}", b'{"what": "x", "letters": []}', b'{"what": "drop", "letters": [1]}', b"\xff"],
+)
+def test_what_is_no_note_is_left_out(letters: DeadLetters, line: bytes) -> None:
+    handled = Handled("one")
+    handled.path.write_bytes(line + b"\n")
+    handled.add([Note("drop", ("a",))])
+    assert list(handled.read()) == ["a"]
+
+
+TASK = BackfillStatus("1-orders", ORDERS, "retry", requested=5.0)
+
+
+@pytest.mark.parametrize(
+    ("note", "task", "state", "says"),
+    [
+        (Note("drop", ("a",), text="a test"), None, "dropped", "a test"),
+        (Note("retry", ("a",), task="1-orders", requested=5.0), TASK, "asked", "1-orders waits for its turn"),
+        # Forgotten, and another one of that name in a state folder that is new.
+        (Note("retry", ("a",), task="1-orders", requested=5.0), None, "open", "not known how it ended"),
+        (Note("retry", ("a",), task="1-orders", requested=4.0), TASK, "open", "not known how it ended"),
+    ],
+)
+def test_how_a_letter_stands(note: Note, task: BackfillStatus | None, state: str, says: str) -> None:
+    how = standing([note], {} if task is None else {task.id: task})
+    assert (how.state, says in how.detail) == (state, True)
+
+
+def test_a_relay_that_does_not_say_is_not_taken_for_one_that_has_sent_nothing() -> None:
+    assert standing([Note("retry", ("a",), task="1-orders")], None).state == "asked"
+
+
+def test_what_is_over_is_noted_once(letters: DeadLetters) -> None:
+    first, second = keep(letters, (b"1", b"x")), keep(letters, (b"3", b"x"), (b"2", None))
+    asked = Note("retry", (first, second), task="1-orders", requested=5.0)
+    # Of the stream, of another table and of another key.
+    keep(letters, (b"1", b"y"))
+    keep(letters, (b"1", b"y"), operation="backfill", table="public.two", xid=0)
+    keep(letters, (b"9", b"y"), operation="backfill", xid=0)
+    new = keep(letters, (b"2", b"y"), operation="backfill", xid=0)
+    notes = {first: [asked], second: [asked]}
+    assert settled(read(letters), notes, {"1-orders": TASK}, whole(letters)) == []
+    made = settled(read(letters), notes, {"1-orders": replace(TASK, state="done")}, whole(letters))
+    assert [(one.what, one.letters, one.new) for one in made] == [
+        ("sent", (first,), ()),
+        ("refused", (second,), (new,)),
+    ]
+    over = {"1-orders": replace(TASK, state="failed", error="it is gone")}
+    (failed,) = settled(read(letters), notes, over, whole(letters))
+    assert (failed.what, failed.letters, failed.text) == ("failed", (first, second), "it is gone")
+    assert standing([asked, failed], {}).is_open
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_they_are_listed_by_what_is_chosen(letters: DeadLetters) -> None:
+    keep(letters, (b"1", b"secret"))
+    other = keep(letters, (b"2", b"x"), table="sales.items")
+    ended = run("list")
+    assert ended.exit_code == 1
+    head, first, second, _, last = ended.stdout.splitlines()
+    assert head.split() == ["ID", "DROPPED", "TABLE", "CHANGE", "KEY", "STATE", "REASON"]
+    assert "id=…" in first
+    assert "secret" not in ended.stdout
+    assert last == f"2 letters open in {letters.path}"
+    assert "id=1" in run("list", "--show-values").stdout
+    assert list(states("--table", "sales.*")) == [other]
+    assert list(states("--table", "orders")) != [other]
+    assert len(states("--reason", "TooLarge$")) == 2
+    assert states("--reason", "nothing") == {}
+    assert run("list", "--since", "2100-01-01").exit_code == 0
+    assert second.split()[0] == other
+
+
+def test_values_are_shown_where_they_are_asked_for(letters: DeadLetters) -> None:
+    id = keep(letters, (b"1", b"secret\x1b"), (b"2", None))
+    masked, shown = run("show", id), run("show", id[:4], "--show-values")
+    assert "secret" not in masked.stdout
+    assert "values are masked" in masked.stdout
+    assert "body  secret\\x1b" in shown.stdout
+    assert "old key   id=2" in shown.stdout
+    told = json.loads(run("show", id, "--json", "--show-values").stdout)
+    assert (told["after"], told["before"]) == ({"id": "1", "body": "secret\x1b"}, {"id": "2", "body": None})
+
+
+def test_one_is_set_aside_and_taken_up_again(letters: DeadLetters, engine: DoubleEngine) -> None:
+    id = keep(letters, (b"1", b"x"))
+    before = letters.path.read_bytes()
+    assert "would be set aside" in run("drop", "--all", "--dry-run").stdout
+    assert states() == {id: "open"}
+    assert "1 letter is set aside" in run("drop", id, "--note", "a test row").stdout
+    assert "0 letters are set aside; 1 had been before" in run("drop", id).stdout
+    assert (states(), run("list").exit_code) == ({id: "dropped"}, 0)
+    assert letters.path.read_bytes() == before
+    assert "set aside: a test row, by" in run("show", id).stdout
+    assert "no letter is open" in run("retry", "--all").stdout
+    assert run("retry", id, "--no-wait").exit_code == 0
+    assert states() == {id: "asked"}
+
+
+def test_the_relay_is_asked_for_keys_and_the_end_is_told(letters: DeadLetters, engine: DoubleEngine) -> None:
+    id = keep(letters, (b"1", b"x"))
+    lists: list[list[object]] = []
+    submit = engine.backfill
+
+    def backfill(request: BackfillRequest) -> str:
+        assert (request.reason, request.key_columns) == ("retry", ("id",))
+        lists.append(list(read_keys(Path(request.keys))))
+        return submit(request)
+
+    engine.backfill = backfill  # type: ignore[method-assign]
+
+    def work() -> None:
+        eventually("it is asked for", lambda: id in Handled("one").read())
+        keep(letters, (b"1", b"x"), operation="backfill", xid=0)
+        engine.backfills["1-orders"] = replace(engine.backfills["1-orders"], state="done")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    ended = run("retry", "--table", "orders")
+    worker.join()
+    assert ended.exit_code == 1, ended.stderr
+    assert lists == [[("1",)]]
+    first, second = states()
+    assert f"letter {id} was refused again; its new letter: {second}" in ended.stdout
+    assert states() == {first: "refused", second: "open"}
+
+
+def test_each_table_is_asked_for_by_itself(letters: DeadLetters, engine: DoubleEngine) -> None:
+    gone = keep(letters, (b"1", b"x"), table="public.gone")
+    id = keep(letters, (b"1", b"x"))
+    ended = run("retry", "--all", "--no-wait")
+    assert ended.exit_code == 2
+    assert "the relay carries no table public.gone" in ended.stderr
+    assert "1 key of public.orders, for 1 letter: asked for as 1-orders" in ended.stdout
+    assert states() == {gone: "open", id: "asked"}
+
+
+def test_a_relay_that_does_not_run_keeps_what_is_asked_for(letters: DeadLetters, tmp_path: Path) -> None:
+    id = keep(letters, (b"1", b"x"))
+    ended = run("retry", id)
+    assert ended.exit_code == 4
+    assert "error: relay one does not run: 1-orders waits for its next start" in ended.stderr
+    store = Store(tmp_path / "one" / FOLDER)
+    task = store.next()
+    assert task is not None
+    assert task.request.key_columns == ("id",)
+    assert list(read_keys(Path(task.request.keys))) == [("1",)]
+    assert states() == {id: "asked"}
+    task.state = "done"
+    store.save(task)
+    assert states() == {id: "sent"}
+    # It is known from then on, also without the relay's memory of its tasks.
+    (tmp_path / "one" / FOLDER / "1-orders.json").unlink()
+    assert states() == {id: "sent"}
+
+
+def test_a_clock_that_was_set_back_hides_no_refusal(letters: DeadLetters) -> None:
+    first = keep(letters, (b"1", b"x"))
+    tomorrow = read(letters)[0].time + 86_400
+    asked = Note(
+        "retry", (first,), time=tomorrow, task="1-orders", requested=5.0, place=whole(letters).size()
+    )
+    new = keep(letters, (b"1", b"x"), operation="backfill", xid=0)
+    done = {"1-orders": replace(TASK, state="done")}
+    (note,) = settled(read(letters), {first: [asked]}, done, whole(letters))
+    assert (note.what, note.new) == ("refused", (new,))
+
+
+def test_a_file_too_long_to_be_read_proves_nothing_sent(
+    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = keep(letters, (b"1", b"x"))
+    asked = Note("retry", (first,), task="1-orders", requested=5.0, place=whole(letters).size())
+    of_it = read(letters)
+    keep(letters, (b"1", b"x"), operation="backfill", xid=0)
+    for _ in range(3):
+        keep(letters, (b"2", b"x"))
+    done = {"1-orders": replace(TASK, state="done")}
+    monkeypatch.setattr("bwtui.sink.letters._MOST_LETTERS", 3)
+    assert settled(of_it, {first: [asked]}, done, whole(letters)) == []
+    monkeypatch.setattr("bwtui.sink.letters._MOST_LETTERS", 20_000)
+    monkeypatch.setattr("bwtui.sink.letters._MOST_BYTES", 3 * of_it[0].size)
+    assert settled(of_it, {first: [asked]}, done, whole(letters)) == []
+
+
+def test_a_log_that_can_t_be_written_stops_no_list(letters: DeadLetters) -> None:
+    keep(letters, (b"1", b"x"))
+    (letters.path.parent / NAME).mkdir()
+    ended = run("list")
+    assert ended.exit_code == 2
+    assert "what was done about dead letters can't be read" in ended.stderr
+
+
+def test_ids(letters: DeadLetters) -> None:
+    ids = [keep(letters, (str(number).encode(), b"x")) for number in range(300)]
+    assert len(set(ids)) == 300
+    # Two with the same first four digits are as good as sure among so many only by chance: make one.
+    text = letters.path.read_text()
+    letters.path.write_text(text + text.splitlines()[0] + "\n")
+    assert run("show", ids[0]).exit_code == 0
+    assert "there is no letter" in run("show", "0" * 12).stderr
+    assert "is no id of a letter" in run("show", "xyz").stderr
+
+
+def test_a_row_that_is_read_again_has_one_letter_in_the_topic_as_in_the_file(letters: DeadLetters) -> None:
+    settings, sink = RelaySettings(on_error="log", dead_letter_topic="dead"), MemorySink()
+    policy = RowPolicy(settings, Report(), letters, sink)
+    row = DroppedRow(ORDERS, "orders", "update", Identity(1, 1, 7), ("id",), None, (b"1",), ("id",))
+    route: Any = SimpleNamespace(counters=TableCounters("orders"))
+    for _ in range(2):
+        policy.refuse(route, row, RowError("it is too large", ""), Span())
+    sink.poll(0)
+    [letter] = read(letters)
+    sent = [json.loads(message.value or b"") for _, message in sink.delivered]
+    assert [letter_id(one) for one in sent] == [letter.id, letter.id]
