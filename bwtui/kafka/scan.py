@@ -27,10 +27,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.kafka.client import READING, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error, topic_gone
-from bwtui.kafka.columns import Hole
 from bwtui.kafka.damage import begins, is_always_told, is_damage, is_within, readable_behind
 from bwtui.kafka.offsets import ends
-from bwtui.kafka.splits import Split
+from bwtui.kafka.splits import Hole, Split
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 

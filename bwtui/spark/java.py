@@ -24,7 +24,7 @@ def spark_java() -> Path:
     for java in _installed():
         if _runs_spark(java):
             return java
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(RefusedError):
         java = spark_java_home(cache_folder()) / "bin" / "java"
         if _runs_spark(java):
             return java

@@ -36,10 +36,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bwtui.kafka.client import Config
-from bwtui.kafka.columns import ABORTED, COLUMNS, Batches, Hole
+from bwtui.kafka.columns import ABORTED, COLUMNS, Batches
 from bwtui.kafka.offsets import Place, Range
 from bwtui.kafka.scan import Isolation, SplitScan
-from bwtui.kafka.splits import LARGEST, SMALLEST, Split, split
+from bwtui.kafka.splits import LARGEST, SMALLEST, Hole, Split, split
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import Handed, hand_over
 

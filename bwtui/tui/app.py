@@ -150,6 +150,9 @@ class RelayApp(RelayAuditing):
 
     async def on_load(self) -> None:
         """Have figures for the first picture, where they come soon; else it says what it waits for."""
+        # From Python 3.12 on Textual has tasks begin at once: a widget is then mounted before its screen is
+        # on the stack, and an Input ends the app.
+        asyncio.get_running_loop().set_task_factory(None)
         first = asyncio.create_task(self.model.sample_status())
         await asyncio.wait({first}, timeout=FIRST_SECONDS)
 

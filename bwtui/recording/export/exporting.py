@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import BinaryIO, Literal
 
+from bwtui.crash import packages_needed
 from bwtui.recording.change import Change
 from bwtui.recording.export.facts import NOTHING, Facts
 from bwtui.recording.export.writer import Writer
@@ -63,6 +64,7 @@ def make_writer(
 
         clears = any(table.cleanups for table in view.counts(view.length).values())
         return SqlWriter(file, view.name, selection.takes_table, create=create, facts=lacks, clears=clears)
-    from bwtui.recording.export.parquet import ParquetWriter
+    with packages_needed():
+        from bwtui.recording.export.parquet import ParquetWriter
 
     return ParquetWriter(file)
