@@ -67,7 +67,7 @@ def listed(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run("list", "--json", *arguments).stdout.splitlines()]
 
 
-def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
+def test_letters_are_retried_as_their_rows_are_by_then(
     services: Services, database: str, relay: Relay
 ) -> None:
     first = listed()

@@ -19,6 +19,7 @@ from bwtui.source.preflight import enough_wal
 from bwtui.source.stream import ReplicationStream
 from tests.attempts import Attempts, left
 from tests.database import Session, session
+from tests.raw_topic import raw_messages
 from tests.second_postgres import SecondPostgres
 
 PASSWORD = "topsecret-4711"
@@ -151,6 +152,12 @@ def test_registry_unreachable(attempts: Attempts, database: str, source: Session
     assert "can't reach the schema registry at http://127.0.0.1:" in error
     assert "-r/--schema-registry" in hint
     assert PASSWORD not in error
+
+
+def test_json_needs_no_registry(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("create table items (id int primary key); insert into items values (1)")
+    attempts.succeed(database, "-f", "json", "-r", f"http://127.0.0.1:{free_port()}")
+    assert raw_messages(attempts.services, f"{attempts.name}.items") == [(b'{"id": 1}', b'{"id": 1}')]
 
 
 def test_registry_at_another_path(

@@ -1,14 +1,17 @@
-"""Each test that docs/faults.md and docs/incidents.md name is there."""
+"""Each test that the tables of docs/ name is there, and Bottled Water's flags are taken."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from bwtui.cli.connect import connect
+from bwtui.settings import RelaySettings
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["faults.md", "incidents.md"])
+@pytest.mark.parametrize("page", ["faults.md", "incidents.md", "bottledwater.md"])
 def test_each_named_test_is_there(page: str) -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text()))
     there = {
@@ -18,3 +21,43 @@ def test_each_named_test_is_there(page: str) -> None:
     }
     assert named
     assert named <= there, named - there
+
+
+def test_each_line_on_bottled_water_names_a_test() -> None:
+    lines = (ROOT / "docs" / "bottledwater.md").read_text().splitlines()
+    rows = [
+        line for line in lines if line.startswith("|") and not line.startswith(("|---", "| Bottled Water |"))
+    ]
+    assert len(rows) > 40
+    assert [row for row in rows if "`test_" not in row] == []
+
+
+#: Its flags, as its usage has them, with the default of those that have one.
+FLAGS = {
+    ("-d", "--postgres"): None,
+    ("-s", "--slot"): "bottledwater",
+    ("-b", "--broker"): "localhost:9092",
+    ("-r", "--schema-registry"): "http://localhost:8081",
+    ("-f", "--output-format"): "avro",
+    ("-u", "--allow-unkeyed"): False,
+    ("-p", "--topic-prefix"): "",
+    ("-e", "--on-error"): "exit",
+    ("-x", "--skip-snapshot"): False,
+    ("-C", "--kafka-config"): None,
+    ("-T", "--topic-config"): None,
+    ("--config-help",): None,
+}
+
+
+def test_each_flag_of_bottled_water_is_taken() -> None:
+    page = (ROOT / "docs" / "bottledwater.md").read_text()
+    taken = {tuple(parameter.opts): parameter for parameter in connect.params}
+    for flag, default in FLAGS.items():
+        assert flag in taken
+        assert flag[-1] in page
+        if default is not None:
+            assert getattr(RelaySettings(), flag[-1][2:].replace("-", "_")) == default
+    switches = ("-u", "-x")
+    assert all(
+        getattr(taken[flag], "is_flag", False) == (flag[0] in switches) for flag in FLAGS if len(flag) > 1
+    )
