@@ -21,6 +21,16 @@ T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[[], Any]]
 
 
+class StopRequested(Exception):
+    """Somebody asked the relay to stop; raised where it waits."""
+
+
+def check_stop(requested: Callable[[], bool]) -> None:
+    """Raise StopRequested if a stop was ``requested``."""
+    if requested():
+        raise StopRequested
+
+
 class BlockingCalls:
     """Makes calls side by side, in threads that never hold up the end of the process."""
 

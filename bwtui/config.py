@@ -49,6 +49,7 @@ OTHER_VARIABLES = (
 _WITHOUT = {
     "heal": "leave one of them out; after 'bwtui slots drop' a lost slot is made anew, with a snapshot",
     "snapshot-by": "leave it out: the snapshot is one transaction of Kafka's",
+    "snapshot-workers": "leave it out: the snapshot is one transaction of Kafka's, and that of one producer",
 }
 
 
@@ -132,6 +133,7 @@ class Config:
         others = {
             "heal": settings.heal,
             "snapshot-by": settings.snapshot_by != "export",
+            "snapshot-workers": (settings.snapshot_workers or 1) > 1,
         }
         for name, is_given in others.items():
             if is_given:

@@ -19,12 +19,14 @@ from bwtui.errors import UsageError
 from bwtui.masking import mask_connection
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.option_checks import (
+    check_connection,
     check_name,
     check_publication,
     check_regex,
     check_share,
     check_slot,
     check_topic,
+    check_workers,
 )
 from bwtui.settings import OnError, OnRecordError, OutputFormat, SnapshotBy, Toast
 
@@ -199,14 +201,6 @@ def _check_registry(text: str) -> None:
             raise ValueError(f"{shown!r} is not a registry's URL (expected http://host:port or https://…)")
 
 
-def _check_connection(text: str) -> None:
-    """Raise ValueError unless ``text`` can be a connection string."""
-    if "\0" in text or "\n" in text:
-        raise ValueError(
-            "the connection string is more than one line (key=value pairs or a postgresql:// URI, in one)"
-        )
-
-
 #: In the order in which the help tells of them.
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -214,7 +208,7 @@ OPTIONS: tuple[Option, ...] = (
         "Connection string or URI, given to libpq as it is; PG* variables, ~/.pgpass and services work.",
         "d",
         "DSN",
-        check=_check_connection,
+        check=check_connection,
         optional=True,
     ),
     Option("slot", "Replication slot.", "s", "NAME", check=check_slot),
@@ -247,6 +241,14 @@ OPTIONS: tuple[Option, ...] = (
         "at once, puts their rows in beside the changes, and goes on after a kill with what is missing.",
         metavar="HOW",
         choices=get_args(SnapshotBy),
+    ),
+    Option(
+        "snapshot-workers",
+        "So many processes take the first snapshot, each with a session of its own (1 to 32).",
+        metavar="N",
+        kind="number",
+        check=check_workers,
+        default="one for each core, at most 3, and 1 where tables have less than 128 MiB",
     ),
     Option(
         "accept-divergence",

@@ -28,6 +28,8 @@ class RelaySettings:
     skip_snapshot: bool = False
     #: How the first snapshot is taken: under one exported snapshot before the stream, or beside the stream.
     snapshot_by: SnapshotBy = "export"
+    #: How many processes take the first snapshot; None: as many as pay, see `snapshot.workers.plan`.
+    snapshot_workers: int | None = None
     #: Go on with a server whose history lacks what was relayed.
     accept_divergence: bool = False
     #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.

@@ -27,7 +27,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
 )
 @relay_options.takes(
     *("postgres", "slot", "output-format", "allow-unkeyed", "topic-prefix", "on-error", "skip-snapshot"),
-    "snapshot-by",
+    *("snapshot-by", "snapshot-workers"),
     *(
         "accept-divergence",
         "failover",

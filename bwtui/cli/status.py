@@ -107,6 +107,9 @@ def _in_full(s: "Status") -> list[str]:
         facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
     if s.first_snapshot:
         facts.append(("snapshot", s.first_snapshot.sentence))
+    for label, worker in zip(("workers", *[""] * len(s.snapshot_workers)), s.snapshot_workers, strict=False):
+        reads = ", ".join(worker.tables) or "nothing more"
+        facts.append((label, f"pid {worker.pid} reads {reads}, {worker.rows:,} rows of it so far"))
     if s.heal:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.heal.since))
         facts.append(("heal", f"due since {since}: {s.heal.reason}"))

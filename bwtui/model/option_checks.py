@@ -38,10 +38,24 @@ def check_topic(text: str) -> None:
         )
 
 
+def check_connection(text: str) -> None:
+    """Raise ValueError unless ``text`` can be a connection string."""
+    if "\0" in text or "\n" in text:
+        raise ValueError(
+            "the connection string is more than one line (key=value pairs or a postgresql:// URI, in one)"
+        )
+
+
 def check_share(text: str) -> None:
     """Raise ValueError unless ``text`` can be a share in per cent."""
     if not text.isdecimal() or not 1 <= int(text) <= 90:
         raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
+
+
+def check_workers(text: str) -> None:
+    """Raise ValueError unless ``text`` can be a number of processes."""
+    if not text.isdecimal() or not 1 <= int(text) <= 32:
+        raise ValueError(f"{text!r} is no number of processes (a whole number from 1 to 32)")
 
 
 def check_regex(text: str) -> None:

@@ -79,6 +79,8 @@ class TableStatus:
     snapshot_state: str = "none"
     #: PostgreSQL's estimate of the table's rows (pg_class.reltuples) when the snapshot began, or None.
     snapshot_estimate: int | None = None
+    #: While its snapshot is under way: what is left of it at its pace so far, where that can be told.
+    snapshot_seconds_left: float | None = None
     #: Key columns in order; empty when the table is unkeyed.
     key_columns: tuple[str, ...] = ()
     #: Plain sentences about what is special: unkeyed, types sent as text, updates not captured…
@@ -88,6 +90,19 @@ class TableStatus:
     def is_key_known(self) -> bool:
         """Whether ``key_columns`` is what the table has: the relay finds them with the first row it sends."""
         return bool(self.key_columns or self.messages) or self.value_schema_id is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWorker:
+    """A process that reads tables, or ranges of them, for the first snapshot."""
+
+    pid: int
+    #: What it reads at present, or a few of that.
+    tables: tuple[str, ...] = ()
+    #: Of that, rows so far.
+    rows: int = 0
+    resident_bytes: int = 0
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +215,8 @@ class Status:
     exactly_once: ExactlyOnceStatus | None = None
     #: What is sent again, or to be, and what was last: the oldest request first.
     backfills: tuple[BackfillStatus, ...] = ()
+    #: While a snapshot is taken by several processes. ``resident_bytes`` and ``cpu_seconds`` count them, too.
+    snapshot_workers: tuple[SnapshotWorker, ...] = ()
     #: Set when the engine ended on an error: the exit code of its process.
     exit_code: int | None = None
 
@@ -244,6 +261,8 @@ class Status:
         values["first_snapshot"] = FirstSnapshot.from_json(first) if first else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
         values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
+        workers = values.get("snapshot_workers", ())
+        values["snapshot_workers"] = tuple(made_of(SnapshotWorker, value) for value in workers)
         values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
 

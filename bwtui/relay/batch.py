@@ -8,7 +8,7 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.window import Window
 from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
-from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.recording.row_recorder import BatchRecorder
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message, MessageTuple, Sink
@@ -28,7 +28,7 @@ class Batch:
     """The messages that were encoded and not handed over yet."""
 
     def __init__(
-        self, sink: Sink, acks: Acknowledgements, report: Report, recorder: Recorder | None = None
+        self, sink: Sink, acks: Acknowledgements, report: Report, recorder: BatchRecorder | None = None
     ) -> None:
         self._sink = sink
         #: Of no table, by topic.

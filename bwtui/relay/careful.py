@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 
 from bwtui.errors import BwtuiError, RowError
 from bwtui.model.delivery import REFUSED, Receipt, Span
-from bwtui.relay.context import Redrive
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow, Identity
@@ -18,6 +17,19 @@ from bwtui.sink.dead_letter import DroppedRow, Identity
 #: So few messages are sent one by one; more are sent together, in halves.
 _FEW = 32
 _WAIT_SECONDS = 0.1
+
+
+class Redrive(Exception):
+    """Messages were not delivered: read again from the last confirmed LSN, one batch at a time.
+
+    A failed delivery takes its neighbours with it, and later rows of a key may already be in Kafka. Sending
+    the failed message again would put it after them; reading all of it again keeps every key's order.
+    """
+
+    def __init__(self, failures: list[DeliveryFailure]) -> None:
+        super().__init__(failures[0].reason)
+        #: A message's own failure outweighs an outage that took its neighbours.
+        self.failure = min(failures, key=lambda failure: failure.is_outage)
 
 
 class Policy(Protocol):

@@ -1,6 +1,5 @@
-"""What the phases of a relay share, and the signals by which one phase hands over to the engine."""
+"""What the phases of a relay share."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,34 +17,11 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.suspension import Suspension
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Sink
-from bwtui.sink.destination import Destination
+from bwtui.sink.base import Sink
+from bwtui.sink.destination import Destination, Service
 
 #: What is read again with care is over when it has got through; see `bwtui.relay.report.Report.recovered`.
 REFUSED = "what Kafka refused"
-
-
-class StopRequested(Exception):
-    """Somebody asked the relay to stop; raised where it waits."""
-
-
-def check_stop(requested: Callable[[], bool]) -> None:
-    """Raise StopRequested if a stop was ``requested``."""
-    if requested():
-        raise StopRequested
-
-
-class Redrive(Exception):
-    """Messages were not delivered: read again from the last confirmed LSN, one batch at a time.
-
-    A failed delivery takes its neighbours with it, and later rows of a key may already be in Kafka. Sending
-    the failed message again would put it after them; reading all of it again keeps every key's order.
-    """
-
-    def __init__(self, failures: list[DeliveryFailure]) -> None:
-        super().__init__(failures[0].reason)
-        #: A message's own failure outweighs an outage that took its neighbours.
-        self.failure = min(failures, key=lambda failure: failure.is_outage)
 
 
 @dataclass(slots=True)
@@ -81,10 +57,11 @@ class RelayContext:
         """Where messages go."""
         return self.destination.sink
 
+    @property
+    def service(self) -> Service:
+        """What is behind that."""
+        return self.destination.service
+
     def wait(self, seconds: float) -> None:
         """Wait, and take deliveries meanwhile. Raises StopRequested."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self.sink.poll(0.1)
-            self.report.take_deliveries(self.sink)
-            check_stop(self.stop_requested)
+        self.report.wait(self.sink, seconds, self.stop_requested)

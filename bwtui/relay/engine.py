@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg2
 
+from bwtui.blocking import StopRequested, check_stop
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
@@ -26,7 +27,7 @@ from bwtui.relay.backfill.first import First, first_of
 from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
-from bwtui.relay.context import RelayContext, StopRequested, check_stop
+from bwtui.relay.context import RelayContext
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly import beginning
 from bwtui.relay.exactly.probing import WholePolicy

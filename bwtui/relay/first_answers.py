@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from bwtui.blocking import BlockingCalls
+from bwtui.blocking import BlockingCalls, check_stop
 from bwtui.errors import ConnectionFailed, NotLetIn
-from bwtui.relay.context import check_stop
 from bwtui.relay.report import Report
 from bwtui.relay.watch.account import Activity
 from bwtui.settings import RelaySettings

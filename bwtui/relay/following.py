@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 from psycopg import pq
 
+from bwtui.blocking import StopRequested, check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.apart.boundaries import Boundaries, form_of
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.streamed import Origin
-from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
+from bwtui.relay.careful import Redrive
+from bwtui.relay.context import REFUSED, RelayContext
 from bwtui.relay.promotion.former import refuse_former
 from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming

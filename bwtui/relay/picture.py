@@ -64,6 +64,7 @@ class Picture:
         rates = self._rates.update(numbers)
         confirmed = report.confirmed_lsn
         server = max(lag.server_lsn, report.server_lsn)
+        resident, cpu = status_builder.with_workers(report)
         return Status(
             state="stalled"
             if verdict.condition == "stalled" and report.state in _UNDER_WAY
@@ -92,8 +93,9 @@ class Picture:
             safe_wal_bytes=lag.safe_wal_bytes,
             spill_bytes=lag.spill_bytes,
             transactions=report.transactions,
-            resident_bytes=status_builder.resident_bytes(),
-            cpu_seconds=status_builder.cpu_seconds(),
+            resident_bytes=resident,
+            cpu_seconds=cpu,
+            snapshot_workers=report.snapshot_workers,
             tables=status_builder.tables(report, rates, self.recent.tables),
             stages=status_builder.stages(report, numbers, rates, busy),
             latency=dict(report.latency.figures.ten_seconds),

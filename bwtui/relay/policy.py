@@ -93,6 +93,10 @@ class RowPolicy:
                 span.size += len(value)
             self._sink.send(topic, [Message(row.table.encode(), value, int(time.time() * 1000))], span)
 
+    def keep(self, letter: dict[str, Any]) -> None:
+        """Write down, durably, a letter on a row that was dropped in another process. Raises OSError."""
+        self._letters.keep(letter)
+
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
         """Take care of dead letters that --dead-letter-topic refuses, and return the other failures.
 

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from bwtui.blocking import check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import Span
-from bwtui.model.status import ErrorEntry, SchemaEntry, State
+from bwtui.model.status import ErrorEntry, SchemaEntry, SnapshotWorker, State
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.measured.latency import Latency
 from bwtui.relay.measured.transactions import TransactionLog
@@ -48,6 +49,8 @@ class TableCounters:
     value_schema_id: int | None = None
     snapshot_state: str = "none"
     snapshot_estimate: int | None = None
+    #: When its first row was asked for, by ``time.monotonic``.
+    snapshot_began: float = 0.0
     key_columns: tuple[str, ...] = ()
     #: What follows from the table's present schema, and what has happened to it.
     schema_notes: tuple[str, ...] = ()
@@ -58,6 +61,20 @@ class TableCounters:
         """Rows read, in the snapshot, in the stream, and put into it."""
         snapshot = self.snapshot_rows - self.snapshot_before
         return snapshot + self.backfill_rows + self.inserts + self.updates + self.deletes
+
+    @property
+    def snapshot_seconds_left(self) -> float | None:
+        """How long its rows will take at their pace so far, by PostgreSQL's estimate; None: nobody knows."""
+        estimate, rows = self.snapshot_estimate, self.snapshot_rows - self.snapshot_before
+        if self.snapshot_state != "running" or not self.snapshot_began or estimate is None or rows <= 0:
+            return None
+        seconds = time.monotonic() - self.snapshot_began
+        return round(max(0, estimate - self.snapshot_rows) * seconds / rows, 1)
+
+    def begin_snapshot(self) -> None:
+        """Note that rows of it are asked for."""
+        if self.snapshot_state != "running":
+            self.snapshot_state, self.snapshot_began = "running", time.monotonic()
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -85,6 +102,9 @@ class Report:
         #: Commit time (Unix seconds) of the newest transaction that was read.
         self.commit_time = 0.0
         self.in_flight = 0
+        #: Processes that take a snapshot, and the processor time of those that are gone.
+        self.snapshot_workers: tuple[SnapshotWorker, ...] = ()
+        self.workers_cpu_seconds = 0.0
         #: How often the stream was opened.
         self.sessions = 0
         self.latency = Latency()
@@ -175,6 +195,14 @@ class Report:
         if span.parts:
             self.latency.take(span, now)
         self.transaction_log.acknowledged(span, now)
+
+    def wait(self, sink: Sink, seconds: float, stop_requested: Callable[[], bool]) -> None:
+        """Wait, and take deliveries meanwhile. Raises StopRequested."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            sink.poll(0.1)
+            self.take_deliveries(sink)
+            check_stop(stop_requested)
 
     def take_deliveries(self, sink: Sink, acks: Acknowledgements | None = None) -> None:
         """Note how far deliveries are; called wherever they are waited for, and after each batch."""

@@ -77,7 +77,7 @@ class Samples:
         """Keep one change, whose message was the last that was added to ``route``, and to ``span``."""
         self.budget -= 1
         self._sequence += 1
-        before, after = _cut(before), _cut(after)
+        before, after = cut_long(before), cut_long(after)
         key = key if key is not None and len(key) <= _KEY_BYTES else None
         size = _size(before) + _size(after) + len(key or b"")
         passage = None
@@ -102,7 +102,7 @@ class Samples:
         return Stages(time.time(), changes=tuple(_stages(raw) for raw in held if raw.passage is not None))
 
 
-def _cut(fields: Sequence[Field] | None) -> Sequence[Field] | None:
+def cut_long(fields: Sequence[Field] | None) -> Sequence[Field] | None:
     """Cut long values, so that the sample's memory is bounded whatever the rows hold."""
     if fields is None:
         return None

@@ -20,7 +20,7 @@ _WINDOW_SECONDS = 2.0
 #: What is sent again comes chunk by chunk.
 CHUNKS_SECONDS = 10.0
 #: What makes up the notes, and is no field of a table's status.
-_APART = ("schema_notes", "notes", "snapshot_before")
+_APART = ("schema_notes", "notes", "snapshot_before", "snapshot_began")
 #: What a table's status takes over from its counters as it is.
 _SHARED = tuple(field.name for field in dataclasses.fields(TableCounters) if field.name not in _APART)
 _STEP_SECONDS = 0.25
@@ -69,6 +69,15 @@ def backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[Backfil
     return tuple(
         replace(status, rows_per_second=paces.get(status.id, 0.0)) if status.state == "running" else status
         for status in statuses
+    )
+
+
+def with_workers(report: Report) -> tuple[int, float]:
+    """Return the resident memory in bytes, and the CPU seconds so far, of this process and its workers."""
+    workers = report.snapshot_workers
+    return (
+        resident_bytes() + sum(worker.resident_bytes for worker in workers),
+        round(cpu_seconds() + report.workers_cpu_seconds + sum(w.cpu_seconds for w in workers), 3),
     )
 
 
@@ -123,6 +132,7 @@ def _table(
     latency = report.latency.figures.tables.get(name)
     return TableStatus(
         **shared,
+        snapshot_seconds_left=counters.snapshot_seconds_left,
         rows_per_second=rate,
         bytes_per_second=measures.bytes_per_second,
         wal_share=measures.wal_share,

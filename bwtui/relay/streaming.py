@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import NoReturn
 
+from bwtui.blocking import StopRequested, check_stop
 from bwtui.errors import ConnectionFailed, RefusedError, RowError
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
-from bwtui.relay.careful import Careful
-from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
+from bwtui.relay.careful import Careful, Redrive
+from bwtui.relay.context import REFUSED, RelayContext
 from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.rows import Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
@@ -23,8 +24,7 @@ from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 _commit = struct.Struct(">QQ").unpack_from
 
 #: The server hears what is confirmed at least this often, and at once when there is nothing else to do.
-_CONFIRM_SECONDS = 1.0
-_CONFIRM_IDLE_SECONDS = 0.2
+_CONFIRM_SECONDS, _CONFIRM_IDLE_SECONDS = 1.0, 0.2
 _STATUS_SECONDS = 5.0
 #: A server that has been silent for so long is asked for an answer.
 _SILENT_SECONDS = 0.7

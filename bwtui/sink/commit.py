@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.errors import BwtuiError, ConnectionFailed, ServiceRefused
 from bwtui.kafka.client import NOT_LET_IN, not_let_in, unreachable
 from bwtui.model.status import ExactlyOnceStatus
-from bwtui.sink.kafka import held_back
+from bwtui.sink.delivery_failures import held_back
 
 #: So long one call may wait for the broker, before somebody may look around.
 _CALL_SECONDS = 5.0

@@ -1,6 +1,8 @@
 """What Kafka's error of a delivery means: the message's fault, the set-up's, or an outage; and what helps."""
 
-from confluent_kafka import KafkaError
+from typing import Any, cast
+
+from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, Message
@@ -66,3 +68,15 @@ def _hint(code: int, topic: str, *, is_outage: bool) -> str:
     if is_outage:
         return "the relay goes on by itself once Kafka takes messages again: look at the brokers"
     return "mend the cause, or drop such rows into the dead letters with --on-error log"
+
+
+def held_back(*args: Any) -> None:
+    """Refuse a message in librdkafka's stead, as it refuses one that it purges."""
+    raise KafkaException(KafkaError(KafkaError._PURGE_QUEUE))
+
+
+def reason_of(error: KafkaException | BufferError) -> KafkaError:
+    """Return why librdkafka did not take a message."""
+    if isinstance(error, KafkaException):
+        return cast(KafkaError, error.args[0])
+    return KafkaError(KafkaError._QUEUE_FULL)

@@ -186,6 +186,9 @@ class Kind(Protocol):
     def open_destination(self, settings: RelaySettings) -> Destination:
         """Open it; no connection is needed yet. Raises UsageError."""
 
+    def open_service(self, settings: RelaySettings) -> tuple[Sink, Service]:
+        """Open the sink and its service alone, in a process that needs nothing else. Raises UsageError."""
+
     def preconditions(self, settings: RelaySettings) -> Sequence[Precondition]:
         """Return what must hold there before a relay starts; nothing is made or changed by looking."""
 

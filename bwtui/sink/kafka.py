@@ -7,18 +7,17 @@ a message refused for a full queue while the next one is taken would change the 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.encode.registry import SchemaRegistry
 from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
-from bwtui.sink.delivery_failures import delivery_failure
+from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
+from bwtui.sink.delivery_failures import delivery_failure, held_back, reason_of
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
 from bwtui.sink.destination import (
     Destination,
@@ -58,8 +57,16 @@ def open_destination(settings: RelaySettings) -> Destination:
     return destination_of(settings, KafkaSink(settings))
 
 
+def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
+    """Open Kafka alone: a client of the registry is a large part of a small process. Raises UsageError."""
+    sink = KafkaSink(settings)
+    return sink, KafkaService(settings, sink)
+
+
 def destination_of(settings: RelaySettings, sink: "KafkaSink") -> Destination:
     """Return what stands beside ``sink``, with it."""
+    from bwtui.encode.registry import SchemaRegistry
+
     service = KafkaService(settings, sink)
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
     return Destination(
@@ -82,6 +89,8 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
         return f"{cluster['brokers']} brokers, cluster {cluster['cluster_id']}"
 
     def registry() -> str:
+        from bwtui.encode.registry import SchemaRegistry
+
         asked = SchemaRegistry(settings.schema_registry, settings.registry_config)
         asked.check()
         return asked.url_without_user
@@ -158,7 +167,7 @@ class KafkaSink(Recall):
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
                 produce(topic, value, key, -1, report, None, timestamp, headers)
             except (KafkaException, BufferError) as error:
-                self._failed(topic, _reason(error), Message(*message), span)
+                self._failed(topic, reason_of(error), Message(*message), span)
                 produce = self._produce
 
     def _send_recorded(
@@ -172,7 +181,7 @@ class KafkaSink(Recall):
             try:
                 produce(topic, value, key, -1, callback, None, timestamp, headers)
             except (KafkaException, BufferError) as error:
-                section.refuse(callback, _reason(error), Message(key, value, timestamp, headers))
+                section.refuse(callback, reason_of(error), Message(key, value, timestamp, headers))
                 produce = self._produce
 
     def _send_first(
@@ -220,7 +229,7 @@ class KafkaSink(Recall):
         try:
             self._produce(topic, value, key, -1, callback, None, timestamp, headers)
         except (KafkaException, BufferError) as error:
-            refuse(_reason(error), Message(*message))
+            refuse(reason_of(error), Message(*message))
             return False
         return True
 
@@ -385,14 +394,3 @@ class KafkaService(Service):
     def close(self) -> None:
         self._sink.close()
         self.reader.close()
-
-
-def held_back(*args: Any) -> None:
-    """Refuse a message in librdkafka's stead, as it refuses one that it purges."""
-    raise KafkaException(KafkaError(KafkaError._PURGE_QUEUE))
-
-
-def _reason(error: KafkaException | BufferError) -> KafkaError:
-    if isinstance(error, KafkaException):
-        return cast(KafkaError, error.args[0])
-    return KafkaError(KafkaError._QUEUE_FULL)

@@ -3,16 +3,22 @@
 import time
 from collections.abc import Sequence
 
-from bwtui.encode.local_registry import LocalRegistry
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, MessageTuple
-from bwtui.sink.destination import Destination, Precondition
+from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
+from bwtui.sink.destination import Destination, Precondition, Service
 
 
 def open_destination(settings: RelaySettings) -> Destination:
     """Open nothing; schemas get ids of the recording's own."""
+    from bwtui.encode.local_registry import LocalRegistry
+
     return Destination(NoSink(), LocalRegistry())
+
+
+def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
+    """Open nothing."""
+    return NoSink(), Service()
 
 
 def preconditions(settings: RelaySettings) -> Sequence[Precondition]:

@@ -20,12 +20,12 @@ from bwtui.model.delivery import Receipt, Span
 from bwtui.model.position import Position
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
+from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
 from bwtui.sink.commit import Commit, Commits, Ending, NoProducer, not_begun
-from bwtui.sink.delivery_failures import delivery_failure
+from bwtui.sink.delivery_failures import delivery_failure, held_back
 from bwtui.sink.delivery_reports import DeliveryReports
-from bwtui.sink.destination import Destination
-from bwtui.sink.kafka import KafkaSink, destination_of, held_back
+from bwtui.sink.destination import Destination, Service
+from bwtui.sink.kafka import KafkaService, KafkaSink, destination_of
 from bwtui.sink.outbox import Entry
 from bwtui.sink.transaction_checks import preconditions
 
@@ -48,6 +48,12 @@ __all__ = ["TransactionalSink", "open_destination", "preconditions"]
 def open_destination(settings: RelaySettings) -> Destination:
     """Open Kafka and the schema registry, as `bwtui.sink.kafka` does, for transactions."""
     return destination_of(settings, TransactionalSink(settings))
+
+
+def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
+    """Open Kafka alone, as `bwtui.sink.kafka` does."""
+    sink = TransactionalSink(settings)
+    return sink, KafkaService(settings, sink)
 
 
 class TransactionalSink(KafkaSink):

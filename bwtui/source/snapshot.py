@@ -30,6 +30,8 @@ class SnapshotTable:
     #: pg_class.reltuples, or None when the table was never analysed.
     estimate: int | None
     has_key: bool = True
+    #: A condition on ctid, where the rows of some pages are wanted; see `bwtui.source.chunks.page_ranges`.
+    pages: str = ""
 
 
 class _RowWriter:
@@ -155,6 +157,24 @@ def lock_tables(
         raise TablesChanged
 
 
+def lock_at_once(connection: Connection, tables: Sequence[SnapshotTable]) -> SnapshotTable | None:
+    """Lock ``tables`` as a session beside the one of `lock_tables`; return one that can't be, if any.
+
+    Another session may wait to alter a table until the first one ends, and whoever asks for a lock now waits
+    behind it: for ever, if the first one waits for us, which PostgreSQL can't see. Those that are locked
+    stay so. Raises psycopg2.Error.
+    """
+    for table in tables:
+        execute(connection, "savepoint locking")
+        try:
+            execute(connection, f"select from {table.source} limit 0")
+        except psycopg2.errors.LockNotAvailable:
+            execute(connection, "rollback to savepoint locking")
+            return table
+        execute(connection, "release savepoint locking")
+    return None
+
+
 def load_tables(
     connection: Connection,
     tables: Sequence[TableInfo],
@@ -176,7 +196,8 @@ def load_tables(
 def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[bytes], None]) -> None:
     """Give ``on_row`` every row of ``table``, as a line of COPY's text format. Raises psycopg2.Error."""
     columns = ", ".join(quote_identifier(column.name) for column in table.relation.columns)
-    where = f" where {table.row_filter}" if table.row_filter else ""
+    conditions = [f"({condition}\n)" for condition in (table.row_filter, table.pages) if condition]
+    where = f" where {' and '.join(conditions)}" if conditions else ""
     copy_out(connection, f"select {columns} from {table.source}{where}", on_row)
 
 

@@ -55,6 +55,11 @@ def when(seconds: float, now: float) -> str:
     return clock(seconds) if told[:10] == today[:10] else told
 
 
+def left(seconds: float | None) -> str:
+    """Return how long something will take yet, as ``12 s left``; nothing where nobody knows."""
+    return "" if seconds is None else f"{duration(seconds)} left"
+
+
 def percent(share: float) -> str:
     """Return a share of one as per cent, never rounded up to 100."""
     return f"{min(int(share * 100), 100)}%"

@@ -92,6 +92,7 @@ VALUES = (
     *(("--on-record-error", text) for text in ("", "go on")),
     *(("--endpos", text) for text in ("", "12", "0/G", "1/2/3", "123456789/0", "-1/0", "latest")),
     *(("--snapshot-share", text) for text in ("", "0", "91", "-1", "1.5", "30%", "1k")),
+    *(("--snapshot-workers", text) for text in ("", "0", "33", "-1", "1.5", "two", "2k")),
     *(("--commit-rows", text) for text in ("", "0", "-1", "1.5")),
     *(("--commit-ms", text) for text in ("", "0", "100ms")),
     *(("--snapshot-by", text) for text in ("", "chunk", "Export")),
@@ -311,6 +312,10 @@ _MODES = (
     Row(
         ("connect", "--headless", "--exactly-once", "--snapshot-by", "chunks"),
         "does not go with --snapshot-by",
+    ),
+    Row(
+        ("connect", "--headless", "--exactly-once", "--snapshot-workers", "2"),
+        "does not go with --snapshot-workers",
     ),
     Row(("connect", "--headless", "--exactly-once", "--heal"), "does not go with --heal yet"),
     Row(("connect", "--headless", "-s", "x" * 63), "too long for the name of a publication"),

@@ -12,7 +12,8 @@ from typing import Any, cast
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.context import Redrive, RelayContext
+from bwtui.relay.careful import Redrive
+from bwtui.relay.context import RelayContext
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy

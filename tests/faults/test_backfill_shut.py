@@ -9,7 +9,7 @@ from bwtui.demo.shop import Table
 from bwtui.errors import ServiceRefused
 from bwtui.model.delivery import Span
 from bwtui.relay.backfill.refusals import Refusals
-from bwtui.relay.context import Redrive
+from bwtui.relay.careful import Redrive
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
 from bwtui.sandbox.supervisor import Services

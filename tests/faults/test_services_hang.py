@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bwtui.blocking import StopRequested
 from bwtui.demo.shop import Table
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.context import StopRequested
 from bwtui.relay.snapshot.copying import stoppable
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from bwtui.sink.destination import Limits

@@ -14,6 +14,7 @@ from bwtui.model.status import (
     ErrorEntry,
     FieldChange,
     SchemaEntry,
+    SnapshotWorker,
     StageStatus,
     State,
     Status,
@@ -141,6 +142,7 @@ class Shop:
             latency_since_start=latencies(int(age * 2700)),
             errors=self._errors(now),
             exit_code=self.exit_code,
+            snapshot_workers=self._workers(tables) if self.state == "snapshot" else (),
         )
 
     def changes(self, now: float, after: int) -> list[ChangeSample]:
@@ -211,9 +213,14 @@ class Shop:
             value_schema_version=1 + (name == "public.orders"),
             snapshot_state=snapshot[0],
             snapshot_estimate=table.rows,
+            snapshot_seconds_left=20 - age + 4 * index if snapshot[0] == "running" else None,
             key_columns=table.key,
             notes=table.notes,
         )
+
+    def _workers(self, tables: dict[str, TableStatus]) -> tuple[SnapshotWorker, ...]:
+        read = [name for name, table in tables.items() if table.snapshot_state == "running"]
+        return tuple(SnapshotWorker(4712 + n, (name,), 120_000, 80 << 20) for n, name in enumerate(read))
 
     def _snapshot(self, index: int, table: ShopTable, age: float) -> tuple[str, int]:
         if self.state != "snapshot":

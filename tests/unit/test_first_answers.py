@@ -2,9 +2,9 @@
 
 import pytest
 
+from bwtui.blocking import StopRequested
 from bwtui.errors import ConnectionFailed, NotLetIn
 from bwtui.relay import first_answers
-from bwtui.relay.context import StopRequested
 from bwtui.relay.first_answers import FirstAnswers
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from bwtui.blocking import StopRequested
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.context import Redrive, StopRequested
+from bwtui.relay.careful import Redrive
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes
 

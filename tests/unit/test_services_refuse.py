@@ -146,7 +146,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
     report = Report()
     policy = RowPolicy(settings, report, DeadLetters(folder), sink)
     context = SimpleNamespace(
-        destination=sink.destination,
+        service=sink.destination.service,
         sink=sink,
         policy=policy,
         report=report,

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 from psycopg import pq
 
+from bwtui.blocking import StopRequested
 from bwtui.errors import ConnectionFailed, ServiceRefused
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED
@@ -20,7 +21,6 @@ from bwtui.recording.format.batch import Without
 from bwtui.relay import following, toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
-from bwtui.relay.context import StopRequested
 from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.policy import RowTooLarge

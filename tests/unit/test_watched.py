@@ -226,7 +226,7 @@ def copier(sink: MemorySink, report: Report) -> Copying:
     """Return a snapshot's copying over ``sink``."""
     context = SimpleNamespace(
         sink=sink,
-        destination=sink.destination,
+        service=sink.destination.service,
         report=report,
         recorder=None,
         policy=SimpleNamespace(undelivered=lambda failures: failures),

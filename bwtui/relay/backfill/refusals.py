@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bwtui.errors import BwtuiError, ServiceRefused
 from bwtui.model.delivery import Span
-from bwtui.relay.context import Redrive
+from bwtui.relay.careful import Redrive
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure

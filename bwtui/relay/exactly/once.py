@@ -8,7 +8,8 @@ from bwtui.model.position import Position, Recorded
 from bwtui.model.status import State
 from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.backfill.beside import Stream as BesideStream
-from bwtui.relay.context import Redrive, RelayContext
+from bwtui.relay.careful import Redrive
+from bwtui.relay.context import RelayContext
 from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.exactly.probing import Probing, Refused, WholePolicy
 from bwtui.relay.exactly.skipping import Skipping

@@ -12,8 +12,7 @@ from typing import Any
 
 from bwtui.errors import BwtuiError, RowError
 from bwtui.model.delivery import REFUSED, Span
-from bwtui.relay.careful import Careful, Policy
-from bwtui.relay.context import Redrive
+from bwtui.relay.careful import Careful, Policy, Redrive
 from bwtui.relay.policy import RowPolicy, cut
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.routes.route import Route

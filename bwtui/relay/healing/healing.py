@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import psycopg2
 
-from bwtui.blocking import BlockingCalls
+from bwtui.blocking import BlockingCalls, check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedError, SlotLost
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
-from bwtui.relay.context import RelayContext, check_stop
+from bwtui.relay.context import RelayContext
 from bwtui.relay.healing.anew import lost, lost_here, make
 from bwtui.relay.healing.comparing import Comparing
 from bwtui.relay.healing.due import Due

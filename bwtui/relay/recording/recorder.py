@@ -134,10 +134,10 @@ class Recorder:
             self._gaps.note(max(self._journal.reached, self._before.reached or 0), lsn)
         self._journal.go_back(lsn)
 
-    def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
-        """Note that the frames that follow are rows of a snapshot of ``relation``."""
+    def begin_table(self, relation: Relation, lsn: int, time_ms: int, ordinal: int = 0) -> None:
+        """Note that the frames that follow are rows of a snapshot of ``relation``, behind row ``ordinal``."""
         self.relation(relation)
-        self._under_way.begin_table(relation, lsn, time_ms)
+        self._under_way.begin_table(relation, lsn, time_ms, ordinal)
 
     def begin_rows(self, relation: Relation, lsn: int, time_ms: int, ordinal: int) -> None:
         """Note that what follows is rows of ``relation`` that are put into the stream, until `end_rows`.
@@ -175,9 +175,9 @@ class Recorder:
         """Note that the changes that follow are of ``transaction``, whose former ones Kafka has."""
         self._under_way.transaction = transaction
 
-    def without(self, route: Route, reason: Without) -> None:
-        """Note why the change that is being handled makes no message."""
-        self._unsent.without(len(self.frames), route, reason)
+    def without(self, route: Route, reason: Without, frame: int | None = None) -> None:
+        """Note why the change that is being handled, or that of ``frame``, makes no message."""
+        self._unsent.without(len(self.frames) if frame is None else frame, route, reason)
 
     def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> int:
         """Note the TOAST values that the row lacked as it was sent, and has now; return their bytes."""

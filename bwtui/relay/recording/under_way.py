@@ -29,10 +29,10 @@ class UnderWay:
         """Take that no transaction is open."""
         self.transaction, self.table, self._stream = Transaction(), None, None
 
-    def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
-        """Go on with a table of a snapshot."""
+    def begin_table(self, relation: Relation, lsn: int, time_ms: int, ordinal: int = 0) -> None:
+        """Go on with a table of a snapshot; ``ordinal`` is that of the row before."""
         self.table = relation
-        self.transaction = Transaction(lsn, time_ms * 1000, 0, 0)
+        self.transaction = Transaction(lsn, time_ms * 1000, 0, ordinal)
 
     def begin_rows(self, relation: Relation, lsn: int, time_ms: int, ordinal: int) -> None:
         """Go on with rows that are put into the stream; ``ordinal`` is that of the row before them."""

@@ -1,6 +1,6 @@
 """A route: where the rows of one table go, as long as its schema stays the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import NoReturn
 
@@ -12,10 +12,20 @@ from bwtui.pgoutput.tuples import Split, splitter
 from bwtui.relay.report import TableCounters
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
+from bwtui.types.registry import TypeInfo
 
 #: From a row's fields to its key, and to its key and value.
 Key = Callable[[Sequence[Field]], bytes | None]
 Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What an encoder is made of beside the relation, its key and the schemas' ids."""
+
+    types: Mapping[int, TypeInfo]
+    any_bytes: bool
+    with_room: bool
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -34,6 +44,8 @@ class Route:
     refusal: BwtuiError | None = None
     #: Whether the table has columns that are not published.
     in_part: bool = False
+    #: Has another process make the same encoder; None where all rows are refused.
+    recipe: Recipe | None = None
     key: Key = field(init=False)
     both: Both = field(init=False)
     both_filled: Both = field(init=False)

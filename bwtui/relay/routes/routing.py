@@ -22,7 +22,7 @@ from bwtui.pgoutput.messages import Relation
 from bwtui.relay.patience import Patience
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.catalog_memory import CatalogMemory
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import Recipe, Route
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Service, TopicLimits
 from bwtui.source import identity
@@ -40,6 +40,7 @@ class _Draft:
     relation: Relation
     counters: TableCounters
     with_room: bool
+    any_bytes: bool = False
     keys: tuple[str, ...] = ()
     #: Whether the table has columns that are not published.
     in_part: bool = False
@@ -172,8 +173,8 @@ class Router:
                 if self._settings.output_format == "json":
                     draft.bound = JsonEncoder(relation, keys, draft.types)
                     continue
-                any_bytes = self._patience.look(holds_any_bytes)
-                encoder = build_encoder(relation, keys, draft.types, any_bytes, draft.with_room)
+                draft.any_bytes = self._patience.look(holds_any_bytes)
+                encoder = build_encoder(relation, keys, draft.types, draft.any_bytes, draft.with_room)
             except (RefusedError, RowError) as error:
                 draft.refusal = error
                 continue
@@ -218,6 +219,7 @@ class Router:
             return Route(relation, topic, draft.keys, counters, None, None, draft.refusal)
         route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
         route.in_part = draft.in_part
+        route.recipe = Recipe(draft.types, draft.any_bytes, draft.with_room)
         keyed = (draft.keys, counters.key_schema_id)
         if self._keyed.get(topic, keyed) != keyed:
             counters.note("the key changed: rows from before stand in the topic under their old keys")

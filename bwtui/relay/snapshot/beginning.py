@@ -12,6 +12,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.backfill.first import First
 from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying, stoppable
+from bwtui.relay.snapshot.taking import Taking
 from bwtui.relay.watch.topics import forget_topics
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
@@ -185,7 +186,7 @@ class Beginning:
         tables: list[SnapshotTable],
     ) -> None:
         lsn = temporary.consistent_point
-        copying = Copying(self._context, lsn, partial(self._ask, connection))
+        copying = Taking(self._context, lsn, temporary.snapshot, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
         exactly, beside = self._context.exactly, self._beside(tables)
         if exactly is not None:

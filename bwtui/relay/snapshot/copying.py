@@ -1,6 +1,7 @@
-"""The snapshot phase: every table, row by row, under the temporary slot's exported snapshot.
+"""Rows of a snapshot, one table or range of pages after the other, under the slot's exported snapshot.
 
-Rows of a snapshot have no order among each other, so a failed delivery is simply tried again by itself.
+`bwtui.relay.snapshot.taking` does it in the relay's own process, `workers.worker` in one beside it. Rows of a
+snapshot have no order among each other, so a failed delivery is simply tried again by itself.
 """
 
 import base64
@@ -9,11 +10,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 import psycopg2
 
+from bwtui.blocking import StopRequested, check_stop
 from bwtui.encode.avro import NoRoomError
 from bwtui.errors import ConnectionFailed, RowError
 from bwtui.model.delivery import REFUSED, Receipt, Span
@@ -23,14 +26,16 @@ from bwtui.pgoutput.messages import Field
 from bwtui.recording.format.batch import Without
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
-from bwtui.relay.context import RelayContext, StopRequested, check_stop
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recording.row_recorder import RowRecorder
+from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
-from bwtui.relay.samples import Commit
-from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.samples import Commit, Samples
 from bwtui.relay.watch.account import Activity
-from bwtui.sink.base import DeliveryFailure, Message
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure, Message, Sink
 from bwtui.sink.dead_letter import ENCODED, DroppedRow, Identity
-from bwtui.sink.destination import Offsets
+from bwtui.sink.destination import Service
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
@@ -40,19 +45,54 @@ _LOOK_SECONDS = 0.2
 _ASK_SECONDS = 1.0
 
 
-class Copying:
-    """Sends the rows of a snapshot, and returns when every one of them is durable."""
+class Context(Protocol):
+    """What sending rows needs of a `RelayContext`, which a worker has too."""
 
-    def __init__(self, context: RelayContext, consistent_point: int, ask: Callable[[], None]) -> None:
+    settings: RelaySettings
+    report: Report
+    policy: RowPolicy
+    samples: Samples
+    session: bytes
+
+    @property
+    def stop_requested(self) -> Callable[[], bool]:
+        """What says whether to stop."""
+
+    @property
+    def recorder(self) -> RowRecorder | None:
+        """Where rows are recorded, if they are."""
+
+    @property
+    def sink(self) -> Sink:
+        """Where messages go."""
+
+    @property
+    def service(self) -> Service:
+        """What is behind that."""
+
+
+class Copying:
+    """Sends the rows of a snapshot."""
+
+    def __init__(
+        self,
+        context: Context,
+        consistent_point: int,
+        ask: Callable[[], None],
+        share: int = 1,
+    ) -> None:
         """``consistent_point`` is the LSN that the snapshot shows.
 
         ``ask`` is called every second, and raises ConnectionFailed once another relay may take a snapshot.
+        Of what may be in flight one of ``share`` processes has its part.
         """
         self._context = context
+        self._most_bytes = IN_FLIGHT_BYTES // share
+        self._most_rows = IN_FLIGHT_ROWS // share
         self._ask = ask
         self._ask_at = 0.0
         self._lsn = consistent_point
-        self._recorder = context.recorder
+        self._recorder: RowRecorder | None = context.recorder
         self._acks = Acknowledgements(0, context.recorder)
         self._batch = Batch(context.sink, self._acks, context.report, context.recorder)
         self._timestamp = int(time.time() * 1000)
@@ -64,40 +104,6 @@ class Copying:
         self._reading: Activity = "copy"
         self._session_header: Headers = [(SESSION, context.session)]
         self._failures: deque[DeliveryFailure] = deque()
-
-    def run(
-        self, connection: Connection, tables: Sequence[SnapshotTable], beside: Collection[str] = ()
-    ) -> None:
-        """Copy ``tables`` through ``connection``, which has imported the snapshot.
-
-        Those that ``beside`` names come later, beside the stream: for them all is made ready, and what an
-        earlier attempt sent is taken back.
-
-        Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
-        """
-        if self._recorder is not None:
-            self._recorder.begin_pass("snapshot", self._lsn)
-        for table in tables:
-            counters = self._context.report.table(table.relation.qualified_name)
-            counters.snapshot_state = "pending"
-            counters.snapshot_estimate = table.estimate
-        self._context.report.account.turn_to("work")
-        routes = self._prepare(tables)
-        before = self._context.memory.unfinished_marks()
-        sessions = self._context.memory.unfinished_sessions()
-        self._routes = {route.topic: route for route in routes if route is not None}
-        begun = self._remember_ends(list(self._routes.values()), before)
-        for table, route in zip(tables, routes, strict=True):
-            if route is not None and table.relation.qualified_name not in beside:
-                self._copy(connection, table, route)
-        self._context.report.account.turn_to("work")
-        self._context.report.detail = "waiting until every row of the snapshot is durable"
-        self._batch.flush()
-        self._wait_until_durable()
-        self._remove_leftovers(before, begun, sessions)
-        # Everything is delivered up to the consistent point; while recording, it is to be recorded as well.
-        self._acks.keepalive(self._lsn)
-        self._wait_until_durable()
 
     def _wait_until_durable(self) -> None:
         account, acks = self._context.report.account, self._acks
@@ -120,74 +126,24 @@ class Copying:
         if self._recorder is not None:
             self._recorder.settle()
         self._acks.advance()
-        report = context.report
-        report.outage(context.destination.service.outage())
-        report.take_deliveries(context.sink, self._acks)
+        self._look_at_deliveries()
         check_stop(context.stop_requested)
-        if (now := time.monotonic()) >= self._ask_at:
-            self._ask_at = now + _ASK_SECONDS
+        if time.monotonic() >= self._ask_at:
             self._ask()
+            # From the answer on, which may take its time.
+            self._ask_at = time.monotonic() + _ASK_SECONDS
 
-    def while_committing(self) -> None:
-        """See that the recording goes on while all of it is committed. Raises StopRequested, StateFailed."""
-        if self._recorder is not None:
-            self._recorder.settle(idle=True)
-        check_stop(self._context.stop_requested)
-
-    def abandon(self) -> None:
-        """Tell the recording what is known of messages that are not done; sessions belong to the engine."""
-        self._acks.close()
-
-    def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
-        """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
-        router, settings = self._context.router, self._context.settings
-        routes = router.routes([table.relation for table in tables])
-        for route in routes:
-            if route is not None and route.refusal is not None and settings.on_error == "exit":
-                raise route.refusal
-        return routes
-
-    def _remember_ends(self, routes: Sequence[Route], before: dict[str, Offsets]) -> dict[str, Offsets]:
-        """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
-        context = self._context
-        begun: dict[str, Offsets] = {}
-        for route in routes:
-            if route.refusal is None:
-                topic = route.topic
-                begun[topic] = self._end_offsets(topic)
-                if topic not in before and any(begun[topic].values()):
-                    route.counters.note("the topic held messages before this snapshot, which stay in it")
-        with context.report.account.during("state"):
-            context.memory.remember_snapshot(self._lsn, begun | before, context.session)
-        return begun
-
-    def _end_offsets(self, topic: str) -> Offsets:
-        destination = self._context.destination
-        return self._context.patience.ask(
-            destination.service.name, lambda: destination.readback.end_offsets(topic)
-        )
-
-    def _remove_leftovers(
-        self, before: dict[str, Offsets], begun: dict[str, Offsets], sessions: list[bytes]
-    ) -> None:
-        """Take out of the topics what an earlier attempt sent and this one did not."""
-        leftovers = Leftovers(self._context, self.pulse, self._end_offsets)
-        for topic in sorted(set(before) & set(begun)):
-            route = self._routes[topic]
-            if route.key_columns:
-                tombstone = Message(b"", None, self._timestamp, self._session_header)
-                if self._recorder is not None:
-                    self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
-                leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
-            elif before[topic] != begun[topic]:
-                route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
+    def _look_at_deliveries(self) -> None:
+        report = self._context.report
+        report.outage(self._context.service.outage())
+        report.take_deliveries(self._context.sink, self._acks)
 
     def _copy(self, connection: Connection, table: SnapshotTable, route: Route) -> None:
         report = self._context.report
         name = table.relation.qualified_name
         self._route = route
-        self._ordinal = 0
-        route.counters.snapshot_state = "running"
+        self._ordinal = self._first_ordinal(name)
+        route.counters.begin_snapshot()
         if self._recorder is not None:
             self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
@@ -204,6 +160,10 @@ class Copying:
             raise copy_refused(error, table, connection) from error
         self._flush()
         route.counters.snapshot_state = "done"
+
+    def _first_ordinal(self, table: str) -> int:
+        """Return the number behind which the rows that come are numbered."""
+        return 0
 
     def _row(self, line: bytes) -> None:
         route = self._route
@@ -249,18 +209,21 @@ class Copying:
         self._batch.rows -= 1
         self._flush()
         self._batch.rows += 1
-        wider = self._context.router.route(route.relation, with_room=True)
-        assert wider is not None
+        wider = self._with_room(route)
         if wider.refusal is None:
             self._route = self._routes[wider.topic] = wider
         return wider
+
+    def _with_room(self, route: Route) -> Route:
+        raise NotImplementedError
 
     def _flush(self) -> None:
         self._context.samples.refill()
         account = self._context.report.account
         self._batch.flush()
         self.pulse(0)
-        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
+        sink = self._context.sink
+        while self._acks.bytes_in_flight > self._most_bytes or sink.queued() > self._most_rows:
             account.turn_to("room")
             self.pulse(0.02)
         account.turn_to(self._reading)
@@ -289,7 +252,7 @@ class Copying:
                 self._wait(failure)
             again, single = self._alone(failure.topic, failure.message, receipt)
             if again is None:
-                self._context.report.recovered(self._context.destination.service.name)
+                self._context.report.recovered(self._context.service.name)
                 if receipt is not None and single is not None:
                     receipt.partitions[index] = single.partitions[0]
                     receipt.offsets[index] = single.offsets[0]
@@ -330,10 +293,10 @@ class Copying:
 
     def _wait(self, failure: DeliveryFailure) -> None:
         report = self._context.report
-        report.detail = f"waiting for {self._context.destination.service.name}: {failure.reason}"
+        report.detail = f"waiting for {self._context.service.name}: {failure.reason}"
         error = ConnectionFailed(failure.reason, failure.hint)
-        report.error("outage", error, dependency=self._context.destination.service.name)
-        self._context.wait(_OUTAGE_PAUSE_SECONDS)
+        report.error("outage", error, dependency=self._context.service.name)
+        report.wait(self._context.sink, _OUTAGE_PAUSE_SECONDS, self._context.stop_requested)
 
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""

@@ -150,7 +150,8 @@ def _snapshot(table: TableStatus) -> str:
     if table.snapshot_state == "none":
         return "not in this run"
     estimate = "" if table.snapshot_estimate is None else f" of ~{figures.count(table.snapshot_estimate)}"
-    return f"{table.snapshot_state}, {table.snapshot_rows:,}{estimate} rows"
+    left = f", {left}" if (left := figures.left(table.snapshot_seconds_left)) else ""
+    return f"{table.snapshot_state}, {table.snapshot_rows:,}{estimate} rows{left}"
 
 
 def _schema(schema: SchemaEntry) -> str:

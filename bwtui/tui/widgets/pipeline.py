@@ -312,11 +312,15 @@ def _snapshot(status: Status, width: int) -> Content | None:
     rows = sum(t.snapshot_rows for t in tables)
     estimate = sum(max(t.snapshot_estimate or 0, t.snapshot_rows) for t in tables)
     share = min(rows / estimate, 0.99) if estimate else 0.0
+    pace = sum(t.rows_per_second for t in tables)
+    left = figures.left((estimate - rows) / pace if pace and estimate > rows else None)
     parts = [
         Content.assemble(("snapshot ", "bold"), (figures.gauge(share, 20), "$primary")),
         Content(figures.percent(share).rjust(4)),
         _named("rows", f"{figures.count(rows)} of ~{figures.count(estimate)}"),
         _named("tables done", f"{done} of {len(tables)}"),
+        *([Content(left)] if left else []),
+        *([_named("workers", str(len(status.snapshot_workers)))] if status.snapshot_workers else []),
     ]
     return _joined(parts, width)
 

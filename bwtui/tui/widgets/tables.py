@@ -21,6 +21,7 @@ COLUMNS = (
     Column("share", "WAL%", 5, "right", drop=3),
     Column("rate", "Rows/s", 7, "right"),
     Column("trend", "Trend", TREND, drop=4),
+    Column("left", "Left", 9, "right", drop=6),
     Column("p99", "p99 ms", 6, "right", drop=5),
     Column("inserts", "Insert", 6, "right", drop=8),
     Column("updates", "Update", 6, "right", drop=8),
@@ -70,7 +71,10 @@ class TableList(Listing):
         if status is None or (soon and picture.playhead is None):
             return
         self._painted, self._was_old = picture.received, is_old
-        left_out = _LIVE_ONLY if picture.playhead is not None else ()
+        left_out = (
+            *(_LIVE_ONLY if picture.playhead is not None else ()),
+            *(() if status.is_copying else ("left",)),
+        )
         self.set_columns(_columns(status.is_copying, left_out))
         if self.sort_column in left_out:
             self.sort_by("table")
@@ -107,6 +111,7 @@ def table_item(
         _rate("<1%" if 0 < share < 0.01 else figures.percent(share), share, is_old),
         _rate(figures.rate(table.rows_per_second), table.rows_per_second, is_old),
         trend,
+        _left(table.snapshot_seconds_left),
         _milliseconds(None if is_old else table.latency_p99),
         *(_count(n) for n in (table.inserts, table.updates, table.deletes, table.truncates, table.messages)),
         Cell(figures.size(table.bytes), "" if table.bytes else "muted"),
@@ -151,6 +156,10 @@ def _rate(text: str, rate: float, is_old: bool) -> Cell:
 
 def _milliseconds(seconds: float | None) -> Cell:
     return Cell(figures.NONE, "muted") if seconds is None else Cell(figures.milliseconds(seconds))
+
+
+def _left(seconds: float | None) -> Cell:
+    return Cell(figures.NONE, "muted") if seconds is None else Cell(figures.duration(seconds))
 
 
 def _trend(points: tuple[float, ...]) -> Cell:

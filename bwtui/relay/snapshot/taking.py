@@ -1,0 +1,182 @@
+"""The first snapshot: every table under the temporary slot's exported snapshot, by one process or several."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from bwtui.blocking import check_stop
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import Route
+from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.snapshot.workers.plan import cores, tasks_for, workers_for
+from bwtui.relay.snapshot.workers.pool import Pool
+from bwtui.relay.snapshot.workers.words import Begin
+from bwtui.sink.base import Message
+from bwtui.sink.destination import Offsets
+from bwtui.source.chunks.page_ranges import sizes
+from bwtui.source.connection import Connection
+from bwtui.source.snapshot import SnapshotTable
+
+
+class Taking(Copying):
+    """Takes a snapshot, and returns when every row of it is durable."""
+
+    _context: RelayContext
+
+    def __init__(
+        self, context: RelayContext, consistent_point: int, snapshot: str, ask: Callable[[], None]
+    ) -> None:
+        """``snapshot`` is the exported one, which shows ``consistent_point``; ``ask`` as in `Copying`."""
+        super().__init__(context, consistent_point, ask)
+        self._snapshot = snapshot
+        self._pool: Pool | None = None
+
+    def run(
+        self, connection: Connection, tables: Sequence[SnapshotTable], beside: Collection[str] = ()
+    ) -> None:
+        """Copy ``tables`` through ``connection``, which has imported the snapshot.
+
+        Those that ``beside`` names come later, beside the stream: for them all is made ready, and what an
+        earlier attempt sent is taken back.
+
+        Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
+        """
+        if self._context.recorder is not None:
+            self._context.recorder.begin_pass("snapshot", self._lsn)
+        for table in tables:
+            counters = self._context.report.table(table.relation.qualified_name)
+            counters.snapshot_state = "pending"
+            counters.snapshot_estimate = table.estimate
+        self._context.report.account.turn_to("work")
+        routes = self._prepare(tables)
+        before = self._context.memory.unfinished_marks()
+        sessions = self._context.memory.unfinished_sessions()
+        self._routes = {route.topic: route for route in routes if route is not None}
+        begun = self._remember_ends(list(self._routes.values()), before)
+        chosen = [
+            (table, route)
+            for table, route in zip(tables, routes, strict=True)
+            if route is not None and table.relation.qualified_name not in beside
+        ]
+        self._copy_all(connection, chosen)
+        self._context.report.account.turn_to("work")
+        self._context.report.detail = "waiting until every row of the snapshot is durable"
+        self._batch.flush()
+        self._wait_until_durable()
+        self._remove_leftovers(before, begun, sessions)
+        # Everything is delivered up to the consistent point; while recording, it is to be recorded as well.
+        self._acks.keepalive(self._lsn)
+        self._wait_until_durable()
+
+    def while_committing(self) -> None:
+        """See that the recording goes on while all of it is committed. Raises StopRequested, StateFailed."""
+        if self._context.recorder is not None:
+            self._context.recorder.settle(idle=True)
+        check_stop(self._context.stop_requested)
+
+    # -- by several processes --------------------------------------------------------------------------------
+
+    def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]]) -> None:
+        self._pool = self._pool_for(connection, chosen)
+        if self._pool is None:
+            for table, route in chosen:
+                self._copy(connection, table, route)
+            return
+        for task in self._pool.run():
+            for table in task.tables:
+                answers = self._pool.answers
+                self._copy(connection, table, answers.route_of(table))
+                answers.numbered[table.relation.qualified_name] = self._ordinal
+
+    def _first_ordinal(self, table: str) -> int:
+        return self._pool.answers.numbered.get(table, 0) if self._pool is not None else 0
+
+    def _pool_for(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]]) -> Pool | None:
+        """Return the workers; None where one process does it, as with --exactly-once: one transaction."""
+        context = self._context
+        if context.exactly is not None or not chosen:
+            return None
+        found = sizes(connection, [table.relation.oid for table, _ in chosen])
+        count = workers_for(context.settings, cores(), found)
+        tasks = tasks_for([table for table, _ in chosen], found, count, connection.server_version)
+        count = min(count, len(tasks))
+        if count < 2:
+            return None
+        begin = Begin(
+            context.settings.to_json(),
+            context.session,
+            self._snapshot,
+            self._lsn,
+            self._timestamp,
+            count,
+            context.recorder is not None,
+        )
+        return Pool(context, begin, tasks, [route for _, route in chosen], self.pulse)
+
+    def pulse(self, seconds: float) -> None:
+        """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
+        super().pulse(seconds)
+        if self._pool is not None:
+            # Where we stood still since it was asked, somebody else may have the snapshot by now.
+            self._pool.look(is_ours=time.monotonic() < self._ask_at)
+
+    def _look_at_deliveries(self) -> None:
+        pool, report = self._pool, self._context.report
+        if pool is None:
+            super()._look_at_deliveries()
+            return
+        sink, now = self._context.sink, time.monotonic()
+        report.outage(self._context.destination.service.outage() or pool.outage)
+        waits = [since for since in (self._acks.oldest_since, now - pool.waited) if since and since < now]
+        report.oldest_since, report.ledger_since = min(waits, default=0.0), self._acks.ledger_since
+        report.in_flight = sink.queued() + pool.queued
+        report.durable, report.settled_at = sink.answered() + pool.answered, now
+
+    def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
+        """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
+        router, settings = self._context.router, self._context.settings
+        routes = router.routes([table.relation for table in tables])
+        for route in routes:
+            if route is not None and route.refusal is not None and settings.on_error == "exit":
+                raise route.refusal
+        return routes
+
+    def _remember_ends(self, routes: Sequence[Route], before: dict[str, Offsets]) -> dict[str, Offsets]:
+        """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
+        context = self._context
+        begun: dict[str, Offsets] = {}
+        for route in routes:
+            if route.refusal is None:
+                topic = route.topic
+                begun[topic] = self._end_offsets(topic)
+                if topic not in before and any(begun[topic].values()):
+                    route.counters.note("the topic held messages before this snapshot, which stay in it")
+        with context.report.account.during("state"):
+            context.memory.remember_snapshot(self._lsn, begun | before, context.session)
+        return begun
+
+    def _end_offsets(self, topic: str) -> Offsets:
+        destination = self._context.destination
+        return self._context.patience.ask(
+            destination.service.name, lambda: destination.readback.end_offsets(topic)
+        )
+
+    def _remove_leftovers(
+        self, before: dict[str, Offsets], begun: dict[str, Offsets], sessions: list[bytes]
+    ) -> None:
+        """Take out of the topics what an earlier attempt sent and this one did not."""
+        leftovers = Leftovers(self._context, self.pulse, self._end_offsets)
+        for topic in sorted(set(before) & set(begun)):
+            route = self._routes[topic]
+            if route.key_columns:
+                tombstone = Message(b"", None, self._timestamp, self._session_header)
+                if self._context.recorder is not None:
+                    self._context.recorder.begin_table(route.relation, self._lsn, self._timestamp)
+                leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
+            elif before[topic] != begun[topic]:
+                route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
+
+    def _with_room(self, route: Route) -> Route:
+        wider = self._context.router.route(route.relation, with_room=True)
+        assert wider is not None
+        return wider

@@ -1,0 +1,174 @@
+"""What the engine answers its workers: it records, numbers rows, widens schemas and keeps dead letters."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from bwtui.errors import RowError
+from bwtui.file_errors import file_failed
+from bwtui.model.delivery import Receipt
+from bwtui.pgoutput.messages import Relation
+from bwtui.recording.format.batch import Without
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import Route
+from bwtui.relay.snapshot.workers.member import Member
+from bwtui.relay.snapshot.workers.plan import Task
+from bwtui.relay.snapshot.workers.words import (
+    Kept,
+    Letter,
+    Numbers,
+    Plan,
+    Recovered,
+    Rows,
+    Settled,
+    Told,
+    WantsNumbers,
+    WantsRoom,
+    Wider,
+    Written,
+)
+from bwtui.source.snapshot import SnapshotTable
+
+#: So many numbers of rows a worker gets at a time; what it does not use stays unused.
+_NUMBERS = 100_000
+
+
+class Answers:
+    """Answers the words of workers; the engine's main thread owns it."""
+
+    def __init__(self, context: RelayContext, lsn: int, time_ms: int, routes: Iterable[Route]) -> None:
+        self._context = context
+        self._lsn = lsn
+        self._time_ms = time_ms
+        #: By the numbers of their plans.
+        self.routes = list(routes)
+        #: The plan of each table that rows go by from now on.
+        self._newest = {route.relation.oid: number for number, route in enumerate(self.routes)}
+        #: The plan of each table whose schema can't have room: it refuses the rows that want it.
+        self._without_room: dict[int, int] = {}
+        #: The last number that a row of each table may have.
+        self.numbered: dict[str, int] = {}
+
+    def plan_of(self, table: SnapshotTable) -> int:
+        """Return the plan that rows of ``table`` go by."""
+        return self._newest[table.relation.oid]
+
+    def route_of(self, table: SnapshotTable) -> Route:
+        """Return the engine's route of ``table``."""
+        return self.routes[self.plan_of(table)]
+
+    def answer(self, member: Member, word: Any) -> None:
+        """Answer one word. Raises BwtuiError, and StopRequested where it waits."""
+        match word:
+            case Rows():
+                member.end.send(Written(self._write(member, word)))
+            case Settled():
+                self._settle(member, word)
+            case WantsNumbers():
+                before = self.numbered.get(word.table, 0)
+                self.numbered[word.table] = before + _NUMBERS
+                member.end.send(Numbers(before, before + _NUMBERS))
+            case WantsRoom():
+                member.end.send(self._widen(member, word.plan))
+            case Letter():
+                self._keep(member, word)
+                member.end.send(Kept())
+            case Told():
+                self._tell(word)
+            case Recovered():
+                self._context.report.recovered(word.dependency)
+
+    # -- the recording ---------------------------------------------------------------------------------------
+
+    def _write(self, member: Member, rows: Rows) -> list[tuple[int, int, int]]:
+        """Record a batch; what it returns is empty where nothing is recorded any more."""
+        recorder, route = self._context.recorder, self.routes[rows.plan]
+        assert recorder is not None
+        recorder.begin_table(route.relation, self._lsn, self._time_ms, rows.before)
+        recorder.frames.extend(rows.frames)
+        for frame, reason in rows.without:
+            recorder.without(route, Without(reason), frame)
+        cells = zip(rows.keys, rows.values, strict=True)
+        route.messages = [(key, value, self._time_ms, None) for key, value in cells]
+        route.positions = list(rows.positions)
+        route.bytes = sum(len(cell or b"") for cells in (rows.keys, rows.values) for cell in cells)
+        try:
+            receipts = recorder.write_batch([route] if route.messages else [])
+        finally:
+            route.messages, route.positions, route.bytes = [], [], 0
+        for receipt in receipts:
+            member.receipts[receipt.batch, receipt.section] = receipt
+        return [(receipt.batch, receipt.section, len(receipt.partitions)) for receipt in receipts]
+
+    def _settle(self, member: Member, settled: Settled) -> None:
+        recorder = self._context.recorder
+        assert recorder is not None
+        receipts: list[Receipt] = []
+        for batch, section, partitions, offsets in settled.places:
+            receipt = member.receipts.pop((batch, section))
+            receipt.partitions, receipt.offsets = list(partitions), list(offsets)
+            receipts.append(receipt)
+        recorder.settled(receipts)
+
+    def give_up(self, member: Member) -> None:
+        """Note that what is not known of a worker's messages never will be."""
+        if member.receipts and self._context.recorder is not None:
+            self._context.recorder.given_up(list(member.receipts.values()))
+            member.receipts.clear()
+
+    # -- schemas and dead letters ----------------------------------------------------------------------------
+
+    def _widen(self, member: Member, plan: int) -> Wider:
+        """Return the plan with room of a table, which one of its workers may have asked for before."""
+        relation = self.routes[plan].relation
+        newest = self._newest[relation.oid]
+        if newest == plan:
+            newest = self._without_room.get(relation.oid) or self._make_wider(relation)
+        member.known_plans.add(newest)
+        return Wider(newest, Plan.of(self.routes[newest]))
+
+    def _make_wider(self, relation: Relation) -> int:
+        wider = self._context.router.route(relation, with_room=True)
+        assert wider is not None
+        self.routes.append(wider)
+        number = len(self.routes) - 1
+        by_oid = self._newest if wider.refusal is None else self._without_room
+        by_oid[relation.oid] = number
+        return number
+
+    def _keep(self, member: Member, word: Letter) -> None:
+        """Keep a letter, unless it was kept when the range was read before."""
+        letter, task = word.letter, member.task
+        assert task is not None
+        counters = self._context.report.table(letter["table"])
+        # All but when it was written, and the number of a row, which is another one when it is read again.
+        content = {key: value for key, value in letter.items() if key not in ("time", "ordinal")}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+        met = task.met[digest] = task.met.get(digest, 0) + 1
+        if met <= task.kept.get(digest, 0):
+            return
+        task.kept[digest] = met
+        counters.errors += 1
+        error = RowError(letter["error"], word.hint)
+        self._context.report.error("row", error, letter["table"])
+        try:
+            with self._context.report.account.during("state"):
+                self._context.policy.keep(letter)
+        except OSError as failure:
+            raise file_failed(
+                f"a row of {letter['table']}: the dead letter can't be written", failure, RowError
+            ) from failure
+        counters.dead_letters += 1
+
+    def _tell(self, told: Told) -> None:
+        if told.kind == "row" and told.table is not None:
+            self._context.report.table(told.table).errors += 1
+        self._context.report.error(told.kind, told.fault.error, told.table, told.dependency)
+
+    def note_repeats(self, task: Task) -> None:
+        """Note on tables without a key that some of their rows may be in the topic twice."""
+        for table in task.tables:
+            route = self.routes[self.plan_of(table)]
+            if not route.key_columns:
+                route.counters.note("unkeyed: rows that a lost worker had sent are in the topic twice")

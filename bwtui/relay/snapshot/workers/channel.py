@@ -1,0 +1,95 @@
+"""Objects over a socket between two processes of one relay: pickled, each behind its length."""
+
+import pickle
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+_READ_BYTES = 1 << 18
+
+
+def _framed(word: Any) -> bytes:
+    data = pickle.dumps(word, protocol=5)
+    return _LENGTH.pack(len(data)) + data
+
+
+class WorkerEnd:
+    """A worker's end: it waits until a word is sent, or is there."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader = connection.makefile("rb")
+
+    def send(self, word: Any) -> None:
+        """Send a word. Raises OSError when nobody is there any more."""
+        self._connection.sendall(_framed(word))
+
+    def receive(self) -> Any:
+        """Return the next word. Raises EOFError when none comes any more."""
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        return pickle.loads(self._exactly(length))
+
+    def _exactly(self, count: int) -> bytes:
+        data = self._reader.read(count)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+
+class EngineEnd:
+    """The engine's end, which never waits: a worker may stand still in the middle of a word."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._in = bytearray()
+        self._out = bytearray()
+        #: Whether nothing will come any more.
+        self.is_over = False
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._connection.fileno()
+
+    def words(self) -> list[Any]:
+        """Return the words that have come by now."""
+        while not self.is_over:
+            try:
+                data = self._connection.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self._in += data
+            self.is_over = not data
+        found = []
+        begin = 0
+        while len(self._in) - begin >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._in, begin)
+            end = begin + _LENGTH.size + length
+            if len(self._in) < end:
+                break
+            found.append(pickle.loads(bytes(self._in[begin + _LENGTH.size : end])))
+            begin = end
+        del self._in[:begin]
+        return found
+
+    def send(self, word: Any) -> None:
+        """Send a word, now or with a later `flush`."""
+        self._out += _framed(word)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what could not be sent before."""
+        while self._out and not self.is_over:
+            try:
+                del self._out[: self._connection.send(self._out)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self.is_over = True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()

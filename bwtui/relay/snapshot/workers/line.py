@@ -1,0 +1,78 @@
+"""A worker's line to the engine: words go out from several threads, one reads, and a beat is sent at times.
+
+The worker ends when the engine does. While the engine does not answer beats nothing more is sent to Kafka: it
+may have been suspended for so long that the snapshot is another relay's by now.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from bwtui.relay.snapshot.workers.channel import WorkerEnd
+from bwtui.relay.snapshot.workers.words import Answer, Beat, GoOn
+
+BEAT_SECONDS = 0.25
+#: So long after the engine's last word a worker sends on.
+_LEASH_SECONDS = 3.0
+
+A = TypeVar("A", bound=Answer)
+
+
+class Line:
+    """The line; the worker's main thread asks, any thread tells."""
+
+    def __init__(self, end: WorkerEnd, beat: Callable[[], Beat]) -> None:
+        """``beat`` says how far the worker is; any thread may call it."""
+        self._end = end
+        self._beat = beat
+        self._sending = threading.Lock()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._heard_at = time.monotonic()
+        self._is_answered = True
+
+    def start(self) -> None:
+        """Listen, and begin to beat."""
+        for work, name in ((self._listen, "listens to the engine"), (self._beat_on, "beats")):
+            threading.Thread(target=work, name=name, daemon=True).start()
+
+    def tell(self, word: object) -> None:
+        """Say something that wants no answer."""
+        try:
+            with self._sending:
+                self._end.send(word)
+        except OSError:
+            os._exit(1)
+
+    def ask(self, word: object, kind: type[A]) -> A:
+        """Say something, and wait for its answer."""
+        self.tell(word)
+        answer = self._answers.get()
+        assert isinstance(answer, kind), answer
+        return answer
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the snapshot is known to be the engine's as yet."""
+        return time.monotonic() - self._heard_at < _LEASH_SECONDS
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                word = self._end.receive()
+                if isinstance(word, GoOn):
+                    self._heard_at, self._is_answered = time.monotonic(), True
+                else:
+                    self._answers.put(word)
+        except (EOFError, OSError):
+            # Whoever knows what is in flight has ended, or ends this worker.
+            os._exit(1)
+
+    def _beat_on(self) -> None:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            if self._is_answered:
+                self._is_answered = False
+                self.tell(self._beat())

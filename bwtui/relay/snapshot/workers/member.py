@@ -1,0 +1,107 @@
+"""The engine's side of one worker: its process, what it reads, and what of it is not settled."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from bwtui.model.delivery import Receipt
+from bwtui.parent_death import signalled_with_us
+from bwtui.relay.snapshot.workers.channel import EngineEnd
+from bwtui.relay.snapshot.workers.plan import Task
+from bwtui.relay.snapshot.workers.words import Beat, Begin, GoOn, Progress
+
+#: Safe path (-P), as for the engine itself.
+COMMAND = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.workers.worker")
+#: Between two looks a worker counts as silent for no longer: we may have stood still ourselves.
+_MOST_SILENT_SECONDS = 1.0
+
+
+class Member:
+    """One worker."""
+
+    def __init__(self, begin: Begin) -> None:
+        """Start it. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            # In a session of its own: Ctrl-C is for the engine, which ends it.
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                COMMAND,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=signalled_with_us(signal.SIGKILL),  # noqa: PLW1509  # Two functions of libc.
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.end = EngineEnd(ours)
+        self.end.send(begin)
+        #: What it reads; None before the first, and while there is none for it.
+        self.task: Task | None = None
+        self.is_idle = False
+        self.beat: Beat | None = None
+        self.progress: dict[str, Progress] = {}
+        self.known_plans: set[int] = set()
+        #: What it has said that is not answered.
+        self.words: deque[Any] = deque()
+        #: Of messages that are recorded and on their way, by batch and section.
+        self.receipts: dict[tuple[int, int], Receipt] = {}
+        self._silent = 0.0
+        self._looked_at = time.monotonic()
+        self._ended: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long it has said nothing, while somebody listened."""
+        return self._silent
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is gone, and all that it has said was answered."""
+        return self.end.is_over and not self.words
+
+    def look(self) -> list[Beat]:
+        """Take what it has said; return the beats among it."""
+        now = time.monotonic()
+        self._silent += min(now - self._looked_at, _MOST_SILENT_SECONDS)
+        self._looked_at = now
+        words = self.end.words()
+        if words:
+            self._silent = 0.0
+        self.words += (word for word in words if not isinstance(word, Beat))
+        self.end.flush()
+        return [word for word in words if isinstance(word, Beat)]
+
+    def go_on(self) -> None:
+        """Answer its beat: the snapshot is ours as yet."""
+        self.end.send(GoOn())
+
+    def kill(self) -> str:
+        """End it, if it has not ended, and return how it did. Its CPU time is ours from then on."""
+        if self._ended is None:
+            if self._process.poll() is None and not self.end.is_over:
+                self._process.kill()
+            elif self._process.returncode is None:
+                self._wait_a_moment()
+            self._ended = self._process.wait()
+            self.end.close()
+        return f"was killed by signal {-self._ended}" if self._ended < 0 else "ended"
+
+    def _wait_a_moment(self) -> None:
+        """Let one that has hung up end by itself, so that how it did is known."""
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            os.kill(self.pid, signal.SIGKILL)

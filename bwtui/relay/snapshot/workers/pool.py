@@ -1,0 +1,303 @@
+"""The workers of a snapshot, as the engine has them: it hands out what to read, and answers.
+
+Topics, schemas, recording, dead letters, numbers of rows and counters are the engine's. A worker that is lost
+is told of, and what it was reading is read again by another one: rows of a snapshot have no order among each
+other, and under one snapshot a range has the same rows again. What no worker can read is left to the engine.
+"""
+
+import selectors
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.model.status import SnapshotWorker
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import Route
+from bwtui.relay.samples import Commit
+from bwtui.relay.snapshot.workers.answers import Answers
+from bwtui.relay.snapshot.workers.member import Member
+from bwtui.relay.snapshot.workers.plan import Task
+from bwtui.relay.snapshot.workers.words import (
+    Beat,
+    Begin,
+    Failed,
+    Locked,
+    Piece,
+    Plan,
+    Progress,
+    Ready,
+    Unit,
+)
+from bwtui.relay.watch.account import Activity
+from bwtui.source.snapshot import SnapshotTable
+
+#: A worker that says nothing for so long stands still; it beats four times a second.
+HANGS_SECONDS = 10.0
+#: … unless it has not begun: on a busy machine that takes a while.
+_BEGINS_SECONDS = 60.0
+#: So often a task may cost a worker, and so many may be lost before they read anything.
+_MOST_LOSSES = 3
+_HINT = (
+    "nothing is lost, and nothing need be done; if it comes again, see whether the system's log tells of too "
+    "little memory, and take fewer with --snapshot-workers"
+)
+_LOOK_SECONDS = 0.1
+_NOTHING = Progress(0, 0, 0)
+
+
+class Pool:
+    """Has ``tasks`` read."""
+
+    def __init__(
+        self,
+        context: RelayContext,
+        begin: Begin,
+        tasks: Sequence[Task],
+        routes: Iterable[Route],
+        pulse: Callable[[float], None],
+    ) -> None:
+        """``routes``: of all tables. ``pulse(seconds)`` waits, calls `look`, and raises to stop."""
+        self._context = context
+        self._report = context.report
+        self._begin = begin
+        self._pulse = pulse
+        self._waiting = deque(tasks)
+        #: What no worker can read.
+        self._left_over: list[Task] = []
+        self.answers = Answers(context, begin.lsn, begin.time_ms, routes)
+        self._members: list[Member] = []
+        #: Tasks of each table that are not through.
+        self._left: dict[str, int] = {}
+        for task in tasks:
+            for name in task.names:
+                self._left[name] = self._left.get(name, 0) + 1
+        #: Of workers that are gone.
+        self._answered_before = 0
+        self._lost_idle = 0
+
+    def run(self) -> list[Task]:
+        """Return what the engine has to read by itself, once every row of the rest is durable.
+
+        Raises BwtuiError, and what ``pulse`` raises.
+        """
+        try:
+            for _ in range(self._begin.share):
+                self._start()
+            while self._members and (self._waiting or any(member.task for member in self._members)):
+                self._wait()
+                self._pulse(0)
+                for member in list(self._members):
+                    self._go_through(member)
+        finally:
+            for member in list(self._members):
+                self._dismiss(member)
+            self._tell_workers()
+        return [*self._left_over, *self._waiting]
+
+    # -- what is looked at while the engine waits for anything -----------------------------------------------
+
+    def look(self, *, is_ours: bool) -> None:
+        """Take what workers say; beats are answered, if the snapshot ``is_ours`` for sure as yet."""
+        for member in self._members:
+            for beat in member.look():
+                self._take(member, beat)
+                if is_ours:
+                    member.go_on()
+        self._tell_workers()
+
+    @property
+    def queued(self) -> int:
+        """Messages of all workers that are under way."""
+        return sum(member.beat.queued for member in self._members if member.beat)
+
+    @property
+    def answered(self) -> int:
+        """Messages of all workers that became durable, or failed."""
+        now = sum(member.beat.answered for member in self._members if member.beat)
+        return self._answered_before + now
+
+    @property
+    def waited(self) -> float:
+        """How long the oldest message has waited, in seconds; 0: none does."""
+        return max((member.beat.waited for member in self._members if member.beat), default=0.0)
+
+    @property
+    def outage(self) -> str | None:
+        """Why nothing can be delivered at present, to one of them."""
+        outages = [member.beat.outage for member in self._members if member.beat and member.beat.outage]
+        return outages[0] if outages else None
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        try:
+            self._members.append(Member(self._begin))
+        except OSError as error:
+            self._do_without(ConnectionFailed(f"it can't be started: {error.strerror}", _HINT))
+
+    def _wait(self) -> None:
+        """Wait until a worker says something."""
+        if any(member.words for member in self._members):
+            return
+        with selectors.DefaultSelector() as selector:
+            for member in self._members:
+                if not member.end.is_over:
+                    selector.register(member.end, selectors.EVENT_READ)
+            selector.select(_LOOK_SECONDS)
+
+    def _go_through(self, member: Member) -> None:
+        """Answer what a worker has said, and see whether it is still there."""
+        while member.words:
+            self._hear(member, member.words.popleft())
+            if member not in self._members:
+                return
+        if member.is_lost:
+            self._lose(member, "")
+        elif member.silent_seconds > (most := HANGS_SECONDS if member.beat else _BEGINS_SECONDS):
+            self._lose(member, f"said nothing for {most:.0f} s")
+        elif member.is_idle and self._waiting:
+            self._assign(member)
+
+    def _hear(self, member: Member, word: Any) -> None:
+        match word:
+            case Ready():
+                self._take(member, word.beat)
+                self._finish(member)
+                member.is_idle = True
+            case Locked():
+                self._leave_over(member, word.table)
+            case Failed() if word.at_start:
+                self._dismiss(member)
+                self._do_without(word.fault.error)
+            case Failed() if word.in_session:
+                self._lose(member, "lost its session with PostgreSQL")
+            case Failed():
+                raise word.fault.error
+            case _:
+                self.answers.answer(member, word)
+
+    def _finish(self, member: Member) -> None:
+        task, member.task = member.task, None
+        member.progress = {}
+        for name in task.names if task is not None else ():
+            self._left[name] -= 1
+            if not self._left[name]:
+                self._report.table(name).snapshot_state = "done"
+
+    def _assign(self, member: Member) -> None:
+        task = self._waiting.popleft()
+        member.task, member.is_idle, member.progress = task, False, {}
+        task.met.clear()
+        pieces = [Piece(table, self.answers.plan_of(table)) for table in task.tables]
+        new = {piece.plan for piece in pieces} - member.known_plans
+        plans = {number: Plan.of(self.answers.routes[number]) for number in new}
+        member.known_plans |= new
+        for table in task.tables:
+            self._begin_table(table)
+        member.end.send(Unit(task.number, pieces, plans))
+        self._describe()
+
+    def _begin_table(self, table: SnapshotTable) -> None:
+        self._report.table(table.relation.qualified_name).begin_snapshot()
+
+    def _describe(self) -> None:
+        names = sorted({name for member in self._members if member.task for name in member.task.names})
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        self._report.detail = f"snapshot of {', '.join(names[:3])}{more}"
+
+    # -- those that are gone ---------------------------------------------------------------------------------
+
+    def _do_without(self, error: BwtuiError) -> None:
+        """Go on with those that are there, or with none."""
+        others = len(self._members)
+        does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
+        reason = f"a worker of the snapshot could not begin, so {does} will do its part: {error.message}"
+        self._report.error("notice", type(error)(reason, error.hint))
+
+    def _leave_over(self, member: Member, table: str) -> None:
+        task, member.task = member.task, None
+        assert task is not None
+        self._left_over.append(task)
+        reason = f"another session waits to lock {table}, so the relay itself, which has locked it, reads it"
+        hint = f"nothing need be done; what is to be altered in {table} waits until the snapshot is taken"
+        self._report.error("notice", ConnectionFailed(reason, hint))
+
+    def _lose(self, member: Member, why: str) -> None:
+        task = member.task
+        for name, done in member.progress.items():
+            self._report.table(name).snapshot_rows -= done.rows
+        how = self._dismiss(member)
+        process = f"a worker of the snapshot (process {member.pid}) {why or how}"
+        if task is not None:
+            self._read_again(task, process)
+        else:
+            self._lost_idle += 1
+            self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", _HINT))
+        # Whatever ends those that read nothing ends the next one as well.
+        if self._waiting and self._lost_idle < _MOST_LOSSES:
+            self._start()
+
+    def _read_again(self, task: Task, process: str) -> None:
+        names = ", ".join(task.names[:3]) + (" …" if len(task.names) > 3 else "")
+        what = f"{process} while it read {names}"
+        task.losses += 1
+        if task.losses >= _MOST_LOSSES:
+            many = f"{what}, as {task.losses - 1} others did before"
+            raise ConnectionFailed(many, "start again with --snapshot-workers 1, and see the relay's log")
+        self._report.error("worker", ConnectionFailed(f"{what}: those rows are read again", _HINT))
+        self.answers.note_repeats(task)
+        self._waiting.appendleft(task)
+
+    def _dismiss(self, member: Member) -> str:
+        """End a worker; what is not known of its messages stays unknown."""
+        if member in self._members:
+            self._members.remove(member)
+            self._answered_before += member.beat.answered if member.beat else 0
+        how = member.kill()
+        if member.beat is not None:
+            self._report.workers_cpu_seconds += member.beat.cpu_seconds
+        self.answers.give_up(member)
+        return how
+
+    # -- beats -----------------------------------------------------------------------------------------------
+
+    def _take(self, member: Member, beat: Beat) -> None:
+        member.beat = beat
+        if member.task is not None and beat.unit == member.task.number:
+            for name, done in beat.progress.items():
+                self._count(name, member.progress.get(name, _NOTHING), done)
+                member.progress[name] = done
+        # Each is a sample of what workers do, so the relay's time is parted as theirs is.
+        self._report.account.turn_to(self._activity(beat))
+        samples = self._context.samples
+        samples.refill()
+        for plan, fields, ordinal in beat.samples:
+            if samples.budget > 0:
+                commit = Commit(self._begin.lsn, 0, self._begin.time_ms / 1000, ordinal)
+                samples.take("snapshot", self.answers.routes[plan], None, None, fields, commit)
+
+    def _activity(self, beat: Beat) -> Activity:
+        # The judge looks at this process's own processor time for what it computes.
+        return "copy" if beat.activity in ("work", "begin", "state") else beat.activity
+
+    def _count(self, name: str, before: Progress, now: Progress) -> None:
+        counters, report = self._report.table(name), self._report
+        rows, messages = now.rows - before.rows, now.messages - before.messages
+        counters.snapshot_rows += rows
+        counters.messages += messages
+        counters.bytes += now.bytes - before.bytes
+        report.rows_read += rows
+        report.messages += messages
+
+    def _tell_workers(self) -> None:
+        self._report.snapshot_workers = tuple(
+            SnapshotWorker(
+                member.pid,
+                tuple(member.task.names[:3]) if member.task else (),
+                sum(done.rows for done in member.progress.values()),
+                member.beat.resident_bytes if member.beat else 0,
+                member.beat.cpu_seconds if member.beat else 0.0,
+            )
+            for member in self._members
+        )

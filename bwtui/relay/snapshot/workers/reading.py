@@ -1,0 +1,221 @@
+"""What a worker does with a piece: `Copying`, whose numbers, wider schemas and recording are the engine's."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bwtui.model.delivery import Receipt, Span
+from bwtui.pgoutput.messages import Field, Relation
+from bwtui.recording.format.batch import Without
+from bwtui.relay.batch import BATCH_ROWS
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recording.row_recorder import RowRecorder
+from bwtui.relay.report import Report
+from bwtui.relay.routes.route import Route
+from bwtui.relay.samples import Commit, Samples, cut_long
+from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.workers.line import Line
+from bwtui.relay.snapshot.workers.words import (
+    Begin,
+    Locked,
+    Numbers,
+    Piece,
+    Plan,
+    Rows,
+    Settled,
+    WantsNumbers,
+    WantsRoom,
+    Wider,
+    Written,
+)
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Sink
+from bwtui.sink.destination import Service
+from bwtui.source.connection import Connection
+from bwtui.source.snapshot import lock_at_once
+
+#: Between two beats.
+_SAMPLES = 12
+
+
+@dataclass(slots=True)
+class WorkerContext:
+    """What a worker has of a `bwtui.relay.context.RelayContext`."""
+
+    settings: RelaySettings
+    report: Report
+    sink: Sink
+    service: Service
+    policy: RowPolicy
+    samples: Samples
+    session: bytes
+    recorder: RowRecorder | None
+    #: The engine ends its workers: none is asked to.
+    stop_requested: Callable[[], bool] = bool
+
+
+class ReadingPieces(Copying):
+    """Sends the rows of one piece after the other."""
+
+    def __init__(self, context: WorkerContext, begin: Begin, line: Line) -> None:
+        super().__init__(context, begin.lsn, lambda: None, begin.share)
+        self._timestamp = begin.time_ms
+        self._line = line
+        self._plans: dict[int, Route] = {}
+        #: The last number that rows of each table may have, and that they have.
+        self._numbers: dict[str, tuple[int, int]] = {}
+        self._is_within_row = False
+        self._plan = 0
+
+    def take_plans(self, plans: Mapping[int, Plan]) -> None:
+        """Make routes of new plans."""
+        for number, plan in plans.items():
+            self._plans[number] = plan.route(self._context.settings, self._context.report)
+
+    def read(self, connection: Connection, pieces: Sequence[Piece]) -> None:
+        """Send all rows of ``pieces``, and return when every one of them is durable.
+
+        Where not all of their tables can be locked nothing is read. Raises BwtuiError and psycopg2.Error.
+        """
+        locked = lock_at_once(connection, [piece.table for piece in pieces])
+        if locked is not None:
+            self._line.tell(Locked(locked.relation.qualified_name))
+            return
+        for piece in pieces:
+            self._plan = piece.plan
+            route = self._plans[piece.plan]
+            self._routes[route.topic] = route
+            self._copy(connection, piece.table, route)
+            name = piece.table.relation.qualified_name
+            self._numbers[name] = self._ordinal, self._numbers[name][1]
+        self._wait_until_durable()
+
+    @property
+    def plan(self) -> int:
+        """The number of the plan that rows go by at present."""
+        return self._plan
+
+    @property
+    def waited_since(self) -> float:
+        """Since when the oldest message waits, by the monotonic clock; 0: none does."""
+        return self._acks.oldest_since
+
+    def number_before(self, frames: int) -> int:
+        """Return the number of the row before the batch of so many rows that is handed over."""
+        return self._ordinal - frames - self._is_within_row
+
+    def _first_ordinal(self, table: str) -> int:
+        before, last = self._numbers.get(table, (0, 0))
+        if last - before < BATCH_ROWS:
+            numbers = self._line.ask(WantsNumbers(table), Numbers)
+            before, last = numbers.before, numbers.last
+            self._numbers[table] = before, last
+        return before
+
+    def _flush(self) -> None:
+        while not self._line.may_send:
+            self._context.report.account.turn_to("room")
+            self.pulse(0.1)
+        super()._flush()
+        if self._route is None:
+            return
+        # The row that is handled within a batch's end is the first one of the next.
+        name, before = self._route.relation.qualified_name, self._ordinal - self._is_within_row
+        self._numbers[name] = before, self._numbers[name][1]
+        self._ordinal = self._first_ordinal(name) + self._is_within_row
+
+    def _wider(self, route: Route) -> Route:
+        self._is_within_row = True
+        try:
+            return super()._wider(route)
+        finally:
+            self._is_within_row = False
+
+    def _with_room(self, route: Route) -> Route:
+        wider = self._line.ask(WantsRoom(self._plan), Wider)
+        self.take_plans({wider.number: wider.plan})
+        if wider.plan.refusal is None:
+            self._plan = wider.number
+        return self._plans[wider.number]
+
+
+class Recording:
+    """The recorder, to a worker: the engine writes each batch before it is sent, and what became of it."""
+
+    def __init__(self, line: Line) -> None:
+        self.frames: list[bytes] = []
+        self.reading: ReadingPieces | None = None
+        self._line = line
+        self._without: list[tuple[int, int]] = []
+        self._before = 0
+        self.durable_lsn = 0
+
+    def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
+        """The engine knows it from each batch."""
+
+    def without(self, route: Route, reason: Without) -> None:
+        """Note that the row that is being handled makes no message."""
+        self._without.append((len(self.frames), int(reason)))
+
+    def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
+        """Have the engine write the batch, and wait for it."""
+        reading = self.reading
+        assert reading is not None and len(routes) <= 1
+        messages = routes[0].messages if routes else []
+        positions = list(routes[0].positions) if routes else []
+        if not self.frames:
+            return []
+        keys, values = [message[0] for message in messages], [message[1] for message in messages]
+        without = [entry for entry in self._without if entry[0] < len(self.frames)]
+        before = reading.number_before(len(self.frames))
+        rows = Rows(reading.plan, before, self.frames, keys, values, positions, without)
+        places = self._line.ask(rows, Written).places
+        self.frames.clear()
+        self._without.clear()
+        return [Receipt(*place) for place in places]
+
+    def settle(self, *, idle: bool = False) -> None:
+        """The engine does."""
+
+    def settled(self, receipts: list[Receipt]) -> None:
+        """Tell where messages are."""
+        places = [(r.batch, r.section, r.partitions, r.offsets) for r in receipts]
+        self._line.tell(Settled(places))
+
+    def given_up(self, receipts: list[Receipt]) -> None:
+        """The engine does, when it ends this worker."""
+
+    def reach(self, lsn: int) -> None:
+        """The engine does, when all workers are through."""
+
+
+class Shown(Samples):
+    """Samples that the engine decodes: few at a time, and as few of large rows as it keeps of those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading: ReadingPieces | None = None
+        self._taken: deque[tuple[int, Sequence[Field], int]] = deque(maxlen=_SAMPLES)
+
+    def take(
+        self,
+        operation: str,
+        route: Route,
+        key: bytes | None,
+        before: Sequence[Field] | None,
+        after: Sequence[Field] | None,
+        commit: Commit,
+        span: Span | None = None,
+    ) -> None:
+        """Keep one row until the next beat."""
+        self.budget -= 1
+        fields = cut_long(after)
+        if self.reading is not None and fields is not None:
+            self._taken.append((self.reading.plan, fields, commit.ordinal))
+
+    def taken(self) -> list[tuple[int, Sequence[Field], int]]:
+        """Return those since the last call; any thread may ask."""
+        found = []
+        while self._taken:
+            found.append(self._taken.popleft())
+        return found

@@ -1,0 +1,135 @@
+"""One worker: a process that reads units of the snapshot and sends their rows, until the engine ends it.
+
+``python -m bwtui.relay.snapshot.workers.worker`` is what `pool` starts; its stdin is the socket to the
+engine, over which it gets its settings, since others can read its arguments.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+import psycopg2
+
+from bwtui.crash import crash, frames
+from bwtui.cycles import look_rarely
+from bwtui.errors import BwtuiError
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.process.log import log_to_stderr
+from bwtui.relay.snapshot.workers.channel import WorkerEnd
+from bwtui.relay.snapshot.workers.line import Line
+from bwtui.relay.snapshot.workers.reading import ReadingPieces, Recording, Shown, WorkerContext
+from bwtui.relay.snapshot.workers.telling import TellingLetters, TellingReport
+from bwtui.relay.snapshot.workers.words import Beat, Begin, Failed, Fault, Progress, Ready, Unit
+from bwtui.relay.status_builder import cpu_seconds, resident_bytes
+from bwtui.settings import RelaySettings
+from bwtui.sink.destination import kind_of
+from bwtui.source.connection import Connection, execute, statement_failed
+from bwtui.source.snapshot import open_snapshot
+
+#: A lock that is not to be had at once is not to be had at all, unless who waits for it gives up.
+_LOCK_WAIT = "1s"
+_log = logging.getLogger("bwtui.relay.snapshot.workers.worker")
+
+
+class Worker:
+    """The worker's process."""
+
+    def __init__(self, begin: Begin, end: WorkerEnd) -> None:
+        """Open the sink; no connection is needed yet."""
+        self._begin = begin
+        self._settings = settings = RelaySettings.from_json(dict(begin.settings))
+        self._unit = 0
+        self._counting = threading.Lock()
+        self._report = TellingReport(settings.on_error)
+        self._shown = Shown()
+        self._sink, self._service = sink, service = kind_of(settings).open_service(settings)
+        # Of a snapshot no row is read again for another's sake.
+        sink.discard(in_order=False)
+        self._line = line = Line(end, self._beat)
+        self._report.line = line
+        recording = Recording(line) if begin.is_recorded else None
+        policy = RowPolicy(settings, self._report, TellingLetters(line, self._report), sink)
+        self._context = WorkerContext(
+            settings, self._report, sink, service, policy, self._shown, begin.session, recording
+        )
+        self._reading = ReadingPieces(self._context, begin, line)
+        self._shown.reading = self._reading
+        if recording is not None:
+            recording.reading = self._reading
+
+    def run(self) -> None:
+        """Read unit after unit; whatever goes wrong is told to the engine, which ends this process."""
+        self._line.start()
+        connection: Connection | None = None
+        try:
+            opened = open_snapshot(self._settings.postgres, self._begin.snapshot)
+            execute(opened, f"set lock_timeout = '{_LOCK_WAIT}'")
+            connection = opened
+            while True:
+                self._next(connection)
+        except psycopg2.Error as error:
+            failed = statement_failed(error)
+        except BwtuiError as error:
+            failed = error
+        except Exception as error:
+            _log.error("unexpected exception\n%s", frames(error))
+            failed = crash(error)
+        in_session = connection is not None and bool(connection.closed)
+        self._line.tell(Failed(Fault.of(failed), at_start=connection is None, in_session=in_session))
+        threading.Event().wait()
+
+    def _next(self, connection: Connection) -> None:
+        unit = self._line.ask(Ready(self._beat()), Unit)
+        with self._counting:
+            self._unit = unit.number
+            for counters in self._report.tables.values():
+                counters.snapshot_rows = counters.messages = counters.bytes = 0
+            self._reading.take_plans(unit.plans)
+        self._reading.read(connection, unit.pieces)
+
+    def _beat(self) -> Beat:
+        report, reading = self._report, self._reading
+        since = reading.waited_since
+        with self._counting:
+            unit = self._unit
+            progress = {
+                name: Progress(counters.snapshot_rows, counters.messages, counters.bytes)
+                for name, counters in report.tables.items()
+                if counters.snapshot_rows or counters.messages
+            }
+        return Beat(
+            unit,
+            progress,
+            self._sink.queued(),
+            self._sink.answered(),
+            time.monotonic() - since if since else 0.0,
+            self._service.outage(),
+            report.account.current[0],
+            resident_bytes(),
+            cpu_seconds(),
+            self._shown.taken(),
+        )
+
+
+def main() -> None:
+    """Work for the engine at the other end of stdin."""
+    log_to_stderr()
+    # A service manager may send it to every process of the relay: the engine ends its workers.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    # A row makes objects that live until Kafka has acknowledged it, and no cycles.
+    look_rarely()
+    end = WorkerEnd(socket.socket(fileno=os.dup(0)))
+    try:
+        begin = end.receive()
+    except EOFError:
+        sys.exit(1)
+    Worker(begin, end).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""A first snapshot by several processes: each row is read, whatever becomes of those who read."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.attempts import password
+from tests.database import session
+from tests.faults.hanging import hanging
+from tests.faults.recordings import assert_tables_follow, assert_topics_agree, opened, recover_and_check
+from tests.faults.records import assert_equal, read_table
+from tests.faults.relays import RecordingOnly, Relay, execute, new_name, wait_for
+from tests.fix_sandbox import drop_database
+
+NewRelay = Callable[..., Relay]
+TABLES = [Table("public", name, ("id",)) for name in ("wide", "parted", "odd", "nothing")]
+WIDE, PARTED, *_ = TABLES
+#: 24 MB in ranges of 8 MiB, four rows a page.
+ROWS = 12_000
+MADE = (
+    "create table wide (id int primary key, note text)",
+    f"insert into wide select i, repeat('x', 1900) from generate_series(1, {ROWS}) i",
+    "create table parted (id int primary key) partition by range (id)",
+    "create table parted_low partition of parted for values from (0) to (100)",
+    "create table parted_high partition of parted for values from (100) to (1000)",
+    "insert into parted select generate_series(1, 999)",
+    "create table odd (id int primary key, note text)",
+    """insert into odd values (1, E'tab\\t \\\\N \\\\. \\x01'), (2, ''), (3, 'null')""",
+    "create table nothing (id int primary key)",
+    "analyze",
+)
+TWO = ("--snapshot-workers", "2", "-u")
+
+
+@pytest.fixture
+def relay(database: str, new_relay: NewRelay) -> Relay:
+    """One that is to take its snapshot with two workers."""
+    execute(database, *MADE)
+    return new_relay(*TWO)
+
+
+@contextmanager
+def reading(relay: Relay, sandbox: Sandbox, *args: str) -> Iterator[Status]:
+    """Start it; during the block each of its workers has read rows that Kafka does not acknowledge."""
+    relay.start(*args)
+    relay.wait("its workers", lambda status: status.snapshot_workers)
+    with hanging(sandbox):
+        yield relay.wait("rows", lambda status: _rows(status) >= 2)
+
+
+def _rows(status: Status) -> int:
+    return sum(worker.rows > 0 for worker in status.snapshot_workers)
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def are_gone(status: Status) -> bool:
+    """Say whether none of the workers is there any more, but as a dead child that nobody asked for."""
+    for worker in status.snapshot_workers:
+        path = Path(f"/proc/{worker.pid}/stat")
+        if path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z":
+            return False
+    return True
+
+
+def told(status: Status) -> list[str]:
+    """Return the sentences on workers."""
+    return [entry.message for entry in status.errors if entry.kind in ("worker", "notice")]
+
+
+def caught_up(relay: Relay) -> Status:
+    """Wait for the end of a relay that ends when it has caught up."""
+    code = relay.join()
+    assert code == 0, relay.last_words()
+    return relay.last_status()
+
+
+def test_every_row_is_taken_once_while_others_write(relay: Relay, services: Services, database: str) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        with session(database) as writer:
+            while not stop.wait(0.02):
+                writer.run("update wide set note = note || 'y' where id % 1000 = 0")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        status = relay.run()
+    finally:
+        stop.set()
+        thread.join()
+    assert not told(status)
+    tables = status.tables
+    assert {name: (t.snapshot_state, t.snapshot_rows) for name, t in tables.items()} == {
+        "public.wide": ("done", ROWS),
+        "public.parted": ("done", 999),
+        "public.odd": ("done", 3),
+        "public.nothing": ("done", 0),
+    }
+    assert all(t.snapshot_seconds_left is None for t in tables.values())
+    relay.run()
+    assert_equal(services, database, TABLES, relay.name)
+    of_snapshot = [one for one in read_table(services, WIDE, relay.name) if one.operation == "snapshot"]
+    assert sorted(one.key for one in of_snapshot) == [(n,) for n in range(1, ROWS + 1)]
+    numbers = {one.ordinal for one in of_snapshot}
+    assert len(numbers) == ROWS
+    assert max(numbers) > 100_000, "two had numbers for its rows"
+    assert_stream_behind_snapshot(services, relay)
+
+
+def assert_stream_behind_snapshot(services: Services, relay: Relay) -> None:
+    """See that no partition has a row of the snapshot behind a row of the stream."""
+    streamed = set()
+    for one in read_table(services, WIDE, relay.name):
+        if one.operation == "snapshot":
+            assert one.partition not in streamed
+        else:
+            streamed.add(one.partition)
+
+
+def test_the_rows_of_one_that_is_killed_are_read_again(
+    relay: Relay, sandbox: Sandbox, services: Services, database: str, tmp_path: Path
+) -> None:
+    """And the recording holds all, also of what was sent and never acknowledged to us."""
+    folder = tmp_path / "recording"
+    execute(database, "create table unkeyed (line text)", "insert into unkeyed values ('one'), ('two')")
+    with reading(relay, sandbox, "--until-caught-up", "--record", str(folder)) as status:
+        first = status.snapshot_workers[0]
+        arguments = Path(f"/proc/{first.pid}/cmdline").read_text()
+        assert password(database) not in arguments
+        assert services.broker not in arguments
+        execute(database, "update wide set note = 'newer' where id % 10 = 0")
+        kill(first.pid)
+        again = relay.wait("another one", lambda now: first.pid not in {w.pid for w in now.snapshot_workers})
+        assert again.resident_bytes > sum(worker.resident_bytes for worker in again.snapshot_workers)
+    status = caught_up(relay)
+    assert [
+        f"a worker of the snapshot (process {first.pid}) was killed by signal 9 while it read "
+        f"{', '.join(first.tables)}: those rows are read again"
+    ] == told(status)
+    assert status.tables["public.wide"].snapshot_rows == ROWS
+    assert password(database) not in relay.log()
+    assert relay.run("--record", str(folder)).tables["public.wide"].updates == ROWS // 10
+    assert_stream_behind_snapshot(services, relay)
+    recover_and_check(folder)
+    tables = [*TABLES, Table("public", "unkeyed", ("line",))]
+    with opened(folder) as recording:
+        assert_tables_follow(recording, database, tables)
+        assert_topics_agree(services, recording, [table.topic(relay.name) for table in tables])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_none_outlives_its_relay(
+    number: signal.Signals, relay: Relay, sandbox: Sandbox, services: Services, database: str
+) -> None:
+    with reading(relay, sandbox) as status:
+        # One that stands still does not notice by itself.
+        kill(status.snapshot_workers[0].pid, signal.SIGSTOP)
+        relay.signal(number)
+        assert relay.wait_ended() == (130 if number == signal.SIGINT else -9)
+        wait_for("its workers' ends", lambda: are_gone(status))
+    execute(database, "delete from wide where id % 2 = 0")
+    relay.run()
+    assert_equal(services, database, TABLES, relay.name)
+
+
+def test_what_others_wait_to_lock_the_relay_reads_itself(
+    relay: Relay, services: Services, database: str
+) -> None:
+    """They wait for the relay, and its workers would wait behind them, for ever."""
+    relay.start("--until-caught-up")
+    is_locked = """select count(*) from pg_locks where relation = 'wide'::regclass and granted
+                      and mode = 'AccessShareLock' and pid <> pg_backend_pid()"""
+    with session(database) as looker:
+        wait_for("the relay's lock", lambda: looker.value(is_locked))
+
+    def alter() -> None:
+        with session(database) as other:
+            other.run("alter table wide add column more int default 7")
+
+    thread = threading.Thread(target=alter)
+    thread.start()
+    status = caught_up(relay)
+    thread.join()
+    sentence = "another session waits to lock public.wide, so the relay itself, which has locked it, reads it"
+    assert sentence in told(status)
+    assert status.tables["public.wide"].snapshot_rows == ROWS
+    relay.run()
+    records = read_table(services, WIDE, relay.name)
+    assert len({one.ordinal for one in records}) == len(records) == ROWS
+    with session(database) as source:
+        source.run("update wide set note = 'last'")
+    relay.run()
+    assert_equal(services, database, TABLES, relay.name)
+
+
+@pytest.mark.long
+def test_one_that_stands_still_is_replaced(
+    relay: Relay, sandbox: Sandbox, services: Services, database: str
+) -> None:
+    with reading(relay, sandbox, "--until-caught-up") as status:
+        still = status.snapshot_workers[0].pid
+        kill(still, signal.SIGSTOP)
+    status = caught_up(relay)
+    (sentence,) = told(status)
+    assert (
+        f"(process {still}) said nothing for 10 s while it read public.wide: those rows are read" in sentence
+    )
+    assert_equal(services, database, TABLES, relay.name)
+
+
+@pytest.mark.long
+def test_one_whose_session_ends_is_replaced(
+    relay: Relay, sandbox: Sandbox, services: Services, database: str
+) -> None:
+    with reading(relay, sandbox, "--until-caught-up"), session(database) as source:
+        copies = "query like 'copy%' and datname = current_database()"
+        ends = f"select count(pg_terminate_backend(pid)) from pg_stat_activity where {copies}"
+        # What they have read they send; sooner or later one asks for more.
+        assert source.value(ends) == 2
+    sentences = told(caught_up(relay))
+    assert sentences
+    assert all("lost its session with PostgreSQL while it read" in sentence for sentence in sentences)
+    assert_equal(services, database, TABLES, relay.name)
+
+
+@pytest.mark.long
+def test_where_no_worker_can_begin_the_relay_reads_all(
+    relay: Relay, services: Services, database: str
+) -> None:
+    relay.start("--until-caught-up")
+    name = urlsplit(database).path[1:]
+    with session(services.postgres) as elsewhere:
+        relay.wait("its workers", lambda status: status.snapshot_workers)
+        elsewhere.run(f"alter database {name} with allow_connections false")
+        try:
+            relay.wait("that they are told of", lambda status: len(told(status)) == 2)
+        finally:
+            elsewhere.run(f"alter database {name} with allow_connections true")
+    status = caught_up(relay)
+    one, other = sorted(told(status))
+    assert "a worker of the snapshot could not begin, so the other one will do its part: " in one
+    assert "a worker of the snapshot could not begin, so the relay itself will do its part: " in other
+    assert status.tables["public.wide"].snapshot_rows == ROWS
+    assert_equal(services, database, TABLES, relay.name)
+
+
+@pytest.mark.long
+def test_rows_that_are_dropped_are_kept_once_and_texts_that_are_none_make_room(
+    new_relay: NewRelay, sandbox: Sandbox, services: Services, database: str, tmp_path: Path
+) -> None:
+    """Also those of ranges that are read again, and in a database whose encoding is none."""
+    name = f"{urlsplit(database).path[1:]}_ascii"[-60:]
+    with session(services.postgres) as elsewhere:
+        elsewhere.run(f"create database {name} template template0 encoding sql_ascii locale 'C'")
+    ascii_only = urlsplit(database)._replace(path=f"/{name}").geturl()
+    relay = Relay(services, ascii_only, tmp_path, new_name(), *TWO)
+    try:
+        execute(
+            ascii_only,
+            *MADE[:2],
+            r"update wide set note = E'\xff' where id % 100 = 0",
+            "update wide set note = repeat(md5(id::text), 200) where id % 2000 = 0",
+        )
+        options = ("--until-caught-up", "--on-error", "log", "-C", "message.max.bytes=4000")
+        with reading(relay, sandbox, *options, "--record", str(tmp_path / "recording")) as status:
+            kill(status.snapshot_workers[0].pid)
+        status = caught_up(relay)
+        assert any("read again" in sentence for sentence in told(status))
+        letters = sorted(int(letter["after"]["id"]) for letter in relay.letters())
+        assert letters == list(range(2000, ROWS + 1, 2000))
+        table = status.tables["public.wide"]
+        assert (table.errors, table.dead_letters, table.snapshot_rows) == (6, 6, ROWS)
+        records = read_table(services, WIDE, relay.name)
+        keys = {one.key for one in records}
+        assert keys == {(n,) for n in range(1, ROWS + 1) if n % 2000}
+        # Every hundredth, and some of those that were sent twice.
+        assert {
+            one.key[0] % 100 for one in records if one.value and not isinstance(one.value["note"], str)
+        } == {0}
+        recover_and_check(tmp_path / "recording")
+        with opened(tmp_path / "recording") as recording:
+            assert_topics_agree(services, recording, [WIDE.topic(relay.name)])
+    finally:
+        relay.close()
+        with closing(psycopg2.connect(services.postgres)) as connection:
+            connection.autocommit = True
+            drop_database(connection, name)
+
+
+@pytest.mark.long
+def test_a_recording_alone_has_every_row(database: str, new_relay: NewRelay, tmp_path: Path) -> None:
+    execute(database, *MADE)
+    relay = new_relay(*TWO, kind=RecordingOnly)
+    folder = tmp_path / "recording"
+    relay.run("-o", str(folder))
+    recover_and_check(folder)
+    with opened(folder) as recording:
+        assert_tables_follow(recording, database, TABLES)
+        assert sum(change.operation == "snapshot" for change in recording.changes()) == ROWS + 999 + 3
+
+
+@pytest.mark.long
+def test_a_range_that_ends_each_worker_ends_the_snapshot(
+    relay: Relay, sandbox: Sandbox, database: str
+) -> None:
+    with reading(relay, sandbox) as status:
+        known = {worker.pid for worker in status.snapshot_workers}
+        kill(status.snapshot_workers[0].pid)
+        for _ in range(2):
+            # It takes the place, and the range, of the one before.
+            now = relay.wait(
+                "the next", lambda now: any(w.rows for w in now.snapshot_workers if w.pid not in known)
+            )
+            (pid,) = {worker.pid for worker in now.snapshot_workers} - known
+            known.add(pid)
+            kill(pid)
+        assert relay.wait_ended() == 4
+    assert "2 others did before" in relay.last_words()
