@@ -16,7 +16,7 @@ from bwtui.encode.names import topic_name
 from bwtui.sandbox.supervisor import Services
 from tests.database import Session
 from tests.faults.administration import limit_topic, make_topic
-from tests.faults.records import assert_equal, assert_keys_in_order, read_table
+from tests.faults.records import assert_equal, assert_keys_in_order, difference, read_table
 from tests.faults.relays import Relay, execute
 
 ITEMS, LOGS = Table("public", "items", ("id", "part")), Table("public", "logs", ())
@@ -26,14 +26,18 @@ NewRelay = Callable[..., Relay]
 
 @pytest.fixture
 def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
-    """A relay that runs, whose topic takes no large row, with letters of six rows of two tables."""
+    """A relay that runs, whose topic takes no large row, with letters of five rows of two tables."""
+    return with_letters(services, database, new_relay)
+
+
+def with_letters(services: Services, database: str, new_relay: NewRelay, *given: str) -> Relay:
     execute(
         database,
         """create table items (id bigint, part text, body text, primary key (part, id))""",
         """alter table items alter column body set storage external""",
         """create table logs (body text)""",
     )
-    relay = new_relay("-e", "log", "-u")
+    relay = new_relay("-e", "log", "-u", *given)
     relay._args += ("--dead-letter-topic", f"dead-{relay.name}")
     for table in ("items", "logs"):
         make_topic(services, topic_name(relay.name, "public", table), LIMIT)
@@ -93,7 +97,7 @@ def test_letters_are_retried_as_their_rows_are_by_then(
     finally:
         stop.set()
         writer.join()
-    assert (mended.exit_code, mended.stderr) == (0, mended.stderr), mended.stdout
+    assert mended.exit_code == 0, mended.stderr
     assert "2 letters sent, each row as it was by then" in mended.stdout
     _one_without_a_key()
     assert_same(services, database, relay)
@@ -164,3 +168,23 @@ def test_the_letters_of_a_table_whose_key_is_another_one_stay(database: str, rel
     assert refused.exit_code == 2
     assert "the key of table public.items was (id, part), and is (part, code) now" in refused.stderr
     assert {one["state"] for one in listed("--table", "items")} == {"open"}
+
+
+@pytest.mark.long
+def test_exactly_once_sends_none_of_them_while_one_is_refused(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """They are one Kafka transaction; the letters stay open, and are sent once nothing is refused."""
+    relay = with_letters(services, database, new_relay, "--exactly-once")
+    refused = run("retry", "--table", "items")
+    assert refused.exit_code == 2
+    assert "raise max.message.bytes of topic" in refused.stderr
+    assert refused.stdout.count("stays open: 1-items: Kafka refuses a message of ") == 4
+    assert {one["state"] for one in listed("--table", "items")} == {"open"}
+    limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
+    mended = run("retry", "--table", "items")
+    assert "4 letters sent, each row as it was by then" in mended.stdout
+    assert listed("--table", "items") == []
+    relay.stop()
+    found = difference(services, database, [ITEMS], relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
