@@ -50,7 +50,7 @@ bench-verify: .venv/installed ## Measure the audit of a recording, beside kcat a
 bench-compare: .venv/installed ## Measure the comparison of a table with its topic (ARGS="--rows 10000000").
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
 
-bench-snapshot: .venv/installed ## Measure both ways of a first snapshot, in turn (ARGS="--kill-at 80").
+bench-snapshot: .venv/installed ## Measure ways of a first snapshot, in turn (ARGS="--ways export,2,chunks --kill-at 80").
 	@$(BIN)/python benchmarks/first_snapshot.py $(ARGS)
 
 bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of Spark, beside kcat.

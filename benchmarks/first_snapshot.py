@@ -2,10 +2,10 @@
 
 Run ``make bench-snapshot``, or ``python benchmarks/first_snapshot.py`` in the checkout. It starts a sandbox
 of its own, or takes one that runs, and fills one 7-column table. Each run is of a slot of its own, with
-topics of its own; time, CPU and memory are those of the relay's process. A row is written once the first are
-sent, and how long the stream takes to bring it is what a reader waits for the first change. With --kill-at
-PERCENT the relay is killed once so much is sent, and started again: what it sends in all, beside the rows of
-the table, is what the kill costs.
+topics of its own; time, CPU and memory are those of the relay and its workers. A number among --ways is
+``export`` by so many workers. A row is written once the first are sent, and how long the stream takes to
+bring it is what a reader waits for the first change. With --kill-at PERCENT the relay is killed once so much
+is sent, and started again: what it sends in all, beside the rows of the table, is what the kill costs.
 """
 
 import argparse
@@ -29,6 +29,10 @@ from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
 
 _DATABASE = "bench_first"
+_WAYS = {
+    "export": ("--snapshot-by", "export", "--snapshot-workers", "1"),
+    "chunks": ("--snapshot-by", "chunks", "--snapshot-workers", "1"),
+}
 
 
 def main() -> int:
@@ -87,12 +91,14 @@ def _run(
 ) -> dict[str, object]:
     begin = time.monotonic()
     sent = killed = cpu = 0.0
+    resident = 0
     process = _start(services, dsn, slot, way)
     first_change = None
     written, wrote_at = 0, 0.0
     is_written = False
     while True:
         status = _status(slot)
+        resident = max(resident, status.resident_bytes if status is not None else 0)
         if status is not None and "public.bench" in status.tables:
             table = status.tables["public.bench"]
             if not is_written and table.snapshot_rows:
@@ -126,7 +132,7 @@ def _run(
         "rows_per_second": round(arguments.rows / seconds),
         "seconds": round(seconds, 1),
         "cpu_us_per_row": round(cpu / arguments.rows * 1e6, 2),
-        "resident_mb": round(usage.ru_maxrss / 1024),
+        "resident_mb": round(resident / 2**20),
         "first_change_seconds": round(first_change or 0, 2),
         "killed_after": round(killed, 1),
         "sent": round(sent),
@@ -134,7 +140,14 @@ def _run(
 
 
 def _start(services: Services, dsn: str, slot: str, way: str) -> "subprocess.Popen[bytes]":
-    options: Sequence[str] = ["-s", slot, "-p", slot, "--headless", "--snapshot-by", way]
+    options: Sequence[str] = [
+        "-s",
+        slot,
+        "-p",
+        slot,
+        "--headless",
+        *_WAYS.get(way, ("--snapshot-workers", way)),
+    ]
     return subprocess.Popen(
         [*BWTUI, "connect", *options],
         env={**environment(services), "BWTUI_POSTGRES": dsn},
