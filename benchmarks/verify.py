@@ -129,7 +129,7 @@ def _verify(services: Services, recording: Path, tree: Path, options: list[str])
     return {
         "verdict": told["verdict"],
         "messages": count,
-        "audit_seconds": round(sum(spent.values()) - spent["starting Spark"], 2),
+        "audit_seconds": round(sum(spent.values()) - spent.get("starting Spark", 0.0), 2),
         "seconds": round(end - begin, 2),
         "phases": spent,
         "cpu_us": {kind: round(seconds / count * 1e6, 2) for kind, seconds in used.cpu.items()},

@@ -103,8 +103,7 @@ def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkS
         with plain_errors():
             yield spark
 
-    for module in ("spark.session", "verify.recording", "verify.recordings"):
-        monkeypatch.setattr(f"bwtui.{module}.spark_session", shared)
+    monkeypatch.setattr("bwtui.spark.session.spark_session", shared)
     return spark
 
 

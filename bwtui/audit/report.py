@@ -135,7 +135,9 @@ def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int 
     expected = classes_of(connection, "expected_classes")
     actual = classes_of(connection, "actual_classes")
     counts = _counts(connection, expected, actual)
-    found = dict(connection.execute("select class, count(*) from finding group by class").fetchall())
+    found = dict(
+        connection.execute("select class, count(*) from finding group by class order by class").fetchall()
+    )
     return Report(
         verdict=verdict_of(counts),
         window=_window(window),
@@ -248,19 +250,15 @@ def _by_topic(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 def _by_time(connection: duckdb.DuckDBPyConnection, window: Window, count: int = 60) -> list[dict[str, Any]]:
     """Return the messages by time of commit, and the findings among them."""
     width = max(1, (window.last_commit_us - window.first_received_us) // count + 1)
-    rows = connection.execute(
-        """
-        with found as (select id, class from finding where id is not null)
-        select greatest((message.commit_us - ?) // ?, 0) as bucket, count(distinct message.id),
-               found.class, count(found.id)
-          from message left join found using (id) group by bucket, found.class order by bucket""",
-        [window.first_received_us, width],
-    ).fetchall()
-    buckets: dict[int, dict[str, Any]] = {}
-    for bucket, messages, name, number in rows:
-        start = window.first_received_us + bucket * width
-        entry = buckets.setdefault(bucket, {"start_us": start, "messages": 0, "classes": {}})
-        entry["messages"] += messages
-        if name:
-            entry["classes"][name] = number
-    return [buckets[bucket] for bucket in sorted(buckets)]
+    bucket = f"greatest((message.commit_us - {window.first_received_us}) // {width}, 0)"
+    messages = connection.execute(f"select {bucket}, count(*) from message group by all order by all")
+    buckets: dict[int, dict[str, Any]] = {
+        number: {"start_us": window.first_received_us + number * width, "messages": size, "classes": {}}
+        for number, size in messages.fetchall()
+    }
+    found = connection.execute(
+        f"select {bucket}, class, count(*) from message join finding using (id) group by all order by all"
+    )
+    for number, name, size in found.fetchall():
+        buckets[number]["classes"][name] = size
+    return list(buckets.values())

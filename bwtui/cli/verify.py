@@ -67,7 +67,9 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
 @progress_json_option
 @click.option(
-    "--spark-master", metavar="MASTER", default="local[*]", show_default=True, help="Spark's master."
+    "--spark-master",
+    metavar="MASTER",
+    help="Spark's master. Without it this machine: on local[*], or a small audit without Spark.",
 )
 @click.option("--work-folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
               help="Where digests lie meanwhile; on a cluster all workers must see it.")  # fmt: skip
@@ -81,12 +83,13 @@ def verify(
     as_json: bool,
     html: Path | None,
     progress_json: bool,
-    spark_master: str,
+    spark_master: str | None,
     work_folder: Path | None,
     **given: Any,
 ) -> None:
     """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
     from bwtui.cli.options.librdkafka import check
+    from bwtui.cycles import look_rarely
 
     _check(recordings, database)
     refuse_unused(recordings, database)
@@ -98,17 +101,18 @@ def verify(
     check(settings)
     if html is not None:
         refuse_unwritable(html)
-    if not database:
+    if spark_master is not None and not database:
         from bwtui.spark.session import check_master
 
         check_master(spark_master)
     opened = open_all(recordings)
+    look_rarely()
     view = view_of(as_json=as_json, progress_json=progress_json)
     with view, without_variables() if relay is not None else contextlib.nullcontext():
         if database:
             report = _database(settings, narrower, view.phase, findings=findings, show_values=show_values)
         else:
-            how = {"spark_master": spark_master, "samples": findings}
+            how: dict[str, Any] = {"spark_master": spark_master, "samples": findings}
             if len(opened) == 1:
                 how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
             report = _recordings(opened, settings, view, **how)
@@ -150,12 +154,10 @@ def _database(
     settings: "RelaySettings", narrower: "RelaySettings", on_phase: Callable[[str], None], **how: Any
 ) -> "Report":
     from bwtui.cli.auditing.database import request_of, source_of
-    from bwtui.cycles import look_rarely
     from bwtui.verify.database import verify_database
 
     source = source_of(settings)
     request = request_of(settings, narrower, show_values=how["show_values"], samples=how["findings"])
-    look_rarely()
     report = verify_database(request, ask_registry(settings), on_phase)
     report.details["source"] = source
     return report

@@ -20,7 +20,7 @@ Nothing is waited for without a limit: not for the last offset, which may be a h
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -69,12 +69,23 @@ class SplitScan:
     #: Properties of librdkafka that this way of reading needs.
     tuned: ClassVar[Config] = {}
 
-    def __init__(self, config: Config, split: Split, isolation: Isolation, patience: float) -> None:
-        """Make the consumer; ``patience`` is how many seconds the log may end too early."""
+    def __init__(
+        self,
+        config: Config,
+        split: Split,
+        isolation: Isolation,
+        patience: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make the consumer; ``patience`` is how many seconds the log may end too early.
+
+        ``check`` is called before each read, and may raise to end the scan.
+        """
         self._config = config
         self._split = split
         self._isolation = isolation
         self._patience = patience
+        self._check = check
         #: The next offset that must come out.
         self._next = split.low
         self._count = 1_000
@@ -102,6 +113,7 @@ class SplitScan:
     def _read(self) -> Iterator[Delivered]:
         heard_at = time.monotonic()
         while self._next < self._split.high:
+            self._check()
             wanted = min(self._count, self._split.high - self._next)
             events = self._consumer.consume(wanted, _WAIT_SECONDS)
             messages = [event for event in events if event.error() is None]

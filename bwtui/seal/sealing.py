@@ -27,12 +27,11 @@ from bwtui.recording.sealed import check_all, check_sizes
 from bwtui.seal.files import SCHEMAS, sync_folders, write_table
 from bwtui.seal.plan import TASK_BYTES, Plan, finished_segments, make_plan
 from bwtui.seal.task import Part, Task, read_part, run
-from bwtui.spark.failure import in_task
 from bwtui.spark.watching import watching
 
 #: Called with how many changes are sealed, and how many are to be.
 OnProgress = Callable[[int, int], None]
-#: Gives a Spark session for as long as it is needed.
+#: Gives a Spark session for as long as it is needed, or None: then the tasks are run here.
 OpenSession = Callable[[], contextlib.AbstractContextManager[Any]]
 _LOCK = "seal.lock"
 
@@ -119,7 +118,6 @@ def _own_folder(sealing: Path) -> Path:
     return work
 
 
-@in_task
 def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
     for task in tasks:
         try:
@@ -132,7 +130,13 @@ def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
 
 
 def _run(spark: Any, tasks: list[Task]) -> None:
-    spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(_run_tasks).collect()
+    if spark is None:
+        list(_run_tasks(iter(tasks)))
+        return
+    # PySpark is imported only where it is needed.
+    from bwtui.spark.failure import in_task
+
+    spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(in_task(_run_tasks)).collect()
 
 
 # -- what is sealed appears ----------------------------------------------------------------------------------

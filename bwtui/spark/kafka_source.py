@@ -25,7 +25,6 @@ The settings of the client never become options of the source, which Spark shows
 get them from `bwtui.spark.handover`, by way of the class that is registered.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,10 +35,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bwtui.kafka.client import Config
-from bwtui.kafka.columns import ABORTED, COLUMNS, Batches
+from bwtui.kafka.columns import COLUMNS
 from bwtui.kafka.offsets import Place, Range
-from bwtui.kafka.scan import Isolation, SplitScan
-from bwtui.kafka.splits import LARGEST, SMALLEST, Hole, Split, split
+from bwtui.kafka.reading import Wanted, read_split
+from bwtui.kafka.scan import Isolation
+from bwtui.kafka.splits import LARGEST, SMALLEST, Split, split
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import Handed, hand_over
 
@@ -48,9 +48,6 @@ FORMAT = "bwtui_kafka"
 ALL_COLUMNS = tuple(COLUMNS)
 #: Without headers, which are slow.
 PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
-
-#: Holes are kept until there are so many, then sent as rows.
-_MOST_HOLES = 10_000
 
 
 def read_kafka(
@@ -74,7 +71,7 @@ def read_kafka(
     assert columns, "at least one column is needed"
     splits = split(offsets, spark.sparkContext.defaultParallelism, *split_sizes)
     handed = hand_over(spark, dict(config), config)
-    request = Request(handed, tuple(splits), tuple(columns), isolation, aborted, patience)
+    request = Request(handed, tuple(splits), Wanted(tuple(columns), isolation, aborted, patience))
     spark.dataSource.register(_bound(request))
     return spark.read.format(FORMAT).load()
 
@@ -85,10 +82,7 @@ class Request:
 
     config: Handed[dict[str, Any]]
     splits: tuple[Split, ...]
-    columns: tuple[str, ...]
-    isolation: Isolation
-    aborted: bool
-    patience: float
+    wanted: Wanted
 
 
 class KafkaDataSource(DataSource):
@@ -103,7 +97,7 @@ class KafkaDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns that were asked for."""
-        return ", ".join(f"`{name}` {COLUMNS[name]}" for name in self.request.columns)
+        return ", ".join(f"`{name}` {COLUMNS[name]}" for name in self.request.wanted.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
@@ -130,7 +124,11 @@ class KafkaReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield what is in one split."""
         # Without any split Spark makes up a partition without a value.
-        return iter(()) if partition.value is None else read_split(self._request, Split(*partition.value))
+        return iter(()) if partition.value is None else self._read(Split(*partition.value))
+
+    @in_task
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        yield from read_split(self._request.config.take(), split, self._request.wanted)
 
 
 def _bound(request: Request) -> type[DataSource]:
@@ -138,54 +136,3 @@ def _bound(request: Request) -> type[DataSource]:
     bound: type[DataSource] = type("BoundKafkaDataSource", (KafkaDataSource,), {"request": request})
     bound.__module__ = "__main__"
     return bound
-
-
-@in_task
-def read_split(request: Request, split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the records and the holes of one split, in a task."""
-    batches = Batches(split, request.columns)
-    held: list[Hole] = []
-    delivered = missing = 0
-    keeps_gaps = request.aborted and request.isolation == "read_committed"
-    for part in SplitScan(request.config.take(), split, request.isolation, request.patience):
-        yield from batches.of_messages(part.messages, part.offsets)
-        held += part.holes
-        delivered += len(part.offsets)
-        missing += sum(high - low for _, low, high in part.holes)
-        if len(held) > _MOST_HOLES and not keeps_gaps:
-            yield from batches.of_holes(held)
-            held = []
-    assert delivered + missing == split.high - split.low, "an offset is not accounted for"
-    gaps = [hole for hole in held if hole.kind == "gap"] if keeps_gaps else []
-    if gaps:
-        yield from _aborted(request, split, gaps, batches)
-        held = [hole for hole in held if hole.kind != "gap"]
-    yield from batches.of_holes(held)
-
-
-def _aborted(request: Request, split: Split, gaps: list[Hole], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Read again from the first gap to the last: what is in them is of aborted transactions."""
-    within = split._replace(low=gaps[0].low, high=gaps[-1].high)
-    lows = [gap.low for gap in gaps]
-    for part in SplitScan(request.config.take(), within, "read_uncommitted", request.patience):
-        # Compaction may have made more holes meanwhile, where the first reading had its records.
-        yield from batches.of_holes(within_gaps(part.holes, gaps))
-        found = [
-            number
-            for number, offset in enumerate(part.offsets)
-            for gap in [gaps[bisect_right(lows, offset) - 1]]
-            if offset < gap.high
-        ]
-        messages = [part.messages[number] for number in found]
-        yield from batches.of_messages(messages, [part.offsets[number] for number in found], ABORTED)
-
-
-def within_gaps(holes: Sequence[Hole], gaps: Sequence[Hole]) -> list[Hole]:
-    """Return what of ``holes`` lies in ``gaps``, which rise."""
-    lows = [gap.low for gap in gaps]
-    found = []
-    for kind, low, high in holes:
-        for gap in gaps[max(bisect_right(lows, low) - 1, 0) : bisect_right(lows, high - 1)]:
-            if max(low, gap.low) < min(high, gap.high):
-                found.append(Hole(kind, max(low, gap.low), min(high, gap.high)))
-    return found

@@ -46,6 +46,7 @@ import bwtui
 from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.spark.environment import environment
 from bwtui.spark.failure import SPARK_ERRORS, plain_errors
+from bwtui.spark.interrupts import as_interrupts
 from bwtui.spark.java import spark_java
 from bwtui.spark.jvm import Jvm
 from bwtui.spark.scratch import scratch
@@ -106,7 +107,7 @@ def spark_session(
     check_master(master)
     if not _MEMORY.fullmatch(memory):
         raise UsageError(f"{memory!r} is no amount of memory", "give it as 512m or 2g")
-    with _as_interrupts():
+    with as_interrupts():
         java = spark_java()
         with scratch("bwtui-spark-") as folder, _quiet_py4j():
             opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
@@ -265,24 +266,6 @@ def _answers(host: str, port: int) -> bool:
 
 def _is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.")
-
-
-@contextlib.contextmanager
-def _as_interrupts() -> Iterator[None]:
-    """Let a kill, or a terminal that is closed, end the block as Ctrl-C does: in order, and cleared up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        # A session that another thread closes leaves it so: only the main thread may, and the end is near.
-        if threading.current_thread() is threading.main_thread():
-            for number in ours:
-                signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import duckdb
 
 from bwtui.errors import RefusedError, UsageError
+from bwtui.file_errors import file_failed
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, partitions, pin
 from bwtui.model.duckdb_text import exact
@@ -28,6 +29,15 @@ class Recorded:
         """Return what is sealed, if that is all that is finished by now. Raises UsageError or StateFailed."""
         return self.sealed if self.sealed is not None and self.sealed.is_complete() else None
 
+    def unsealed_bytes(self) -> int:
+        """Return the size of the finished segments that are not sealed. Raises UsageError or StateFailed."""
+        sealed = {one.name for one in self.sealed.manifest.segments} if self.sealed is not None else set()
+        paths = [one.path for one in segments(self.folder) if one.is_finished and one.path.name not in sealed]
+        try:
+            return sum(path.stat().st_size for path in paths)
+        except OSError as error:
+            raise file_failed(f"{self.folder} can't be read", error) from error
+
 
 @dataclass(frozen=True, slots=True)
 class Basis:
@@ -40,6 +50,11 @@ class Basis:
     #: Whether any message has headers; then those of all are compared.
     has_headers: bool
     pinned: Pinned
+
+    @property
+    def rows(self) -> int:
+        """How many rows both sides have to be read of."""
+        return self.sealed.manifest.rows + self.pinned.messages
 
 
 def find_sealed(folder: Path) -> Sealed | None:

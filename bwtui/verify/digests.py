@@ -1,40 +1,39 @@
-"""Both sides of the audit as digests in Parquet, made by Spark's tasks.
+"""Both sides of the audit as digests, made by tasks.
 
-A task reads files of the recording or a piece of a partition, and writes what the audit needs of it: places
+A task reads files of the recording or a piece of a partition, and keeps what the audit needs of it: places
 and digests. Rows stay in the task's Python: sent through Java they cost ten times as much as reading them.
+Which of `bwtui.verify.engines` runs the tasks makes no difference to what they make.
 Both sides are hashed by MD5, of which 63 bits are kept. DuckDB's `hash` costs a tenth of that, but multiplies
 word by word: rows that differ in nothing but the last bytes of two words often have the same one.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 from bwtui.audit.core import PARTS
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned
-from bwtui.kafka.splits import LARGEST, SMALLEST, Split, split
+from bwtui.kafka.reading import Wanted, read_split
+from bwtui.kafka.splits import Split, split
 from bwtui.model.duckdb_text import parquet
 from bwtui.recording.format.sent_headers import SENT_HEADERS
 from bwtui.recording.manifest import SealedFile
-from bwtui.spark.failure import in_task
-from bwtui.spark.handover import hand_over
-from bwtui.spark.kafka_source import Request, read_split
 from bwtui.spark.watching import watching
 from bwtui.verify.deep import COLUMNS, Comparison
+from bwtui.verify.sides import Sides
+
+T = TypeVar("T")
 
 #: Called with how many rows were read, and how many there are.
 OnCount = Callable[[int, int], None]
 
-#: What the recording's side has beside `bwtui.audit.core.INPUTS`.
-BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
 _DIGESTS = """
 (md5_number(key) >> 65)::bigint as key_digest,
 (md5_number(value) >> 65)::bigint as value_digest
@@ -61,18 +60,9 @@ _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "ke
 
 _BATCH = 100_000
 _BATCH_BYTES = 32 << 20
-#: A task's output is cut into files of so many rows, which is how its progress is seen.
-_FILE = 250_000
 #: Files of a recording are gathered into tasks of so many rows.
 _TASK = 250_000
 _MEMORY = "512MB"
-
-
-class Sides(NamedTuple):
-    """Folders with the digests of both sides."""
-
-    expected: Path
-    actual: Path
 
 
 class Compared(NamedTuple):
@@ -82,8 +72,53 @@ class Compared(NamedTuple):
     miscoded: list[int]
 
 
-def write_digests(
-    spark: SparkSession,
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The tasks that make both sides' digests, of which each can be run anywhere, in any order."""
+
+    root: Path
+    #: Files of the recording, or a piece of a partition.
+    tasks: Sequence[list[SealedFile] | Split]
+    sides: Sides
+    comparison: Comparison
+    wanted: Wanted
+
+    @property
+    def with_headers(self) -> bool:
+        """Whether headers have digests, too."""
+        return "headers" in self.wanted.columns
+
+    def run(
+        self, number: int, config: Config, check: Callable[[], None] = lambda: None
+    ) -> Iterator[Compared]:
+        """Run a task; yield what was compared with PostgreSQL. ``check`` may raise, to end it."""
+        task = self.tasks[number]
+        with _database() as connection:
+            if isinstance(task, Split):
+                tables = _merged_batches(read_split(config, task, self.wanted, check))
+                self.sides.add("actual", number, (_digests(connection, table) for table in tables))
+                return
+            made = _expected(connection, _rows_of(self.root, task), self.with_headers)
+            self.sides.add("expected", number, _checked(made, check))
+            for every, some in _sampled(task, self.comparison.every):
+                yield from _checked(
+                    _compared(connection, _rows_of(self.root, some), every, self.comparison), check
+                )
+
+
+class Engine(Protocol):
+    """What runs the tasks of a job."""
+
+    @property
+    def cores(self) -> int:
+        """How many tasks are run at the same time."""
+
+    def run(self, job: Job, config: Config) -> Iterable[Compared]:
+        """Run all tasks. Raises ConnectionFailed, RefusedError, StateFailed, and what else tasks raise."""
+
+
+def make_digests(
+    engine: Engine,
     root: Path,
     files: Sequence[SealedFile],
     config: Config,
@@ -94,39 +129,17 @@ def write_digests(
     *,
     with_headers: bool,
 ) -> Compared:
-    """Write the digests of what was sent, and of what Kafka has: records and holes.
+    """Make the digests of what was sent, and of what Kafka has: records and holes.
 
     Meanwhile ``comparison`` decodes the messages that it chooses; return what it found. Both sides are one
     job, so that no core waits for the end of one before it begins the other. ``with_headers``: headers have
-    digests, too. Raises ConnectionFailed, DamagedRecording, StateFailed, and what Spark's tasks raise.
+    digests, too. Raises ConnectionFailed, DamagedRecording, StateFailed, and what the engine raises.
     """
-    splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
-    handed = hand_over(spark, dict(config), config)
-    wanted = (*_KAFKA, "headers") if with_headers else _KAFKA
-    request = Request(handed, tuple(splits), wanted, "read_committed", True, 5.0)
-    tasks: list[list[SealedFile] | Split] = [*_gathered(files), *splits]
-
-    @in_task
-    def read(number: int) -> Iterator[Compared]:
-        task = tasks[number]
-        with _database() as connection:
-            if isinstance(task, Split):
-                tables = _merged_batches(read_split(request, task))
-                _write(sides.actual, number, (_digests(connection, table) for table in tables))
-            else:
-                _write(sides.expected, number, _expected(connection, _rows_of(root, task), with_headers))
-                for every, some in _sampled(task, comparison.every):
-                    yield from _compared(connection, _rows_of(root, some), every, comparison)
-
-    def run(numbers: Iterable[int]) -> Iterable[Compared]:
-        for number in numbers:
-            yield from read(number)
-
-    for folder in sides:
-        folder.mkdir()
-    with counting_rows(sides, sum(file.rows for file in files) + pinned.messages, on_count):
-        # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
-        every = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
+    columns = (*_KAFKA, "headers") if with_headers else _KAFKA
+    tasks: list[list[SealedFile] | Split] = [*_gathered(files), *split(pinned.offsets, engine.cores)]
+    job = Job(root, tasks, sides, comparison, Wanted(columns, "read_committed", aborted=True))
+    with _counting(sides, sum(file.rows for file in files) + pinned.messages, on_count):
+        every = list(engine.run(job, config))
     return Compared(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
 
 
@@ -175,6 +188,12 @@ def _expected(
         yield batch.drop_columns(["key"]).append_column("key_hash", murmur2_of(keys))
 
 
+def _checked(made: Iterable[T], check: Callable[[], None]) -> Iterator[T]:
+    for one in made:
+        check()
+        yield one
+
+
 def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Put small batches together: to plan a query for each costs as much as to hash what is in it."""
     held: list[pa.RecordBatch] = []
@@ -208,45 +227,15 @@ def _compared(
         yield Compared(len(made), [row["position"] * PARTS + row["part"] for row in wrong])
 
 
-# -- files ---------------------------------------------------------------------------------------------------
-
-
-def _write(target: Path, number: int, batches: Iterator[pa.RecordBatch]) -> None:
-    """Write the batches of a task into files whose names end with their rows."""
-    # A task that is run again writes all of it again.
-    for path in target.glob(f"{number:06}-*"):
-        path.unlink()
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        if sum(one.num_rows for one in held) >= _FILE:
-            _finish(target / f"{number:06}-{count:04}", held)
-            held, count = [], count + 1
-    if held:
-        _finish(target / f"{number:06}-{count:04}", held)
-
-
-def _finish(path: Path, batches: list[pa.RecordBatch]) -> None:
-    table = pa.Table.from_batches(batches)
-    part = path.with_suffix(".part")
-    # To look for repetitions among numbers that are all different costs half of what writing does.
-    words = [column.name for column in table.schema if pa.types.is_string(column.type)]
-    pq.write_table(table, part, compression="lz4", write_statistics=False, use_dictionary=words)
-    part.rename(path.with_name(f"{path.name}-{table.num_rows}.parquet"))
-
-
 @contextlib.contextmanager
-def counting_rows(folders: Sequence[Path], total: int, on_count: OnCount | None) -> Iterator[None]:
-    """While the block runs, and after, call ``on_count`` with the rows in finished files, and ``total``."""
+def _counting(sides: Sides, total: int, on_count: OnCount | None) -> Iterator[None]:
+    """While the block runs, and after, call ``on_count`` with the rows that are there, and ``total``."""
     if on_count is None:
         yield
         return
 
     def look() -> None:
-        files = (path for folder in folders for path in folder.glob("*.parquet"))
-        done = sum(int(path.stem.rpartition("-")[2]) for path in files)
-        if done:
+        if done := sides.rows():
             on_count(min(done, total), total)
 
     with watching(look):

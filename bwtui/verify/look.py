@@ -80,7 +80,7 @@ class KafkaByteReader:
         self._miscoded = miscoded
 
     def miscoded(self) -> Iterable[int]:
-        """Return the ids that `bwtui.verify.deep` found in Spark's tasks."""
+        """Return the ids that `bwtui.verify.deep` found in the tasks."""
         return self._miscoded
 
     def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterator[int]:

@@ -8,16 +8,14 @@
 
 import contextlib
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import duckdb
-from pyspark.sql import SparkSession
 
 from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
@@ -25,22 +23,22 @@ from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, TopicState
-from bwtui.model.duckdb_text import exact, parquet
+from bwtui.model.duckdb_text import exact
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.spark.scratch import scratch
-from bwtui.spark.session import LOCAL, spark_session
 from bwtui.verify.basis import Basis, Recorded, basis, check_cluster, facts_of, open_recorded
 from bwtui.verify.deep import Comparison, one_of
-from bwtui.verify.digests import BESIDE, OnCount, Sides, write_digests
+from bwtui.verify.digests import Compared, Engine, OnCount, make_digests
+from bwtui.verify.engines.chosen import Engines
 from bwtui.verify.facts import Facts
 from bwtui.verify.fields import add_fields
 from bwtui.verify.look import KafkaByteReader, RowReader
+from bwtui.verify.sides import Sides
 
 #: Called with what is under way, in a few words.
 OnPhase = Callable[[str], None]
 
-_MEMORY = "1g"
 _DUCKDB_MEMORY = "1500MB"
 #: A recording of so many rows is audited in memory.
 _IN_MEMORY = 3_000_000
@@ -50,7 +48,8 @@ _IN_MEMORY = 3_000_000
 class Options:
     """How thoroughly to verify, with what, and what the report shows."""
 
-    spark_master: str = LOCAL
+    #: Spark's; None: this machine, with Spark or without, whichever is sooner done.
+    spark_master: str | None = None
     #: Compare every message with what PostgreSQL said, not some.
     deep: bool = False
     show_values: bool = False
@@ -74,49 +73,58 @@ def verify_recording(
     """
     options = options or Options()
     begin = time.monotonic()
-    with _work(options) as work, contextlib.ExitStack() as session:
+    engines = Engines(options.spark_master, on_phase)
+    with _work(options) as work, engines.closing():
         # What is wrong with a file, with a folder, or with the brokers is said before Spark starts.
         on_phase("looking at the recording, and for Kafka")
         recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
-        folder = recorded.folder
         check_cluster(recorded.facts, config)
         checked = _sealed_already(recorded, config)
-        looked = time.monotonic()
-        on_phase("starting Spark")
-        spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
-        started = time.monotonic()
+        engine = None if checked is None else engines.of(checked.rows)
         notes = []
         # A relay that records may have finished a segment meanwhile.
-        if checked is None or not checked.sealed.is_complete():
-            notes.append(_seal(folder, spark, on_phase))
-            sealed = open_sealed(folder)
+        if checked is None or engine is None or not checked.sealed.is_complete():
+            notes.append(_seal(recorded, engines, on_phase))
+            sealed = open_sealed(recorded.folder)
             checked = basis(sealed, facts_of(sealed), config)
-        manifest, pinned, rows = checked.sealed.manifest, checked.pinned, checked.sealed.manifest.rows
+            engine = engines.of(checked.rows)
         texts = _schemas(checked.sealed)
-        on_phase(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
-        changes = [file for file in manifest.files if file.kind == "changes"]
-        every = {file.table: 1 for file in changes} if options.deep else one_of(changes)
-        comparison = Comparison(texts, _is_json(manifest.source), every)
-        sides = Sides(work / "expected", work / "actual")
-        compared = write_digests(
-            spark, checked.sealed.root, changes, config, pinned, sides, comparison, on_count,
-            with_headers=checked.has_headers,
-        )  # fmt: skip
-        with _database(work, rows) as connection:
-            _view(connection, "expected_in", sides.expected, BESIDE)
-            _view(connection, "actual_in", sides.actual)
+        on_phase(f"reading the recording and Kafka: {checked.rows:,} rows")
+        sides = Sides(work)
+        compared = _digests(engine, checked, config, sides, texts, deep=options.deep, on_count=on_count)
+        with _database(work, checked.sealed.manifest.rows) as connection:
+            sides.show(connection)
             on_phase("matching messages and records")
-            with _ended_beside(session.pop_all()):
+            with engines.ended_beside():
                 report = _judge(connection, checked, config, compared.miscoded, texts, ask, options)
         notes += _notes(compared.messages, sum(checked.sent.values()), checked.facts)
         report.notes = [*notes, *report.notes, *_differing(report.classes)]
-        ended = time.monotonic()
-    report.details = _details(folder, checked, compared.messages)
-    report.details["seconds"] = {
-        "spark_start": round(started - looked, 2),
-        "audit": round(ended - started + looked - begin, 2),
+        seconds = time.monotonic() - begin - engines.start_seconds
+    report.details = _details(recorded.folder, checked, compared.messages) | {
+        "engine": engines.name,
+        "seconds": {"spark_start": round(engines.start_seconds, 2), "audit": round(seconds, 2)},
     }
     return report
+
+
+def _digests(
+    engine: Engine,
+    checked: Basis,
+    config: Config,
+    sides: Sides,
+    texts: Mapping[int, str],
+    *,
+    deep: bool,
+    on_count: OnCount | None,
+) -> Compared:
+    manifest = checked.sealed.manifest
+    changes = [file for file in manifest.files if file.kind == "changes"]
+    every = {file.table: 1 for file in changes} if deep else one_of(changes)
+    comparison = Comparison(texts, _is_json(manifest.source), every)
+    return make_digests(
+        engine, checked.sealed.root, changes, config, checked.pinned, sides, comparison, on_count,
+        with_headers=checked.has_headers,
+    )  # fmt: skip
 
 
 def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
@@ -155,24 +163,13 @@ def _is_json(source: Mapping[str, Any]) -> bool:
     return source.get("output_format") == "json"
 
 
-@contextlib.contextmanager
-def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
-    """End Spark's session, which takes a second, while the block runs."""
-    thread = threading.Thread(target=session.close)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
 # -- the recording -------------------------------------------------------------------------------------------
 
 
-def _seal(folder: Path, spark: SparkSession, on_phase: OnPhase) -> str:
+def _seal(recorded: Recorded, engines: Engines, on_phase: OnPhase) -> str:
     """Seal what is not sealed yet, and return a note that says so."""
     on_phase("sealing the recording")
-    outcome = seal(folder, lambda: contextlib.nullcontext(spark))
+    outcome = seal(recorded.folder, lambda: engines.for_sealing(recorded.unsealed_bytes()))
     return f"the recording was sealed first: {outcome.changes:,} changes"
 
 
@@ -259,18 +256,9 @@ def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
     return facts.sessions | {session for (session,) in rows}
 
 
-def _view(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, beside: str = "") -> None:
-    files = list(folder.glob("*.parquet"))
-    if files:
-        connection.execute(f"create view {name} as select * from {parquet(files)}")
-    else:
-        columns = ", ".join(filter(None, (core.INPUTS[name], beside)))
-        connection.execute(f"create table {name} ({columns})")
-
-
 @contextlib.contextmanager
 def _work(options: Options) -> Iterator[Path]:
-    if options.work_folder is None and not options.spark_master.startswith("local"):
+    if options.work_folder is None and not (options.spark_master or "local").startswith("local"):
         raise UsageError(
             "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
         )
@@ -339,5 +327,12 @@ def _details(folder: Path, checked: Basis, compared: int) -> dict[str, Any]:
         "cluster": pinned.cluster_id,
         "settings": {name: dict(state.settings or {}) for name, state in pinned.topics.items()},
         "compared_with_postgresql": compared,
-        "versions": {name: version(name) for name in ("bwtui", "duckdb", "pyspark", "fastavro")},
+        "versions": dict(_versions("bwtui", "duckdb", "pyspark", "fastavro")),
     }
+
+
+def _versions(*packages: str) -> Iterator[tuple[str, str]]:
+    for name in packages:
+        # A small audit does without Spark.
+        with contextlib.suppress(PackageNotFoundError):
+            yield name, version(name)

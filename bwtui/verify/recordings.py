@@ -30,8 +30,8 @@ from bwtui.model.lsn import format_lsn
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.spark.scratch import scratch
-from bwtui.spark.session import spark_session
 from bwtui.verify.basis import Recorded, facts_of
+from bwtui.verify.engines.chosen import Engines
 from bwtui.verify.facts import Facts
 
 _MEMORY = "1500MB"
@@ -90,13 +90,15 @@ def verify_recordings(
     first: Recorded,
     second: Recorded,
     *,
-    spark_master: str,
+    spark_master: str | None,
     samples: int,
     on_phase: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Compare two recordings of the same database. Raises UsageError, RefusedError, DamagedRecording."""
     begin = time.monotonic()
-    opened = [_seal(one, spark_master, on_phase) for one in (first, second)]
+    engines = Engines(spark_master, on_phase)
+    with engines.closing():
+        opened = [_seal(one, engines, on_phase) for one in (first, second)]
     sides = [sealed for sealed, _ in opened]
     systems = {side.manifest.source.get("system_identifier") for side in sides}
     if len(systems) > 1:
@@ -135,14 +137,14 @@ def verify_recordings(
     return report
 
 
-def _seal(recorded: Recorded, spark_master: str, on_phase: Callable[[str], None]) -> tuple[Sealed, Facts]:
+def _seal(recorded: Recorded, engines: Engines, on_phase: Callable[[str], None]) -> tuple[Sealed, Facts]:
     """Seal what is not sealed, check every file, and return it with its facts."""
     if (sealed := recorded.whole()) is not None:
         check_all(sealed.root, sealed.manifest.files)
         # A relay may have gone on while every byte was checked.
         return sealed, facts_of(sealed)
     on_phase(f"sealing {recorded.folder}")
-    seal(recorded.folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
+    seal(recorded.folder, lambda: engines.for_sealing(recorded.unsealed_bytes()))
     sealed = open_sealed(recorded.folder)
     return sealed, facts_of(sealed)
 

@@ -41,8 +41,14 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
     """Return the audit's findings, and its tables."""
     connection = duckdb.connect(config={"threads": 1})
     load(connection, world)
+    core.run(connection, window_of(world), WorldReader(world))
+    return findings(connection), connection
+
+
+def window_of(world: World) -> core.Window:
+    """Return what the world's recording covers."""
     sends = world.sends
-    window = core.Window(
+    return core.Window(
         first_lsn=min(s.lsn for s in sends),
         last_lsn=max(s.lsn for s in sends),
         # The LSN behind it, where the last transaction that is confirmed ends.
@@ -51,8 +57,6 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
         last_commit_us=max(s.time_ms for s in sends) * 1000,
         now_ms=NOW_MS,
     )
-    core.run(connection, window, WorldReader(world))
-    return findings(connection), connection
 
 
 def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:

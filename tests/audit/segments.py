@@ -7,6 +7,7 @@ python -m tests.audit.segments [--rounds N]
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bwtui.audit.report import Report
 from bwtui.packages.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox, Services
-from bwtui.verify.recording import verify_recording
+from bwtui.verify.recording import Options, verify_recording
 from tests.attempts import Attempts
 from tests.audit.segment_faults import CHANGES, FAULTS, Found
 from tests.audit.segment_files import Rec, damage, read, write
@@ -140,7 +141,22 @@ def round_of(
     recording, prefix = record(services, folder, faults, args)
     expected = plant(sandbox, prefix, faults, turn)
     report = verify_recording(recording, {"bootstrap.servers": services.broker})
-    return judge(faults, expected, found_in(report, prefix)), report
+    wrong = judge(faults, expected, found_in(report, prefix))
+    on_spark = verify_recording(
+        recording, {"bootstrap.servers": services.broker}, Options(spark_master="local[2]")
+    )
+    if _comparable(on_spark) != _comparable(report):
+        wrong.append("Spark and threads report different things")
+    return wrong, report
+
+
+def _comparable(report: Report) -> str:
+    """Return the report's text, but for what says when and by what it was made."""
+    told = report.to_json()
+    assert told.pop("engine") and told.pop("seconds") and told["window"].pop("now_ms")
+    # The first audit had to seal what the second found sealed.
+    told["notes"] = [note for note in told["notes"] if not note.startswith("the recording was sealed first")]
+    return json.dumps(told, default=str)
 
 
 def main() -> int:

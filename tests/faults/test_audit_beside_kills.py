@@ -69,7 +69,6 @@ class Kills:
         assert not self._relay.has_ended, self._relay.last_words()
 
 
-@pytest.mark.usefixtures("shared_spark")
 def test_nothing_is_found(
     services: Services, database: str, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:

@@ -124,8 +124,6 @@ def test_every_row_is_there_once_and_in_order(
         assert writers.transactions
     checked = check(folder)
     assert checked.verdict == "clean", checked.damages
-    if ROWS <= 1_000_000:
-        request.getfixturevalue("shared_spark")
     report = audited(folder, services)
     print(f"audit of the recording: {report.verdict}, {report.balance['actual']}")
 

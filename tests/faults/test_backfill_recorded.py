@@ -39,7 +39,6 @@ def plain(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "command", lambda: command)
 
 
-@pytest.mark.usefixtures("shared_spark")
 @pytest.mark.parametrize("headers", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_audit_finds_nothing(
     new_relay: Callable[..., Relay],
@@ -99,7 +98,6 @@ def test_an_audit_finds_nothing(
     assert audited(folder, services).balance["actual"]["outside_window"] > ROWS // 2
 
 
-@pytest.mark.usefixtures("shared_spark")
 def test_a_row_that_is_dropped_stands_in_the_recording(
     new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
 ) -> None:

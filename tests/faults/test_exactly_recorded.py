@@ -185,7 +185,6 @@ def is_there(services: Services, relay: Relay, note: bytes) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("shared_spark")
 def test_an_audit_in_the_middle_of_a_crash_finds_nothing(
     services: Services, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:

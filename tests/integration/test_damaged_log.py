@@ -188,7 +188,6 @@ def test_a_header_whose_offset_is_damaged_too_hides_nothing_behind_it(
     assert offsets == set(range(30)) | set(range(high, 80))
 
 
-@pytest.mark.usefixtures("shared_spark")
 def test_the_audit_names_what_is_lost(
     services: Services,
     sandbox: Sandbox,

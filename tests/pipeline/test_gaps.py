@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bwtui.kafka.reading import within_gaps
 from bwtui.kafka.splits import Hole
-from bwtui.spark.kafka_source import within_gaps
 
 SETS = st.sets(st.integers(0, 40))
 

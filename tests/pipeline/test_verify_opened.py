@@ -12,6 +12,7 @@ from bwtui.cli.verify import verify
 from bwtui.errors import DamagedRecording
 from bwtui.recording import sealed
 from bwtui.verify import basis, recordings
+from bwtui.verify.engines.chosen import Engines
 from bwtui.verify.facts import LARGEST
 from tests.pipeline.test_seal import local, record
 
@@ -63,7 +64,7 @@ def test_what_a_relay_does_while_every_byte_is_checked_is_among_the_facts(
         stream.begin_pass()
 
     monkeypatch.setattr(recordings, "check_all", check_all)
-    _, facts = recordings._seal(recorded, "local", lambda _: None)
+    _, facts = recordings._seal(recorded, Engines(None, lambda _: None), lambda _: None)
     assert facts.later == 1 and facts.resumed < LARGEST
     stream.stop()
 

