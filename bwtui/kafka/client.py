@@ -127,7 +127,10 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
 
 def not_let_in(place: str, error: KafkaError) -> NotLetIn:
     """Return what to tell when Kafka refuses certificate, user, password or rights."""
-    return NotLetIn(f"{place} does not let us in: {error.str()}", "check the security settings in -C")
+    hint = "check the security settings in -C"
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        hint = "grant the user that -C names the rights (ACLs) Read and Describe on the topic"
+    return NotLetIn(f"{place} does not let us in: {error.str()}", hint)
 
 
 def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:

@@ -3,9 +3,12 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -20,8 +23,10 @@ from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import session
 from tests.integration.test_verify_database import relaying, verify
+from tests.raw_topic import raw_topics
 from tests.second_postgres import SecondPostgres
 from tests.secure_services import PASSWORD, USER, Authority, secure_kafka, secure_registry
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 
@@ -147,31 +152,135 @@ def test_the_registry_does_not_let_us_in(
     assert "schema registry" in error and "certificate verify failed" in error
 
 
+@contextmanager
+def denied(kafka: dict[str, str], topic: str, operation: AclOperation) -> Iterator[None]:
+    """Take a right of the relay's user away for a while."""
+    admin = AdminClient({**kafka})
+    name = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*")
+    allowed = AclBinding(*name, AclOperation.ALL, AclPermissionType.ALLOW)
+    rule = (*name, operation, AclPermissionType.DENY)
+    for change in admin.create_acls([allowed, AclBinding(*rule)]).values():
+        change.result(30)
+    try:
+        yield
+    finally:
+        for found in admin.delete_acls([AclBindingFilter(*rule)]).values():
+            found.result(30)
+
+
 def test_a_right_that_is_missing_is_no_rows_fault(
     attempts: Attempts, dsn: str, kafka: dict[str, str]
 ) -> None:
     topic = f"{attempts.name}.guarded"
-    admin = AdminClient({**kafka})
-    name = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*")
-    allowed = AclBinding(*name, AclOperation.ALL, AclPermissionType.ALLOW)
-    denied = AclBinding(*name, AclOperation.WRITE, AclPermissionType.DENY)
     with session(dsn) as opened:
         opened.run("create table guarded (id int primary key)")
         attempts.succeed(dsn, "--table", "guarded")
-        for change in admin.create_acls([allowed, denied]).values():
-            change.result(30)
-        opened.run("insert into guarded select generate_series(1, 50)")
-        error, hint = attempts.fail(dsn, 4, "--table", "guarded", "-e", "log")
-        assert f"Kafka lets nothing into topic {topic}: " in error and "authorization failed" in error
-        assert "ACL" in hint
-        assert not list(attempts.state.rglob("dead-letters.jsonl"))
-        rule = AclBindingFilter(*name, AclOperation.WRITE, AclPermissionType.DENY)
-        for change in admin.delete_acls([rule]).values():
-            change.result(30)
+        with denied(kafka, topic, AclOperation.WRITE):
+            opened.run("insert into guarded select generate_series(1, 50)")
+            error, hint = attempts.fail(dsn, 4, "--table", "guarded", "-e", "log")
+            assert f"Kafka lets nothing into topic {topic}: " in error and "authorization failed" in error
+            assert "ACL" in hint
+            assert not list(attempts.state.rglob("dead-letters.jsonl"))
         counted = attempts.succeed(dsn, "--table", "guarded", "-e", "log")
         assert counted.status["tables"]["public.guarded"]["inserts"] == 50
         # The others count what the whole database has.
         opened.run("drop table guarded")
+
+
+def _take_rows(attempts: Attempts, kafka: dict[str, str], topic: str, keys: set[int]) -> None:
+    """Put tombstones behind the newest rows of some keys, as somebody else would."""
+    own = {name.replace(".", "_"): value for name, value in kafka.items()}
+    messages = raw_topics(attempts.services, [topic], **own)[topic]
+    producer = Producer({**kafka, "partitioner": "murmur2_random"})
+    for key, _ in messages:
+        if key is not None and json.loads(key)["id"] in keys:
+            producer.produce(topic, None, key)
+    assert producer.flush(30) == 0
+
+
+_ASKED = """
+create table guarded (id int primary key); insert into guarded select generate_series(1, 60000);
+create table open (id int primary key)
+"""
+
+
+@pytest.mark.long
+def test_a_right_that_goes_while_rows_are_sent_again(
+    attempts: Attempts, dsn: str, kafka: dict[str, str]
+) -> None:
+    """Of a snapshot, and of a repair: each says so, the stream goes on, and nothing is lost."""
+    topic, relay = f"{attempts.name}.guarded", ("--relay", attempts.name)
+    shut = f"Kafka lets nothing into topic {topic}: "
+    with session(dsn) as opened:
+        opened.run(_ASKED)
+        with relaying(attempts, dsn, opened, "-f", "json", "--table", "guarded|open"):
+            asked = json.loads(attempts.command("snapshot", "guarded", *relay, "--no-wait", "--json").stdout)[
+                "id"
+            ]
+            assert attempts.command("snapshot", "--pause", asked, *relay).code == 0
+            _take_rows(attempts, kafka, topic, {1, 2, 3})
+            with denied(kafka, topic, AclOperation.WRITE):
+                attempts.command("snapshot", "--resume", asked, *relay)
+                told = eventually("the request fails", lambda: _over(attempts, asked))
+                assert told["state"] == "failed"
+                assert shut in told["error"] and "ACL" in told["hint"]
+                ended = attempts.command("repair", *relay, "--yes")
+                assert ended.code == 1, ended.stderr
+                assert f"note: public.guarded: {shut}" in ended.stdout
+                opened.run("insert into open select generate_series(1, 50)")
+                eventually("the stream goes on", lambda: _sent(attempts)["public.open"]["inserts"] == 50)
+            with denied(kafka, topic, AclOperation.READ):
+                ended = attempts.command("repair", *relay, "--yes")
+                assert ended.code in (2, 4), (ended.code, ended.stdout)
+                assert ended.stderr.count("bwtui: error: ") == 1 and topic in ended.stderr
+                assert "Traceback" not in ended.stderr and "ACL" in ended.stderr
+            ended = attempts.command("repair", *relay, "--yes", "--json")
+            assert ended.code == 0, ended.stderr
+            done = json.loads(ended.stdout)
+            assert (done["verdict"], done["rows"], done["tombstones"]) == ("clean", 3, 0)
+            assert not list(attempts.state.rglob("dead-letters.jsonl"))
+        opened.run("drop table guarded, open")
+
+
+def _over(attempts: Attempts, id: str) -> dict[str, Any] | None:
+    listed = attempts.command("snapshot", "--status", "--json", "--relay", attempts.name).stdout
+    [told] = [one for one in map(json.loads, listed.splitlines()) if one["id"] == id]
+    return told if told["ended"] else None
+
+
+def _sent(attempts: Attempts) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(attempts.command("status", attempts.name, "--json").stdout)["tables"]
+    return found
+
+
+@pytest.mark.long
+def test_a_right_that_goes_while_a_slot_is_healed(
+    attempts: Attempts, dsn: str, kafka: dict[str, str]
+) -> None:
+    """The heal stays due, says why, and is done once the right is back."""
+    topic = f"{attempts.name}.guarded"
+    options = ("-f", "json", "--table", "guarded", "--heal")
+    with session(dsn) as opened:
+        opened.run(
+            "create table guarded (id int primary key); insert into guarded select generate_series(1, 50)"
+        )
+        attempts.succeed(dsn, *options)
+        opened.run("insert into guarded select generate_series(51, 60)")
+        opened.run(f"select pg_drop_replication_slot('{attempts.name}')")
+        with denied(kafka, topic, AclOperation.WRITE), relaying(attempts, dsn, opened, *options):
+            heal = eventually("a reason", lambda: _heal(attempts, f"lets nothing into topic {topic}"), 120)
+            assert heal["lsn"]
+        with relaying(attempts, dsn, opened, *options):
+            eventually("it is healed", lambda: not _heal(attempts), 120)
+            ended = attempts.command("verify", "--database", "--relay", attempts.name)
+            assert ended.code == 0, ended.stdout
+        opened.run("drop table guarded")
+
+
+def _heal(attempts: Attempts, says: str = "") -> dict[str, Any] | None:
+    told = json.loads(attempts.command("status", attempts.name, "--json").stdout)
+    heal: dict[str, Any] | None = told["heal"]
+    return heal if says in json.dumps([heal, told["errors"], told.get("backfills")]) else None
 
 
 @pytest.mark.parametrize("table", ["kafka", "registry"])

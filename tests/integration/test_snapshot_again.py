@@ -123,6 +123,23 @@ def test_a_condition_that_no_command_has_looked_at_is_refused_by_the_relay(
         assert orders.value("select count(*) from orders") == 100
 
 
+def test_a_condition_that_fails_on_a_row_is_said_and_the_stream_goes_on(
+    orders: Session, database: str, attempts: Attempts
+) -> None:
+    """And its hint is about the condition: nothing is wrong with the table."""
+    with relaying(attempts, database, orders):
+        where = "1 / (id - 7) >= 0 or note::int = 1"
+        ended = again(attempts, "orders", "--where", where)
+        assert ended.code == 2
+        assert "the condition fails on a row of public.orders: " in ended.stderr
+        assert "é" not in ended.stderr, "a row's value"
+        assert f"hint: have it judge every row, or ask for fewer: {where}" in ended.stderr
+        none = json.loads(again(attempts, "orders", "--where", "id < (select 0)", "--json").stdout)
+        assert (none["state"], none["rows"]) == ("done", 0)
+        done = json.loads(again(attempts, "orders", "--json").stdout)
+        assert (done["state"], done["rows"]) == ("done", 100)
+
+
 def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts: Attempts) -> None:
     # The rows can't be read as long as another session holds the table.
     with session(database) as holder:

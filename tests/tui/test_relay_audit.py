@@ -141,9 +141,12 @@ async def test_what_differs_is_shown_and_sent_after_a_yes(tmp_path: Path) -> Non
         await stage.press("y")
         await stage.until_reading()
         # Of what was planned the stream had sent a part itself by then.
-        sent = [{"rows": 3, "tombstones": 1}, {"rows": 0, "tombstones": 0}]
-        await stage.end({**plan, "state": "done", "verdict": "clean", "sent": sent})
+        sent = [{"table": "public.orders", "rows": 3, "tombstones": 1, "left_out": 3}]
+        await stage.end({**plan, "state": "done", "verdict": "clean", "sent": sent, "after": {"classes": {}}})
         assert "sent 3 rows and 1 tombstones" in text(stage.app)
+        assert "of 3 keys the stream had sent something newer" in text(stage.app)
+        assert "public.orders     3           1              3" in text(stage.app), "not what was planned"
+        assert "the comparison after it: clean" in text(stage.app)
         assert stage.commands[1:] == [(*arguments, "--dry-run"), (*arguments, "--yes")]
 
 
@@ -171,3 +174,50 @@ async def test_a_heal_of_which_nothing_differs_ends_after_a_yes(tmp_path: Path) 
         await stage.until_reading()
         await stage.end({**plan, "state": "nothing to send", "verdict": "clean", "sent": []})
         assert stage.commands == [(*arguments, "--dry-run"), (*arguments, "--yes")]
+
+
+_ENDED = "bwtui: error: the relay has ended\nhint: it goes on\n"
+_GOES_ON = (
+    "bwtui: error: interrupted, and the relay goes on with what was asked of it\n"
+    "hint: 'bwtui snapshot --cancel 3-orders' ends it\n"
+)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
+async def test_a_repair_that_leaves_something_wrong_or_fails_is_told(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    table = {"table": "public.orders", "rows": 5, "tombstones": 0, "raw_tombstones": 0, "notes": []}
+    plan = {"state": "planned", "messages": 5, "tables": [table], **table}
+    failed = {"table": "public.orders", "rows": 2, "tombstones": 0, "left_out": 0}
+    left = {**plan, "state": "done", "verdict": "anomalies", "sent": [failed]}
+    left |= {"after": {"classes": {"missing_row": 3}}, "notes": ["public.orders: Kafka lets nothing in"]}
+    stage = RelayStage(tmp_path)
+    async with stage.run(size):
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        await stage.end(stage.raw, code=1)
+        for output, code, said, says in (
+            (left, 1, "", ("sent 2 rows", "anomalies: 3 missing_row", "Kafka lets nothing in")),
+            (
+                None,
+                4,
+                "bwtui: error: the relay has ended\nhint: it goes on\n",
+                ("✗ the relay has", "→ it goes"),
+            ),
+            (None, 130, _GOES_ON, ("■ interrupted, and the relay goes on", "→ 'bwtui snapshot --cancel")),
+        ):
+            await stage.press("M")
+            await stage.until_reading()
+            await stage.end(plan, code=1)
+            await stage.press("y")
+            await stage.until_reading()
+            if code == 130:
+                job = stage.app.audit.job
+                assert job is not None
+                job.child.cancelled = True
+            await stage.end(output, code=code, said=said)
+            shown = " ".join(text(stage.app).split())
+            assert all(part in shown for part in says), shown
+            assert "nothing of it runs any more" not in shown
+            await stage.press("escape")

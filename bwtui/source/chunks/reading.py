@@ -161,10 +161,33 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
         # Altered between the snapshot and the lock.
         raise TablesChanged from error
     except psycopg2.Error as error:
-        raise copy_refused(error, source, connection) from error
+        raise _refused(error, asked, source, connection) from error
     names = tuple(column.name for column in key)
     high = 0 if connection.closed else inserted_lsn(connection)
     return Chunk(relation, names, lines.lines, high, last, table.estimate)
+
+
+def _refused(
+    error: psycopg2.Error, asked: Asked, source: SnapshotTable, connection: Connection
+) -> RefusedError:
+    """Return the error for rows that PostgreSQL does not send: the condition's, or the table's."""
+    if not asked.where:
+        return copy_refused(error, source, connection)
+    if isinstance(error, psycopg2.DataError):
+        # Its words may quote a row's value.
+        return RefusedError(
+            f"the condition fails on a row of {asked.qualified_name}: "
+            f"{type(error).__name__} (SQLSTATE {error.pgcode})",
+            f"have it judge every row, or ask for fewer: {asked.where}",
+        )
+    reason = " ".join((error.diag.message_primary or str(error)).split())
+    is_elsewhere = f"for table {asked.name}" not in reason and "for schema" not in reason
+    if isinstance(error, psycopg2.errors.InsufficientPrivilege) and "for " in reason and is_elsewhere:
+        return RefusedError(
+            f"the condition can't be judged: {reason}",
+            f"let its owner grant that to the relay's role {connection.info.user}, or ask without it",
+        )
+    return copy_refused(error, source, connection)
 
 
 class NotThere(RefusedError):

@@ -231,24 +231,42 @@ def plan_content(plan: dict[str, Any], colours: dict[str, str]) -> RenderableTyp
 def repair_content(told: dict[str, Any], colours: dict[str, str]) -> RenderableType:
     """Return what a repair would send, or has sent, from ``repair --json``."""
     is_planned = told.get("state") == "planned"
+    # What was sent: the stream may have had something newer of what was planned, or a task has failed.
+    shown = told.get("tables", ()) if is_planned else told.get("sent", ())
+    rows, dead = (sum(one.get(name, 0) for one in shown) for name in ("rows", "tombstones"))
+    dead += sum(one.get("raw_tombstones", 0) for one in shown)
     verb = "would send" if is_planned else "sent"
-    if is_planned:
-        rows, dead = told.get("rows", 0), told.get("tombstones", 0) + told.get("raw_tombstones", 0)
-    else:
-        # What was sent: the stream may have had something newer of what was planned, or a task has failed.
-        rows, dead = (sum(one[name] for one in told.get("sent", ())) for name in ("rows", "tombstones"))
     lines: list[RenderableType] = [Text(f"{verb} {rows:,} rows and {dead:,} tombstones", "bold")]
     if not is_planned:
-        lines.append(Text(f"the comparison after it: {told.get('verdict')}"))
+        lines += _after(told, shown)
     notes = [f"{one['table']}: {note}" for one in told.get("tables", ()) for note in one["notes"]]
     lines += [Text(f"▲ {note}", colours["warning"]) for note in (*notes, *told.get("notes", ()))]
+    return Group(*lines, "", _counted(shown, is_planned=is_planned, colours=colours))
+
+
+def _after(told: dict[str, Any], sent: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Say what the stream had newer, and what the comparison after it found."""
+    newer = sum(one.get("left_out", 0) for one in sent)
+    lines: list[RenderableType] = []
+    if newer:
+        lines.append(Text(f"of {newer:,} keys the stream had sent something newer"))
+    classes = (told.get("after") or told.get("before") or {}).get("classes") or {}
+    left = ", ".join(f"{count:,} {name}" for name, count in classes.items() if count)
+    lines.append(Text(f"the comparison after it: {told.get('verdict')}{f': {left}' if left else ''}"))
+    return lines
+
+
+def _counted(shown: Sequence[dict[str, Any]], *, is_planned: bool, colours: dict[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
     table.add_column("Table", overflow="fold")
-    for title in ("Rows", "Tombstones", "Of other keys"):
+    # Of what was sent a tombstone is a tombstone.
+    names = ("rows", "tombstones", "raw_tombstones") if is_planned else ("rows", "tombstones", "left_out")
+    for title in ("Rows", "Tombstones", "Of other keys" if is_planned else "Newer already"):
         table.add_column(title, justify="right")
-    for one in told.get("tables", ()):
-        table.add_row(one["table"], *(f"{one[name]:,}" for name in ("rows", "tombstones", "raw_tombstones")))
-    return Group(*lines, "", table)
+    for one in shown:
+        if any(one.get(name) for name in names):
+            table.add_row(one["table"], *(f"{one.get(name, 0):,}" for name in names))
+    return table
 
 
 def plan_warnings(plan: dict[str, Any]) -> list[str]:

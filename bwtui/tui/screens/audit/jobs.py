@@ -3,6 +3,7 @@
 import json
 
 from textual.app import App
+from textual.notifications import SeverityLevel
 
 from bwtui.errors import BwtuiError
 from bwtui.shown import shown
@@ -98,7 +99,7 @@ class JobsApp(App[Ending]):
         if job.failed or job.child.cancelled:
             if dialog is not None:
                 dialog.look()
-            elif job.ended is not None and not job.child.cancelled:
+            elif job.ended is not None and (job.ended.hint or not job.child.cancelled):
                 self._notify_failure(job, job.ended)
             return
         assert job.ended is not None
@@ -113,4 +114,6 @@ class JobsApp(App[Ending]):
 
     def _notify_failure(self, job: Job, ended: Ended) -> None:
         text = shown(ended.error) + (f"\n→ {shown(ended.hint)}" if ended.hint else "")
-        self.notify(text, title=f"{job.title} failed", severity="error", timeout=15)
+        ended_so = "cancelled" if job.child.cancelled else "failed"
+        severity: SeverityLevel = "warning" if job.child.cancelled else "error"
+        self.notify(text, title=f"{job.title} {ended_so}", severity=severity, timeout=15)

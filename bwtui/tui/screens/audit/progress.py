@@ -120,6 +120,9 @@ def _ending(job: Job) -> list[Content]:
     ended = job.ended
     assert ended is not None
     if job.child.cancelled:
-        return [Content.styled("■ cancelled: nothing of it runs any more", "bold $warning")]
+        # A relay goes on with what it was asked for; only the command knows whether it had asked.
+        says = ended.error if ended.hint else "cancelled: nothing of it runs any more"
+        lines = [Content.styled(f"■ {says}", "bold $warning")]
+        return [*lines, Content.styled(f"→ {ended.hint}", "$warning")] if ended.hint else lines
     lines = [Content.styled(f"✗ {ended.error or f'exit code {ended.code}'}", "bold $error")]
     return [*lines, Content.styled(f"→ {ended.hint}", "$warning")] if ended.hint else lines
