@@ -26,8 +26,9 @@ _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 #: What a forked process can be given; the rest of Popen's would be passed over without a word.
 _GIVEN = frozenset(("stdin", "stdout", "stderr", "cwd", "text", "bufsize"))
 #: Every fourth process has an interpreter of its own: those that are forked hash texts alike, so that what
-#: one writes in the order of a set, and the next reads in it, would never fail.
-_FRESH = 4
+#: one writes in the order of a set, and the next reads in it, would never fail. Campaigns of thousands need
+#: fewer of them: see the Makefile.
+_FRESH = int(os.environ.get("BWTUI_TEST_FRESH", "4"))
 _numbers = itertools.count()
 _lock = threading.Lock()
 

@@ -26,6 +26,8 @@ class Outside:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
+                # At the end of a partition, which is where it nearly always stands.
+                "fetch.wait.max.ms": 10,
             }
         )
         self._topics = topics
@@ -36,6 +38,8 @@ class Outside:
         self._whole = 0
         self._newest = 0
         self.split = 0
+        #: Which session has sent a transaction, but for the later parts of one that is split.
+        self._sessions: dict[int, bytes] = {}
 
     def __enter__(self) -> "Outside":
         return self
@@ -49,6 +53,11 @@ class Outside:
     def records(self) -> int:
         """How many were seen."""
         return len(self._seen)
+
+    @property
+    def transactions(self) -> int:
+        """Of how many transactions of PostgreSQL those are."""
+        return len(self._sessions)
 
     def settle(self) -> None:
         """Look, while no relay runs, until nothing more comes: what is there now is whole transactions."""
@@ -93,5 +102,9 @@ class Outside:
         else:
             assert at > self._whole, (
                 f"the transaction at {at:X} was torn: {identity} came behind {self._whole:X}"
+            )
+            session = headers["bwtui.session"] or b""
+            assert self._sessions.setdefault(at, session) == session, (
+                f"the transaction at {at:X} was torn: {identity} is another session's"
             )
         self._newest = max(self._newest, at)

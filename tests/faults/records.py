@@ -1,9 +1,10 @@
 """Topics as an independent consumer reads them, record by record, with the headers of --headers."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import psycopg2
@@ -86,19 +87,45 @@ class RecordReader(TopicReader):
 
 
 class RecordFollower(RecordReader):
-    """Begins each reading where the last one ended, so that many of them cost what one does."""
+    """Begins each reading where the last one ended, so that many of them cost what one does.
+
+    What came before is kept: it may stand in for the reader of a comparison.
+    """
 
     def __init__(self, services: Services, tables: Sequence[Table], prefix: str) -> None:
         super().__init__(services.broker, services.schema_registry)
-        self._tables = [(table.topic(prefix), table.key) for table in tables]
+        self._tables = list(tables)
+        self._prefix = prefix
+        self._contents = {
+            topic: RecordedTopic(topic, table.key) for table in tables for topic in [table.topic(prefix)]
+        }
         self._read_to: dict[Place, int] = {}
 
     def records(self) -> list[Record]:
         """Return every record that came since the last call."""
-        contents = [RecordedTopic(topic, key) for topic, key in self._tables]
-        self.read(contents, _quiet)
-        assert not any(one.holes or one.unreadable for one in contents)
-        return [record for one in contents for record in one.records]
+        counts = {topic: len(content.records) for topic, content in self._contents.items()}
+        self._follow()
+        assert not any(one.holes or one.unreadable for one in self._contents.values())
+        return [one for topic, content in self._contents.items() for one in content.records[counts[topic] :]]
+
+    def everything(self) -> list[Record]:
+        """Return every record that was read so far."""
+        return [record for content in self._contents.values() for record in content.records]
+
+    def difference(self, database: str) -> Comparison:
+        """Compare the topics' latest values with the tables, as `difference` does."""
+        with closing(psycopg2.connect(database)) as connection:
+            return compare(connection, self, self._tables, self._prefix)
+
+    def read(self, contents: Iterable[TopicContents], progress: Callable[[int, int], None]) -> None:
+        """Fill ``contents`` with all that came so far."""
+        self._follow()
+        for given in contents:
+            for name in (one.name for one in fields(TopicContents)):
+                setattr(given, name, copy(getattr(self._contents[given.topic], name)))
+
+    def _follow(self) -> None:
+        super().read(self._contents.values(), _quiet)
 
     def _pin(self, by_topic: dict[str, TopicContents]) -> dict[Place, tuple[int, int]]:
         pinned = super()._pin(by_topic)

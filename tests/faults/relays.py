@@ -31,12 +31,17 @@ PATIENCE = 60.0
 T = TypeVar("T")
 
 
-def wait_for(what: str, look: Callable[[], T | None], seconds: float = PATIENCE) -> T:
-    """Return what ``look`` returns as soon as it is true; the test fails after ``seconds``."""
+def wait_for(
+    what: str, look: Callable[[], T | None], seconds: float = PATIENCE, *, every: float = POLL_SECONDS
+) -> T:
+    """Return what ``look`` returns as soon as it is true, asked ``every`` so many seconds.
+
+    The test fails after ``seconds``.
+    """
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(every)
     return found
 
 
@@ -135,8 +140,18 @@ class Relay:
 
     # -- what it says --------------------------------------------------------------------------------------
 
-    def wait(self, what: str, condition: Callable[[Status], object], seconds: float = PATIENCE) -> Status:
-        """Return the first status that fulfils ``condition``; the test fails when the relay ends before."""
+    def wait(
+        self,
+        what: str,
+        condition: Callable[[Status], object],
+        seconds: float = PATIENCE,
+        *,
+        every: float = POLL_SECONDS,
+    ) -> Status:
+        """Return the first status that fulfils ``condition``; the test fails when the relay ends before.
+
+        A status costs the relay some ms of CPU: who waits for long asks less often.
+        """
 
         def look() -> Status | None:
             assert self._process is not None
@@ -145,7 +160,7 @@ class Relay:
             status = self.status()
             return status if status is not None and condition(status) else None
 
-        return wait_for(what, look, seconds)
+        return wait_for(what, look, seconds, every=every)
 
     def wait_streaming(self) -> Status:
         """Wait until it streams."""
@@ -156,7 +171,7 @@ class Relay:
         with closing(psycopg2.connect(self.database)) as connection:
             connection.autocommit = True
             now = committed_lsn(connection)
-        return self.wait("catching up", lambda status: status.confirmed_lsn >= now, seconds)
+        return self.wait("catching up", lambda status: status.confirmed_lsn >= now, seconds, every=0.02)
 
     def wait_sent(self) -> None:
         """Wait until PostgreSQL has sent what is committed by now; the relay itself may be stopped."""

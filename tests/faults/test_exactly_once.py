@@ -1,7 +1,7 @@
 """--exactly-once: whoever reads what is committed sees every change once, in order, whatever is killed.
 
-``make exactly-once KILLS=2000 SEED=1`` kills so often: while streaming, some of that in the snapshot, and now
-and then a broker instead.
+``make exactly-once KILLS=100 SEED=1`` kills so often in each of its tests: at any moment, at each effect of
+the relay, some of that in the snapshot, and now and then a broker instead. Runs of several seeds add up.
 """
 
 import json
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -29,17 +30,11 @@ from bwtui.sink.positions import Positions
 from bwtui.source.slot import reserve
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.hanging import hanging
+from tests.faults.killing import assert_once, kill_on
 from tests.faults.outside import Outside
-from tests.faults.records import (
-    OUTSIDE,
-    Record,
-    assert_keys_in_order,
-    difference,
-    read_table,
-    repeated,
-)
+from tests.faults.records import difference, read_table
 from tests.faults.relays import Relay, execute, new_name, wait_for
-from tests.faults.test_kill import assert_committed, copied
+from tests.faults.test_kill import copied
 from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
 from tests.raw_topic import committed_records
 from tests.waiting import eventually
@@ -47,30 +42,12 @@ from tests.waiting import eventually
 KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 #: So often a relay is killed, while streaming or in the snapshot, until it is the broker's turn.
-SNAPSHOTS, BROKERS = 10, 25
+BROKERS = 25
+#: Between two transactions of a campaign's writer, in seconds: the machine's time is for kills.
+CAMPAIGN_PAUSE = 0.01
 ROWS = 5_000
 
 NewRelay = Callable[..., Relay]
-
-
-def committed(services: Services, relay: Relay) -> list[Record]:
-    """Return what a consumer with read_committed finds."""
-    return [record for table in TABLES for record in read_table(services, table, relay.name, holes=True)]
-
-
-def assert_once(services: Services, database: str, relay: Relay, writer: Writer) -> list[Record]:
-    """See that nothing is lost, nothing is there twice, and every key is in order."""
-    found = difference(services, database, TABLES, relay.name)
-    # What holes there are is counted below, and the account of every offset is the audit's.
-    assert all(table.equal for table in found.tables), found.sentence
-    records = committed(services, relay)
-    assert repeated([record for record in records if record.operation not in OUTSIDE]) == {}
-    copies = [(record.topic, record.key) for record in records if record.operation in OUTSIDE]
-    assert 0 < len(set(copies)) == len(copies)
-    snapshot = max(record.lsn for record in records if record.operation == "snapshot")
-    assert_committed(writer, records, snapshot)
-    assert_keys_in_order([record for record in records if record.operation not in OUTSIDE])
-    return records
 
 
 def test_no_kill_repeats_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
@@ -92,50 +69,42 @@ def test_no_kill_of_relay_or_broker_repeats_a_row(
     create_tables(database, ROWS)
     relay = new_relay("--exactly-once")
     topics = [table.topic(relay.name) for table in TABLES]
-    chance, begun = random.Random(SEED), time.monotonic()
+    chance, begun, killed = random.Random(SEED), time.monotonic(), Counter[str]()
     left = KILLS
-    with Outside(services, topics) as outside, Writer(database, ROWS).going_on() as writer:
+    with (
+        Outside(services, topics) as outside,
+        Writer(database, ROWS, pause=CAMPAIGN_PAUSE).going_on() as writer,
+    ):
         while left:
             some = min(left, BROKERS)
-            kill_on(relay, outside, some, chance)
+            kill_on(relay, outside, some, chance, killed)
             left -= some
             if chance.random() < some / BROKERS:
                 interrupted.kill_service("kafka")
                 sent = len(writer.changes)
                 wait_for("changes", lambda: len(writer.changes) > sent + 100)  # noqa: B023
                 interrupted.start_service("kafka")
+                killed["broker"] += 1
             relay.wait_caught_up()
             relay.kill()
+            killed["once it had caught up"] += 1
             outside.settle()
-            took = time.monotonic() - begun
-            print(
-                f"\nseed {SEED}: {KILLS - left} kills in {took:.0f} s, {outside.records:,} records",
-                flush=True,
-            )
+            print(f"\n{said_of(killed, outside, begun)}", flush=True)
         relay.start()
         relay.wait_caught_up()
     relay.wait_caught_up()
     relay.stop()
     assert_once(services, database, relay, writer)
+    print(f"\nall is there, once, whole: {said_of(killed, outside, begun)}", flush=True)
 
 
-def kill_on(relay: Relay, outside: Outside, kills: int, chance: random.Random) -> None:
-    """Kill the relay so often, look each time at what is committed, and leave it running, caught up."""
-    for number in range(kills):
-        relay.start()
-        if relay.slot_lsn() is None and number <= kills // SNAPSHOTS:
-            rows = chance.randrange(2 * ROWS)
-            relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)  # noqa: B023
-        else:
-            wanted = chance.randrange(150)
-            relay.wait(
-                f"{wanted} transactions",
-                lambda status: status.state == "streaming" and status.transactions >= wanted,  # noqa: B023
-            )
-        relay.kill()
-        outside.settle()
-    relay.start()
-    relay.wait_caught_up()
+def said_of(killed: Counter[str], outside: Outside, begun: float) -> str:
+    """Say what was done so far."""
+    took, where = time.monotonic() - begun, ", ".join(f"{n} {what}" for what, n in sorted(killed.items()))
+    return (
+        f"seed {SEED}: {killed.total()} kills in {took:.0f} s ({where}); {outside.records:,} records, "
+        f"{outside.transactions:,} transactions, {outside.split:,} records in later parts; 0 twice, 0 torn"
+    )
 
 
 def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new_relay: NewRelay) -> None:
@@ -161,6 +130,7 @@ def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new
         if record.operation == "backfill"
     ]
     assert sorted(sent) == list(range(1, 10 * ROWS + 1))
+    print(f"\nall rows of chunks are there, once: {max(2, KILLS // 5)} kills", flush=True)
 
 
 @pytest.mark.long

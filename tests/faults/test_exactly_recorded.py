@@ -1,6 +1,6 @@
 """--exactly-once with --record: whatever is killed, the recording says what read_committed sees, and no more.
 
-``BWTUI_EXACT_KILLS=30`` kills thirty times while streaming, and a tenth of that in the snapshot.
+``BWTUI_EXACT_KILLS=30`` kills thirty times while streaming, and a tenth of that in the snapshots.
 """
 
 import os
@@ -32,6 +32,8 @@ from tests.raw_topic import committed_records, place_of
 KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 ROWS = 2_000
+#: So many kills are of one recording.
+TOGETHER = 20
 SNAPSHOT_BYTES, STREAM_BYTES = 400_000, 120_000
 
 SNAPSHOT = ("bwtui.op", b"snapshot")
@@ -112,15 +114,32 @@ def test_no_kill_parts_the_recording_from_what_is_committed(
     services: Services, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
-    folder = tmp_path / "recording"
     create_tables(database, ROWS)
-    relay = new_relay("--exactly-once", "--record", str(folder), "--segment-bytes", "100000")
+    # All of a recording is compared after each kill, so that many kills take several recordings.
+    for begun in range(0, KILLS, TOGETHER):
+        many = min(TOGETHER, KILLS - begun)
+        folder = tmp_path / f"recording-{begun}"
+        relay = new_relay("--exactly-once", "--record", str(folder), "--segment-bytes", "100000")
+        states, kills = kill_and_compare(services, database, relay, folder, many, chance)
+        print(f"\nseed {SEED}: {kills} kills, and the recording says what is committed: {dict(states)}")
+        execute(
+            database,
+            f"select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            f" where slot_name like '{relay.name}%'",
+        )
+
+
+def kill_and_compare(
+    services: Services, database: str, relay: Relay, folder: Path, kills: int, chance: random.Random
+) -> tuple[Counter[str], int]:
+    """Kill so often while streaming, and before that in the snapshot; return states, and how often it was."""
     witness = Witness(database, relay.name)
+    in_snapshot = max(1, kills // 10)
     with Writer(database, ROWS).going_on():
-        for _ in range(max(1, KILLS // 10)):
+        for _ in range(in_snapshot):
             kill(relay, folder, chance.randrange(SNAPSHOT_BYTES))
         relay.run()
-        for _ in range(KILLS):
+        for _ in range(kills):
             kill(relay, folder, chance.randrange(STREAM_BYTES))
             assert_agrees(services, folder, relay)
         relay.start()
@@ -133,7 +152,7 @@ def test_no_kill_parts_the_recording_from_what_is_committed(
     assert not facts.gaps and facts.committed, f"seed {SEED}"
     with opened(folder) as recording:
         assert_everything_committed(recording, witness)
-    print(f"\nseed {SEED}: {dict(states)}")
+    return states, in_snapshot + kills
 
 
 @pytest.mark.long

@@ -51,8 +51,11 @@ def create_tables(database: str, rows: int) -> None:
 class Writer:
     """Inserts, updates, deletes and new keys in random transactions, a few of them large or rolled back."""
 
-    def __init__(self, database: str, rows: int, seed: int | None = None) -> None:
-        """Both tables hold the ids 1 to ``rows``."""
+    def __init__(
+        self, database: str, rows: int, seed: int | None = None, *, pause: float = _PAUSE_SECONDS
+    ) -> None:
+        """Both tables hold the ids 1 to ``rows``; ``pause``: seconds between two transactions."""
+        self._pause = pause
         self.changes: list[Change] = []
         self._database = database
         self._rows = rows
@@ -92,7 +95,7 @@ class Writer:
         try:
             with closing(psycopg2.connect(self._database)) as connection:
                 self._look(connection)
-                while not self._stop.wait(_PAUSE_SECONDS):
+                while not self._stop.wait(self._pause):
                     self._transaction(connection)
         except (psycopg2.OperationalError, psycopg2.InterfaceError):
             self._stop.wait(0.1)

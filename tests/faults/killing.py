@@ -1,0 +1,90 @@
+"""Kills of a relay with --exactly-once, at any moment and at each of its effects; and what must hold then."""
+
+import random
+from collections import Counter
+from contextlib import closing, suppress
+from itertools import product
+from subprocess import TimeoutExpired
+
+from bwtui.sandbox.supervisor import Services
+from tests.faults.outside import Outside
+from tests.faults.records import OUTSIDE, Record, RecordFollower, assert_keys_in_order, repeated
+from tests.faults.relays import Relay
+from tests.faults.test_kill import assert_committed, copied
+from tests.faults.writer import TABLES, Writer
+
+#: One of so many kills of the first start is in the snapshot, of which there is one of so many rows.
+SNAPSHOTS = 10
+#: What a relay that streams under writes does to others and to its own disk, and for how many times it may
+#: go on with it before it is killed there: see `bwtui.relay.process.failpoints`.
+EFFECTS = {"fence": 1, "send": 20, "commit": 8, "acknowledge": 6, "state": 3, "confirm": 4}
+_POINT_SECONDS = 3.0
+_POLL_SECONDS = 0.03
+
+
+def kill_on(
+    relay: Relay, outside: Outside, kills: int, chance: random.Random, killed: Counter[str] | None = None
+) -> None:
+    """Kill the relay so often, look each time at what is committed, and leave it running, caught up.
+
+    Half of the kills that are not in the snapshot are its own, before or after an effect; ``killed`` counts
+    where they were.
+    """
+    counted = Counter[str]() if killed is None else killed
+    for number in range(kills):
+        if relay.slot_lsn() is None and number <= kills // SNAPSHOTS:
+            counted[_in_snapshot(relay, chance)] += 1
+        elif chance.random() < 0.5:
+            counted[_at_effect(relay, chance)] += 1
+        else:
+            counted[_while_streaming(relay, chance)] += 1
+        relay.kill()
+        outside.settle()
+    relay.start()
+    relay.wait_caught_up()
+
+
+def _in_snapshot(relay: Relay, chance: random.Random) -> str:
+    relay.start()
+    # Both tables have as many rows.
+    rows = chance.randrange(10_000)
+    relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)
+    return "in the snapshot"
+
+
+def _while_streaming(relay: Relay, chance: random.Random) -> str:
+    relay.start()
+    wanted = chance.randrange(chance.choice((10, 40, 150)))
+    relay.wait(
+        f"{wanted} transactions",
+        lambda status: status.state == "streaming" and status.transactions >= wanted,
+        every=_POLL_SECONDS,
+    )
+    return "at any time"
+
+
+def _at_effect(relay: Relay, chance: random.Random) -> str:
+    side, effect = chance.choice(list(product(("before", "after"), EFFECTS)))
+    relay.start(failpoint=f"{side}-{effect}:{chance.randint(1, EFFECTS[effect])}:kill")
+    with suppress(TimeoutExpired):
+        relay.wait_ended(_POINT_SECONDS)
+        return f"{side} {effect}"
+    # Writes have not brought it there so soon.
+    return "at any time"
+
+
+def assert_once(services: Services, database: str, relay: Relay, writer: Writer) -> list[Record]:
+    """See that nothing is lost, nothing is there twice, and every key is in order."""
+    with closing(RecordFollower(services, TABLES, relay.name)) as reader:
+        found = reader.difference(database)
+        records = reader.everything()
+    # What holes there are is counted elsewhere, and the account of every offset is the audit's.
+    assert all(table.equal for table in found.tables), found.sentence
+    changes = [record for record in records if record.operation not in OUTSIDE]
+    assert repeated(changes) == {}
+    copies = [(record.topic, record.key) for record in records if record.operation in OUTSIDE]
+    assert 0 < len(set(copies)) == len(copies)
+    snapshot = max(record.lsn for record in records if record.operation == "snapshot")
+    assert_committed(writer, records, snapshot)
+    assert_keys_in_order(changes)
+    return records
