@@ -37,6 +37,8 @@ class Positions(TopicAdmin):
             **READING,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
+            # A start waits for the topic's end twice; half a second each would be the broker's default.
+            "fetch.wait.max.ms": 10,
         }
 
     def prepare(self) -> None:
