@@ -190,13 +190,8 @@ class Writers:
             )
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        pytest.param((), id="plain", marks=pytest.mark.long),
-        pytest.param(("--record", "recording"), id="recorded"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("args", [(), ("--record", "recording")], ids=["plain", "recorded"])
 def test_under_writes_and_kills_nothing_older_comes_behind(
     args: tuple[str, ...],
     new_relay: NewRelay,
@@ -290,7 +285,7 @@ def test_a_list_of_keys_makes_rows_and_tombstones(
     assert len(read_table(services, ITEMS, relay.name)) == ROWS + 4
 
 
-@pytest.mark.parametrize("policy", ["exit", "log"])
+@pytest.mark.parametrize("policy", ["exit", pytest.param("log", marks=pytest.mark.long)])
 def test_a_row_that_is_refused_is_the_requests_affair(
     policy: str, new_relay: NewRelay, services: Services, database: str
 ) -> None:

@@ -26,7 +26,13 @@ NewRelay = Callable[..., Relay]
 _SHUT, _OPEN = Table("public", "shut", ("id",)), Table("public", "open", ("id",))
 
 
-@pytest.mark.parametrize("args", [(), ("--record", "recording")], ids=["plain", "recorded"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((), id="plain"),
+        pytest.param(("--record", "recording"), id="recorded", marks=pytest.mark.long),
+    ],
+)
 def test_the_request_fails_and_the_stream_goes_on(
     args: tuple[str, ...], new_relay: NewRelay, services: Services, database: str, tmp_path: Path
 ) -> None:

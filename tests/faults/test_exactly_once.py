@@ -39,7 +39,7 @@ from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
 from tests.raw_topic import committed_records
 from tests.waiting import eventually
 
-KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
+KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "2"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 #: So often a relay is killed, while streaming or in the snapshot, until it is the broker's turn.
 BROKERS = 25

@@ -29,7 +29,7 @@ from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import ACCOUNTS, TABLES, Writer, create_tables
 from tests.raw_topic import committed_records, place_of
 
-KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "3"))
+KILLS = int(os.environ.get("BWTUI_EXACT_KILLS", "2"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
 ROWS = 2_000
 #: So many kills are of one recording.

@@ -121,6 +121,7 @@ def test_the_stream_goes_on_meanwhile_and_all_say_that_it_is_a_snapshot(
     assert not kept(relay)
 
 
+@pytest.mark.long
 def test_a_relay_that_is_to_end_ends_once_it_is_through(
     relay: Relay, services: Services, database: str
 ) -> None:
@@ -165,7 +166,7 @@ def test_under_writes_no_kill_leaves_anything_in_part(
     with writers.going_on():
         relay.start()
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and kills < 12:
+        while time.monotonic() < deadline and kills < (12 if recorded else 4):
             time.sleep(chance.choice((0.0, 0.3, 0.8, 1.5, 2.5)) * (0.5 + chance.random()))
             if is_through(relay):
                 break
@@ -316,6 +317,7 @@ def test_the_tables_of_another_relay_are_not_left_behind(
     assert f"relay {relay.name} has not finished the first snapshot of slot" in second.last_words()
 
 
+@pytest.mark.long
 def test_a_slot_that_another_relay_has_made_since_is_that_ones(
     relay: Relay, new_relay: NewRelay, services: Services, database: str
 ) -> None:
@@ -390,6 +392,7 @@ def test_a_relay_that_is_to_end_waits_for_the_rows_of_a_renamed_table(
     assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
 
 
+@pytest.mark.long
 def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, database: str) -> None:
     relay.start()
     id = begun(relay)
@@ -456,7 +459,7 @@ def test_another_key_begins_anew(relay: Relay, database: str) -> None:
     assert items.key_columns == ("v",)
 
 
-@pytest.mark.parametrize("policy", ["exit", "log"])
+@pytest.mark.parametrize("policy", [pytest.param("exit", marks=pytest.mark.long), "log"])
 def test_a_row_that_is_refused_ends_the_relay_or_is_dropped(
     policy: str, new_relay: NewRelay, services: Services, database: str
 ) -> None:

@@ -143,7 +143,7 @@ def test_one_that_is_to_catch_up_ends_once_it_is_healed(
     assert_equal(services, database, [ITEMS], relay.name)
 
 
-@pytest.mark.parametrize("how", ["expired", "another writer"])
+@pytest.mark.parametrize("how", ["expired", pytest.param("another writer", marks=pytest.mark.long)])
 def test_where_nothing_can_be_proven_somebody_decides(
     how: str, new_relay: NewRelay, services: Services, database: str
 ) -> None:

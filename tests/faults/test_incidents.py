@@ -214,6 +214,7 @@ def test_the_sender_is_ended(database: str, relay: Relay) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_registry_is_stopped_and_a_table_is_new(sandbox: Sandbox, database: str, relay: Relay) -> None:
     sandbox.stop_service("registry")
     try:

@@ -106,7 +106,9 @@ def more_than(count: int) -> Callable[[Status], bool]:
     return lambda status: status.transactions > count
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["fast", "kill -9"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.long), True], ids=["fast", "kill -9"]
+)
 def test_postgresql_goes_away(
     interrupted: Sandbox, services: Services, database: str, relays: list[Relay], killed: bool
 ) -> None:

@@ -31,7 +31,7 @@ def connecting(services: Services, recorded: Relay, tmp_path: Path, *args: str) 
     return Relay(services, recorded.database, folder, recorded.name, *args)
 
 
-@pytest.mark.parametrize("other_name", [False, True])
+@pytest.mark.parametrize("other_name", [pytest.param(False, marks=pytest.mark.long), True])
 def test_connect_refuses_a_slot_that_was_recorded(
     services: Services, recorded: Relay, tmp_path: Path, other_name: bool
 ) -> None:

@@ -25,8 +25,15 @@ ROUNDS = 5
 __all__ = ["table"]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["a known producer", "a new producer"])
-@pytest.mark.parametrize("policy", ["log", "exit"])
+@pytest.mark.parametrize(
+    ("policy", "known"),
+    [
+        pytest.param("log", True, id="log-a known producer"),
+        pytest.param("exit", False, id="exit-a new producer"),
+        pytest.param("log", False, id="log-a new producer", marks=pytest.mark.long),
+        pytest.param("exit", True, id="exit-a known producer", marks=pytest.mark.long),
+    ],
+)
 def test_what_was_refused_comes_first(
     services: Services, database: str, new_relay: NewRelay, table: None, policy: str, known: bool
 ) -> None:

@@ -23,7 +23,7 @@ FULL = 9 * IN_FLIGHT_BYTES // 10 // ROW_BYTES
 NewRelay = Callable[..., Relay]
 
 
-@pytest.mark.parametrize("way", ["SIGTERM", "bwtui stop"])
+@pytest.mark.parametrize("way", ["SIGTERM", pytest.param("bwtui stop", marks=pytest.mark.long)])
 def test_a_stop_in_a_large_transaction_repeats_nothing(
     sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, way: str
 ) -> None:
