@@ -392,7 +392,6 @@ def test_a_relay_that_is_to_end_waits_for_the_rows_of_a_renamed_table(
     assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
 
 
-@pytest.mark.long
 def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, database: str) -> None:
     relay.start()
     id = begun(relay)

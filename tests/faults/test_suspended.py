@@ -125,7 +125,6 @@ def test_two_relays_that_begin_take_one_snapshot(
     assert latest(services, relay) == [0]
 
 
-@pytest.mark.long
 def test_publications_that_went_while_another_relay_was_waited_for(
     database: str, new_relay: Callable[..., Relay]
 ) -> None:
