@@ -31,7 +31,7 @@ _ON_SERVICES = {
     "screens": ["--minutes", "0.02", "--seconds", "1", "--rounds", "1", "--starts", "1", "--keys", "12"],
 }
 #: Those that start Spark or terminals again and again.
-_LONG = ("relay", "replay", "verify", "compare", "kafka_spark", "screens")
+_LONG = ("relay", "seal", "replay", "verify", "compare", "kafka_spark", "screens")
 
 
 @pytest.fixture

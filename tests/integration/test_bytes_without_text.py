@@ -52,7 +52,9 @@ insert into k values ('{good}', 1, repeat('x', 3000)), ({bad}, 2, repeat('x', 30
 """
 
 
-@pytest.fixture(params=list(_CASES))
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if name == "UTF8" else pytest.mark.long) for name in _CASES]
+)
 def case(database: str, request: pytest.FixtureRequest) -> Iterator[Case]:
     """A database in that encoding, with such bytes in it, beside the test's own."""
     good, bad, raw = _CASES[request.param]

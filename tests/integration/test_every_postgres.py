@@ -63,7 +63,10 @@ def _others() -> Iterator[int]:
                 yield major
 
 
-@pytest.mark.parametrize("major", list(_others()))
+@pytest.mark.parametrize(
+    "major",
+    [pytest.param(each, marks=pytest.mark.long if at else ()) for at, each in enumerate(sorted(_others()))],
+)
 def test_a_relay(major: int, services: Services, tmp_path: Path) -> None:
     server = SecondPostgres(major)
     try:

@@ -56,11 +56,12 @@ def run_hint(source: Session, hint: str | None) -> None:
         ("", "id", "column tenant missing"),
         ("", "note", "columns tenant, id missing"),
         ("alter table t replica identity full", "tenant, note", "column id missing"),
-        (
+        pytest.param(
             "alter table t alter last set not null; create unique index by_last on t (id, last);"
             " alter table t replica identity using index by_last",
             "tenant, id, note",
             "column last missing",
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -157,22 +158,25 @@ LIST = "alter publication p set table t ({})"
     [
         ("", LIST.format("tenant, note"), "column id missing"),
         ("", LIST.format("tenant, note") + "; alter table t replica identity full", "column id missing"),
-        (
+        pytest.param(
             "alter table t alter last set not null; create unique index by_last on t (id, last);"
             + LIST.format("tenant, id, note"),
             "alter table t replica identity using index by_last",
             "column last missing",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             LIST.format("tenant, id, note"),
             "alter table t drop constraint t_pkey; alter table t add primary key (tenant, id, last)",
             "column last missing",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "",
             "alter table t drop last; alter table t add last int not null generated always as (id) stored;"
             " alter table t drop constraint t_pkey; alter table t add primary key (tenant, last)",
             "column last missing",
+            marks=pytest.mark.long,
         ),
     ],
     ids=["list", "full", "index", "wider key", "generated"],

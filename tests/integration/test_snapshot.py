@@ -40,7 +40,13 @@ def table_status(status: dict[str, Any], table: str) -> tuple[int, int]:
 # -- cut off -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGINT)),
+        signal.SIGKILL,
+    ],
+)
 def test_cut_off(number: signal.Signals, attempts: Attempts, database: str, source: Session) -> None:
     """No slot is left, and the next run takes a whole snapshot."""
     source.run("create table large (id int primary key, note text)")

@@ -159,7 +159,13 @@ def _hangups_pass_on() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_ended_by_a_signal(
     replays: Replays, services: Services, config: Config, tmp_path: Path, number: signal.Signals
 ) -> None:
