@@ -168,7 +168,8 @@ class RelayApp(RelayAuditing):
             now = self.model.clock()
             if self.model.failure is None or abs(now - self._asked_status) >= RETRY_EVERY:
                 self._asked_status = now
-                self._sampling = self.run_worker(self.sample(), exit_on_error=True)
+                # The method, not its coroutine: one that the end of the app never starts would be warned of.
+                self._sampling = self.run_worker(self.sample, exit_on_error=True)
                 return
         self.refresh_screens()
 

@@ -100,7 +100,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
         number = self.source.command(command, then)
         self.ticking.resume()
         if self._sampling is None or self._sampling.is_finished:
-            self._sampling = self.run_worker(self.sample(), exit_on_error=True)
+            self._sampling = self.run_worker(self.sample, exit_on_error=True)
         return number
 
     def ask_to_leave(self) -> None:
