@@ -75,10 +75,15 @@ class SecondPostgres:
             os.chown(copy, self._user.uid, self._user.gid)
         return str(copy)
 
-    def stop(self) -> None:
-        """Stop it, if it runs."""
+    @property
+    def data(self) -> Path:
+        """Its data directory."""
+        return self._folder / "data"
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Stop it, if it runs, in order, or with another signal."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(number)
             self._process.wait(60)
             self._process = None
 

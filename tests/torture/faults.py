@@ -127,7 +127,7 @@ def suspend_walsender(stand: Stand, dice: random.Random) -> None:
 
 def kill_walsender(stand: Stand, dice: random.Random) -> None:
     """SIGKILL of one session, after which PostgreSQL ends all, and recovers."""
-    stand.forget_marks()
+    stand.mark_taken_back()
     if (pid := stand.walsender()) is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -33,6 +33,16 @@ class _Seen:
     tombstones: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a slot was confirmed to, and where the partitions of the versions' topic ended then."""
+
+    lsn: int
+    ends: dict[int, int]
+    #: PostgreSQL may have taken the slot back to ``lsn``: what was confirmed behind it counts for nothing.
+    taken_back: bool = False
+
+
 @dataclass(slots=True)
 class Verdict:
     """How it is; every list holds sentences."""
@@ -79,9 +89,8 @@ class Judge:
         self._ahead: list[tuple[Key, int, int]] = []
         #: By transaction, how many of its changes came.
         self.by_transaction: Counter[int] = Counter()
-        #: What was confirmed, and where the partitions of the versions' topic ended then; 0: that counts for
-        #: nothing any more.
-        self.marks: list[tuple[int, dict[int, int]]] = []
+        #: In the order of time.
+        self.marks: list[Mark] = []
 
     @property
     def topics(self) -> list[str]:
@@ -230,15 +239,15 @@ class Judge:
         """See that nothing came again of which PostgreSQL had been told that it is durable."""
         commits = {(key, version): one.before for one in history for key, version, _ in one.changes}
         highest, ends = 0, dict[int, list[tuple[int, int]]]()
-        for confirmed, where in self.marks:
-            highest = max(highest, confirmed) if confirmed else 0
-            for partition, end in where.items():
+        for mark in self.marks:
+            highest = (min if mark.taken_back else max)(highest, mark.lsn)
+            for partition, end in mark.ends.items():
                 # A broker never takes back an end, whatever it says.
                 known = ends.setdefault(partition, [])
                 known.append((max(end, known[-1][0]) if known else end, highest))
         for key, version, partition, offset in self._again:
-            marks = ends.get(partition, [])
-            at = bisect_right(marks, offset, key=lambda mark: mark[0]) - 1
+            known = ends.get(partition, [])
+            at = bisect_right(known, offset, key=lambda of_end: of_end[0]) - 1
             before = commits.get((key, version), 0)
-            if at >= 0 and before and before <= marks[at][1]:
+            if at >= 0 and before and before <= known[at][1]:
                 self.verdict.confirmed_repeats.append(f"{key} {version} at {partition}:{offset}")

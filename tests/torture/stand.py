@@ -23,8 +23,9 @@ from bwtui.sandbox.supervisor import Sandbox, Services
 from bwtui.source.slot import committed_lsn
 from tests.faults.relays import Relay, new_name
 from tests.proxy import Way, way_to, ways_to
+from tests.slot_file import saved_lsn, writes_slots_when_stopped
 from tests.torture.histories import Histories
-from tests.torture.judging import Judge
+from tests.torture.judging import Judge, Mark
 from tests.torture.topics import Topics
 from tests.waiting import eventually
 
@@ -102,7 +103,7 @@ class Stand:
     def crash(self, service: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End a service with a signal, and start it again once it is gone."""
         if service == "postgres":
-            self.forget_marks()
+            self.mark_taken_back()
         os.kill(self.pid(service), number)
 
         def is_gone() -> bool:
@@ -114,6 +115,8 @@ class Stand:
 
     def restart(self, service: str) -> None:
         """Stop a service in order, and start it again."""
+        if service == "postgres" and not writes_slots_when_stopped(int(self._setting("server_version_num"))):
+            self.mark_taken_back()
         self.sandbox.stop_service(service)  # type: ignore[arg-type]
         self.sandbox.start_service(service)  # type: ignore[arg-type]
 
@@ -151,6 +154,10 @@ class Stand:
         """Return what the slot is confirmed to; 0 while that can't be asked."""
         rows = self.ask(f"select confirmed_flush_lsn::text {self._of_slot}")
         return parse_lsn(rows[0][0]) if rows else 0
+
+    def _setting(self, name: str) -> str:
+        ((value,),) = eventually("PostgreSQL answers", lambda: self.ask(f"show {name}"))
+        return str(value)
 
     def alter(self, table: str) -> None:
         """Give a table one more column."""
@@ -260,23 +267,36 @@ class Stand:
 
         Only where all is well: a broker that was started again may say for a while that it ends earlier.
         """
-        self._note(self.confirmed())
+        confirmed = self.confirmed()
+        self.judge.marks.append(Mark(confirmed, self._ends()))
 
-    def forget_marks(self) -> None:
-        """Expect that PostgreSQL crashes, and its slot goes back to where the last checkpoint left it."""
-        self._note(0)
+    def mark_taken_back(self) -> None:
+        """Expect that PostgreSQL ends, and that its slot goes back to where it was last written to disk."""
+        saved = saved_lsn(Path(self._setting("data_directory")), self.relay.name)
+        # Without this mark all that comes again would be taken for a fault.
+        ends = eventually("Kafka says where the topic ends", self._ends)
+        self.judge.marks.append(Mark(saved, ends, taken_back=True))
 
-    def _note(self, confirmed: int) -> None:
+    def _ends(self) -> dict[int, int]:
         with contextlib.suppress(KafkaException):
-            ends = {place[1]: end for place, end in self._versions.ends().items()}
-            self.judge.marks.append((confirmed, ends))
+            return {place[1]: end for place, end in self._versions.ends().items()}
+        return {}
 
 
 @contextmanager
 def standing(
-    sandbox: Sandbox, services: Services, database: str, folder: Path, *args: str, make: Make = Relay
+    sandbox: Sandbox,
+    services: Services,
+    database: str,
+    folder: Path,
+    *args: str,
+    make: Make = Relay,
+    records: bool = False,
 ) -> Iterator[Stand]:
-    """Put up the stand for the block; ``args`` are the relay's further options."""
+    """Put up the stand for the block; ``args`` are the relay's further options.
+
+    A relay that ``records`` does so in a folder of its own: another host has another disk.
+    """
     with ExitStack() as stack:
         postgres, registry = urlsplit(database), urlsplit(services.schema_registry)
         postgres_way = stack.enter_context(way_to(_address(postgres.netloc), "postgres"))
@@ -291,7 +311,8 @@ def standing(
         conninfo = postgres._replace(netloc=f"{user}@{postgres_way.address}", query=_PLAIN).geturl()
 
         def made(name: str) -> Relay:
-            relay = make(by_way, database, folder, name, "-d", conninfo, *args)
+            recorded = ("--record", str(folder / f"recording of {name}")) if records else ()
+            relay = make(by_way, database, folder, name, "-d", conninfo, *recorded, *args)
             stack.callback(relay.close)
             return relay
 

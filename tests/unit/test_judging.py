@@ -3,7 +3,7 @@
 import pytest
 
 from tests.torture.histories import Key, Transaction
-from tests.torture.judging import Judge
+from tests.torture.judging import Judge, Mark
 from tests.torture.topics import Record
 
 KEY: Key = ("public.accounts", 7)
@@ -57,16 +57,25 @@ def test_what_must_not_be_is_named(versions: tuple[int, ...], what: str) -> None
 def test_what_was_confirmed_may_not_come_again(confirmed: int) -> None:
     judge = judged(1, 2, 3, 2, 3, 4, 5)
     # Version 2 committed before 100, and three records were there when so much was confirmed.
-    judge.marks = [(confirmed, {0: 3})]
+    judge.marks = [Mark(confirmed, {0: 3})]
     judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])
     assert bool(judge.verdict.confirmed_repeats) == (confirmed >= 100)
 
 
-def test_a_crash_of_the_server_forgets_what_was_confirmed() -> None:
+@pytest.mark.parametrize("written", [0, 99, 100])
+def test_what_was_confirmed_since_a_slot_was_written_down_may_come_again(written: int) -> None:
+    """And nothing that was confirmed before that."""
     judge = judged(1, 2, 3, 2, 3, 4, 5)
-    judge.marks = [(100, {0: 2}), (0, {0: 3})]
+    judge.marks = [Mark(120, {0: 2}), Mark(written, {0: 3}, taken_back=True)]
     judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])
-    assert not judge.verdict.confirmed_repeats
+    assert bool(judge.verdict.confirmed_repeats) == (written >= 100)
+
+
+def test_what_came_again_and_was_confirmed_again_may_not_come_once_more() -> None:
+    judge = judged(1, 2, 3, 2, 3, 2, 3, 4, 5)
+    judge.marks = [Mark(120, {0: 2}), Mark(0, {0: 3}, taken_back=True), Mark(120, {0: 5})]
+    judge._check_repeats([Transaction(1, [(KEY, 2, "row")], is_known=True, before=100)])
+    assert judge.verdict.confirmed_repeats == [f"{KEY} 2 at 0:5"]
 
 
 def test_a_transaction_that_is_there_in_part_is_torn() -> None:
