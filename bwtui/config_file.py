@@ -8,13 +8,13 @@ from typing import Any
 
 from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
+from bwtui.model.option_checks import check_property
 from bwtui.options import (
     BY_NAME,
     OPTIONS,
     PAIR_OPTIONS,
     Option,
     Value,
-    check_property,
     nearest,
     parse,
     refused_at,

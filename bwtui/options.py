@@ -19,8 +19,10 @@ from bwtui.errors import UsageError
 from bwtui.masking import mask_connection
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.option_checks import (
+    check_address,
     check_connection,
     check_name,
+    check_property,
     check_publication,
     check_regex,
     check_share,
@@ -34,7 +36,6 @@ Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
 
 _BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
-_PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 
@@ -121,12 +122,6 @@ def parse_pair(text: str) -> tuple[str, str]:
     check_property(key)
     _check_characters(value)
     return key, value.strip()
-
-
-def check_property(key: str) -> None:
-    """Raise ValueError unless ``key`` can be the name of a property."""
-    if not _PROPERTY.fullmatch(key):
-        raise ValueError(f"{key!r} is not the name of a property (letters, digits, '.', '_' and '-')")
 
 
 def parse(option: Option, text: str) -> Value:
@@ -376,6 +371,13 @@ OPTIONS: tuple[Option, ...] = (
         fills="end_lsn",
     ),
     Option("until-caught-up", "End when everything committed before the start is confirmed.", kind="switch"),
+    Option(
+        "listen",
+        "Serve /metrics for Prometheus, /healthz and /readyz over HTTP; with only a port, on 127.0.0.1.",
+        metavar="[ADDRESS:]PORT",
+        check=check_address,
+        optional=True,
+    ),
     Option(
         "name",
         "The relay's name for attach, status and stop.",

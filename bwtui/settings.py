@@ -75,6 +75,8 @@ class RelaySettings:
     snapshot_share: int = 30
     #: Record without Kafka and without a schema registry.
     record_only: bool = False
+    #: Where metrics and probes are served over HTTP: a port, or an address and a port; empty: nowhere.
+    listen: str = ""
     #: The relay's name, for attach, status and stop. Empty: the slot's name.
     name: str = ""
     #: The screens only look.

@@ -39,7 +39,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
         "toast",
         "on-record-error",
     ),
-    *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "name"),
+    *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "listen", "name"),
     # Only so that what the option would do is refused with a sentence.
     hidden=("on-record-error",),
 )

@@ -8,6 +8,7 @@ docs/adr/0053-latency.md.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 #: The largest relative error of a percentile between `SMALLEST` and `LARGEST`.
 ERROR = 1 / 64
@@ -19,16 +20,31 @@ _SHIFT = 20
 #: The power of two right below `LARGEST`, and the last bucket.
 _HIGHEST = 26
 _LAST = (_HIGHEST + _SHIFT) * _PARTS + _PARTS - 1
+#: Where the few buckets of a `Distribution` end: from 1 ms to 68 minutes. Each is the end of one of ours, so
+#: that none of ours is parted.
+BOUNDS = tuple(2.0**power for power in (*range(-10, 7), 8, 10, 12))
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram as other systems take it: how many values were below each of `BOUNDS`, and of all."""
+
+    below: tuple[int, ...] = (0,) * len(BOUNDS)
+    count: int = 0
+    #: Of all values above zero.
+    sum: float = 0.0
 
 
 class Histogram:
     """Values with how often each came; negative ones are mirrored. Not for several threads."""
 
-    __slots__ = ("_counts", "count", "least", "most")
+    __slots__ = ("_counts", "count", "least", "most", "sum")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self.count = 0
+        #: Of the values above zero, exact but for the arithmetic of floats: it never shrinks.
+        self.sum = 0.0
         #: The smallest and the largest value so far.
         self.least = math.inf
         self.most = -math.inf
@@ -38,6 +54,8 @@ class Histogram:
         counts, bucket = self._counts, _bucket(value)
         counts[bucket] = counts.get(bucket, 0) + count
         self.count += count
+        if value > 0:
+            self.sum += value * count
         if value < self.least:
             self.least = value
         if value > self.most:
@@ -49,6 +67,7 @@ class Histogram:
         for bucket, count in other._counts.items():
             counts[bucket] = counts.get(bucket, 0) + count
         self.count += other.count
+        self.sum += other.sum
         self.least = min(self.least, other.least)
         self.most = max(self.most, other.most)
 
@@ -69,6 +88,19 @@ class Histogram:
                 found[share] = min(max((lower + upper) / 2, self.least), self.most)
                 share = next(waiting, None)
         return found
+
+    def distribution(self) -> Distribution:
+        """Return it in the few buckets of `BOUNDS`; a value that is exactly a bound is not below it."""
+        below, seen, bounds = [], 0, iter(BOUNDS)
+        bound = next(bounds, None)
+        for bucket, count in sorted(self._counts.items()):
+            upper = _bounds(bucket)[1]
+            while bound is not None and upper > bound:
+                below.append(seen)
+                bound = next(bounds, None)
+            seen += count
+        below += [seen] * (len(BOUNDS) - len(below))
+        return Distribution(tuple(below), self.count, self.sum)
 
     def buckets(self) -> list[tuple[float, float, int]]:
         """Return the buckets that are not empty, in order: from, to, and how many values."""

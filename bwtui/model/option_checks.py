@@ -5,6 +5,7 @@ import re
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
 _IDENTIFIER_BYTES = 63
 
 
@@ -44,6 +45,36 @@ def check_connection(text: str) -> None:
         raise ValueError(
             "the connection string is more than one line (key=value pairs or a postgresql:// URI, in one)"
         )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of an address to listen on; the loopback address where only a port is given.
+
+    Raises ValueError with a plain sentence.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not is_port or not re.fullmatch(r"[A-Za-z0-9._:%-]*", host) or (":" in text and not colon):
+        raise ValueError(
+            f"{text!r} is no address to listen on (a port of this machine alone, or ADDRESS:PORT: 9847,"
+            " 0.0.0.0:9847, [::1]:9847)"
+        )
+    return host or "127.0.0.1", int(port)
+
+
+def check_address(text: str) -> None:
+    """Raise ValueError unless ``text`` can be an address to listen on."""
+    parse_address(text)
+
+
+def check_property(key: str) -> None:
+    """Raise ValueError unless ``key`` can be the name of a property."""
+    if not _PROPERTY.fullmatch(key):
+        raise ValueError(f"{key!r} is not the name of a property (letters, digits, '.', '_' and '-')")
 
 
 def check_share(text: str) -> None:

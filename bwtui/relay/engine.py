@@ -15,7 +15,6 @@ from pathlib import Path
 import psycopg2
 
 from bwtui.blocking import StopRequested, check_stop
-from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.history import History
@@ -34,6 +33,7 @@ from bwtui.relay.exactly.probing import WholePolicy
 from bwtui.relay.first_answers import FirstAnswers
 from bwtui.relay.following import Following
 from bwtui.relay.healing.healing import Healing
+from bwtui.relay.measured.measures import Measures
 from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.patience import Patience
 from bwtui.relay.picture import Picture
@@ -46,12 +46,13 @@ from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routes.catalog_memory import CatalogMemory
 from bwtui.relay.routes.new_tables import NewTables
-from bwtui.relay.routes.routing import Router, refuse_shared, topics_collide
+from bwtui.relay.routes.routing import Router, name_topics
 from bwtui.relay.samples import Samples
 from bwtui.relay.snapshot.beginning import Beginning
 from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
+from bwtui.relay.watch.account import Turn
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
@@ -90,7 +91,7 @@ class Engine:
         self._stop = threading.Event()
         self._destination = kind_of(settings).open_destination(settings)
         self._patience = Patience(settings.postgres, self._report, self._pulse)
-        self._answers = FirstAnswers(settings, self._report, self._stop.is_set)
+        self._answers = FirstAnswers(settings, self._report, self._asked_to_stop)
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
@@ -99,7 +100,7 @@ class Engine:
         self._backfills = Store(folder / FOLDER)
         self._asking = Asking(self._backfills, self._report)
         self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
-        self._healing = Healing(settings, self._report, folder, self._stop.is_set)
+        self._healing = Healing(settings, self._report, folder, self._asked_to_stop)
         self._picture.heal = self._healing.status
         registry, submit = self._destination.registry, self._backfills.submit
         self._naming = Naming(settings, self._report, folder, submit, registry, self._healing.compare)
@@ -118,12 +119,21 @@ class Engine:
         """Return the status of this moment."""
         return self._picture.status()
 
+    def measures(self) -> Measures:
+        """Return what is counted and measured up to this moment."""
+        return self._picture.measures(is_stopping=self._stop.is_set())
+
+    def turn(self) -> Turn:
+        """Return what the main thread is at."""
+        return self._report.account.turn()
+
     def history(self, after: float) -> History:
         """Return the last ten minutes behind ``after``."""
         return self._picture.recent.history(after)
 
     def audited(self, verdict: str) -> None:
         """Mark in the history how an audit of the tables has ended."""
+        self._report.audited(verdict)
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
 
     def healed(self, lsn: str) -> bool:
@@ -166,10 +176,10 @@ class Engine:
             if self._healing.ended is not None:  # It was stopped for that, in order.
                 raise self._healing.ended
         except psycopg2.Error as error:
-            failure = self._failed(statement_failed(error))
+            failure = self._report.failed(statement_failed(error))
             raise failure from error
         except BwtuiError as error:
-            failure = self._failed(error)
+            failure = self._report.failed(error)
             raise
         finally:
             self._healing.interrupt()
@@ -198,15 +208,13 @@ class Engine:
                 recorder.close(ended)
         except StateFailed as error:
             if ended is None:
-                raise self._failed(error) from error
+                raise self._report.failed(error) from error
             self._report.error("recording", error)
 
-    def _failed(self, error: BwtuiError) -> BwtuiError:
-        self._report.error("fatal", error)
-        self._report.fatal = error
-        self._report.state = "failed"
-        self._report.detail = error.message
-        return error
+    def _asked_to_stop(self) -> bool:
+        """Whether to stop; the main thread asks that wherever it waits, and so is known to turn."""
+        self._report.account.turned()
+        return self._stop.is_set()
 
     def _run(self) -> None:
         settings, report = self._settings, self._report
@@ -284,29 +292,18 @@ class Engine:
     def _inspect(self, connection: Connection) -> Findings:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
-        with stoppable(connection, self._stop.is_set):
+        with stoppable(connection, self._asked_to_stop):
             findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._answers.cluster(self._destination)
         self._picture.findings = findings
         # A run may end before the next look.
         self._lag.hurry()
-        self._name_topics(findings)
+        name_topics(self._settings, self._report, findings.tables)
         return findings
 
     def _waiting(self, what: str) -> None:
         self._report.detail = what
-        check_stop(self._stop.is_set)
-
-    def _name_topics(self, findings: Findings) -> None:
-        """Show every table before its first row, and refuse topics that can't be told apart."""
-        topics = {}
-        for table in findings.tables:
-            counters = self._report.table(table.qualified_name)
-            counters.topic = topic_name(self._settings.topic_prefix, table.namespace, table.name)
-            refuse_shared(self._settings, counters.topic, table.qualified_name)
-            topics[counters.topic] = table.qualified_name
-        for group in colliding_topics(topics):
-            raise topics_collide([topics[topic] for topic in group], group)
+        check_stop(self._asked_to_stop)
 
     def _target(self, connection: Connection) -> int | None:
         """Return the LSN to end at; with --until-caught-up, that of everything committed by now."""
@@ -357,7 +354,7 @@ class Engine:
             toast,
             self._samples,
             memory,
-            self._stop.is_set,
+            self._asked_to_stop,
             session,
             self._picture.recorder,
             exactly,
@@ -382,7 +379,7 @@ class Engine:
             self._phase.pulse(seconds)
         else:
             self._destination.sink.poll(seconds)
-            check_stop(self._stop.is_set)
+            check_stop(self._asked_to_stop)
 
     def _on_tick(self, connection: Connection) -> None:
         """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""

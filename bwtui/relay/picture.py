@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from bwtui.model.backfill import FirstSnapshot
@@ -11,6 +12,7 @@ from bwtui.model.status import LAG_IS_OLD, Status
 from bwtui.model.verdict import Verdict, ended
 from bwtui.relay import status_builder
 from bwtui.relay.backfill.store import Store
+from bwtui.relay.measured.measures import Measures
 from bwtui.relay.measured.recent import Recent, Slot
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
@@ -108,6 +110,24 @@ class Picture:
             recording=recorder.status() if recorder is not None else None,
             exactly_once=self._destination.recall.exactly_once(),
             backfills=status_builder.backfills(self._backfills.statuses(), self._paces),
+        )
+
+    def measures(self, *, is_stopping: bool) -> Measures:
+        """Return what is counted and measured up to this moment; any thread may ask."""
+        report, account = self._report, self._report.account
+        return Measures(
+            status=self.status(),
+            latency=report.latency.figures.distributions,
+            errors=report.error_counts,
+            sessions=report.sessions,
+            copied_before={name: table.snapshot_before for name, table in report.tables.items()},
+            schemas=Counter(entry.part for entry in report.schemas.values()),
+            audits=report.audits,
+            audited_at=report.audited_at,
+            activities=dict(account.totals(time.monotonic()).items()),
+            turn=account.turn(),
+            slot_age=self._lag.age if self._lag.lag.looked_at else None,
+            is_stopping=is_stopping,
         )
 
     def _verdict(self) -> tuple[Verdict, dict[str, float]]:

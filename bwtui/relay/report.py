@@ -122,6 +122,11 @@ class Report:
         self.on_error: Callable[[ErrorEntry], None] | None = None
         #: The error that ended the relay.
         self.fatal: BwtuiError | None = None
+        #: How many there were of each kind, those of which `errors` keeps one entry included. Replaced whole.
+        self.error_counts: dict[str, int] = {}
+        #: How audits of the tables ended, by verdict, and when the last one did. Replaced whole.
+        self.audits: dict[str, int] = {}
+        self.audited_at = 0.0
         self._outage: str | None = None
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
@@ -166,6 +171,7 @@ class Report:
                 since_before = same.since if same.until is None else entry.since
                 entry = replace(entry, count=same.count + 1, since=since_before)
             self._errors.append(entry)
+            self.error_counts = {**self.error_counts, kind: self.error_counts.get(kind, 0) + 1}
         if self.on_error is not None and entry.count == 1:
             self.on_error(entry)
 
@@ -185,6 +191,11 @@ class Report:
     def is_out(self, dependency: str) -> bool:
         """Whether something was told of ``dependency`` that is not over."""
         return any(entry.dependency == dependency and not entry.is_over for entry in self.errors())
+
+    def audited(self, verdict: str) -> None:
+        """Note how an audit of the tables ended; the control socket's thread alone does."""
+        self.audits = {**self.audits, verdict: self.audits.get(verdict, 0) + 1}
+        self.audited_at = time.time()
 
     def acknowledged(self, span: Span, now: float) -> None:
         """Note that all of a batch of the stream was acknowledged, ``now`` by the monotonic clock.
@@ -219,6 +230,12 @@ class Report:
         elif sentence is None and self._outage is not None:
             self.recovered(service)
         self._outage = sentence
+
+    def failed(self, error: BwtuiError) -> BwtuiError:
+        """Note that ``error`` ends the relay, and return it."""
+        self.error("fatal", error)
+        self.fatal, self.state, self.detail = error, "failed", error.message
+        return error
 
     def errors(self) -> tuple[ErrorEntry, ...]:
         """Return the newest errors, oldest first."""

@@ -12,6 +12,8 @@ from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState
 from bwtui.model.history import History, Mark, Second
 from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
+from bwtui.relay.measured.measures import Measures
+from bwtui.relay.watch.account import Turn
 from bwtui.settings import RelaySettings
 
 #: An error with a secret in it, as a careless library would write it.
@@ -71,6 +73,14 @@ class DoubleEngine:
             tables=self.tables,
             backfills=tuple(self.backfills.values()),
         )
+
+    def measures(self) -> Measures:
+        """Return the status, and nothing that was measured."""
+        return Measures(self.status(), is_stopping=self.stopped.is_set())
+
+    def turn(self) -> Turn:
+        """Return that it turns."""
+        return Turn("read", 0.1)
 
     def settings(self) -> RelaySettings:
         """Return what it was given."""

@@ -16,7 +16,7 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.history import History
 from bwtui.model.status import Status
-from bwtui.relay.process import control, server
+from bwtui.relay.process import control, server, sockets
 from bwtui.relay.process.control import (
     ControlClient,
     DoesNotAnswer,
@@ -398,7 +398,7 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
 def test_without_descriptors_it_rests_and_goes_on(
     running: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_REST", 0.1)
+    monkeypatch.setattr(sockets, "_REST", 0.1)
     attempts: list[float] = []
     accept = running._accept
 

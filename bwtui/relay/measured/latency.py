@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bwtui.model.delivery import Part, Span
-from bwtui.model.histogram import Histogram
+from bwtui.model.histogram import Distribution, Histogram
 from bwtui.model.latency import LATENCY_STAGES, Percentiles
 
 #: So many batches are noted between two ticks; of more, which are smaller than any that a second has room
@@ -62,6 +62,8 @@ class Figures:
     #: From COMMIT to acknowledgement in the last minute, of each table that had messages, and of all.
     tables: Mapping[str, Percentiles] = field(default_factory=dict)
     buckets: tuple[tuple[float, float, int], ...] = ()
+    #: Of the whole run, by stage: all of them, from the first tick on.
+    distributions: Mapping[str, Distribution] = field(default_factory=dict)
 
 
 class Latency:
@@ -118,6 +120,7 @@ class Latency:
             ever=_figures(self._ever.items()),
             tables=_figures(merged.items()),
             buckets=tuple(total.buckets()) if total is not None else (),
+            distributions={stage: histogram.distribution() for stage, histogram in self._ever.items()},
         )
 
 

@@ -88,7 +88,7 @@ def run(
         failpoints.arm(os.environ.get(failpoints.VARIABLE))
         engine = factory(settings)
         reporter = _Reporter(engine, listener, last_status)
-        with _stop_on_signal(engine, signals), ControlServer(name, engine):
+        with _stop_on_signal(engine, signals), ControlServer(name, engine), _listening(settings, engine):
             reporter.start()
             engine.run()
     except (Exception, KeyboardInterrupt) as raised:
@@ -108,6 +108,16 @@ def run(
         last_status.forget()
     lock.release()
     return ended
+
+
+def _listening(settings: RelaySettings, engine: RunnableEngine) -> contextlib.AbstractContextManager[object]:
+    """Return what serves metrics and probes, if that is wanted."""
+    if not settings.listen:
+        return contextlib.nullcontext()
+    # Not before: it brings Prometheus's client along.
+    from bwtui.relay.observed.http import HttpServer
+
+    return HttpServer(settings.listen, engine)
 
 
 def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals: list[int]) -> Outcome:

@@ -5,16 +5,13 @@ One thread serves all clients without ever blocking on one. It asks the engine o
 answer before it has read the last one, and one that stops reading, or sends endless lines, is dropped.
 """
 
-import contextlib
 import dataclasses
 import json
 import logging
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Protocol, cast, get_args
 
 from bwtui.errors import BwtuiError, RefusedError
@@ -22,8 +19,11 @@ from bwtui.model.backfill import BackfillCommand, BackfillReason, BackfillReques
 from bwtui.model.history import History
 from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.relay.measured.measures import Measures
 from bwtui.relay.process.control import UNKNOWN_REQUEST, socket_path
 from bwtui.relay.process.lock import private_folder
+from bwtui.relay.process.sockets import SocketServer
+from bwtui.relay.watch.account import Turn
 from bwtui.settings import RelaySettings
 
 MAX_CHANGES = 500
@@ -32,8 +32,6 @@ _MAX_CLIENTS = 64
 _MAX_REQUEST = 64 * 1024
 #: Seconds that a client may leave an answer unread.
 _PATIENCE = 5.0
-#: Seconds without taking new connections when the system has nothing left for one.
-_REST = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +40,12 @@ class StatusSource(Protocol):
 
     def status(self) -> Status:
         """Return one immutable status of the relay."""
+
+    def measures(self) -> Measures:
+        """Return what is counted and measured up to this moment, with the status."""
+
+    def turn(self) -> Turn:
+        """Return what the main thread is at."""
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the sampled changes with a sequence above ``after``, oldest first."""
@@ -168,128 +172,63 @@ def _backfill(data: Any) -> BackfillRequest:
     return request
 
 
-class ControlServer:
+class ControlServer(SocketServer["_Client"]):
     """Serves the control socket of the relay called ``name`` from `start` to `close`.
 
     The caller holds the relay's lock, so a socket that is already there was left by a killed engine.
     """
 
     def __init__(self, name: str, source: StatusSource) -> None:
+        super().__init__("control", _MAX_CLIENTS)
         self.path = socket_path(name)
         self._source = source
-        self._clients: dict[socket.socket, _Client] = {}
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._waker = socket.socketpair()
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
-        self._listener: socket.socket | None = None
-        #: Until when no connection is taken, or 0.
-        self._resting = 0.0
 
-    def __enter__(self) -> "ControlServer":
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Bind the socket and begin to serve. Raises RefusedError."""
-        try:
-            self._listen()
-        except RefusedError:
-            self.close()
-            raise
-        self._thread.start()
-
-    def _listen(self) -> None:
+    def listen(self) -> socket.socket:
+        """Return the socket that listens. Raises RefusedError."""
         private_folder(self.path.parent)
-        self._listener = socket.socket(socket.AF_UNIX)
+        listener = socket.socket(socket.AF_UNIX)
         try:
             self.path.unlink(missing_ok=True)
-            self._listener.bind(str(self.path))
+            listener.bind(str(self.path))
             self.path.chmod(0o600)
-            self._listener.listen(_MAX_CLIENTS)
+            listener.listen(_MAX_CLIENTS)
         except OSError as error:
+            listener.close()
             raise RefusedError(
                 f"can't listen on {self.path}: {error.strerror}",
                 "set BWTUI_STATE_HOME to a folder that you may write to",
             ) from error
-        self._listener.setblocking(False)
-        self._wake.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        return listener
 
     def close(self) -> None:
         """Stop serving, close every connection and remove the socket."""
-        self._waker.close()
-        if self._thread.is_alive():
-            self._thread.join()
-        for connection in list(self._clients):
-            self._drop(connection)
-        if self._listener is not None:
-            self._listener.close()
+        has_listened = self._listener is not None
+        super().close()
+        if has_listened:
             self.path.unlink(missing_ok=True)
-        self._selector.close()
-        self._wake.close()
 
-    def _serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select(timeout=1.0):
-                if key.fileobj is self._wake:
-                    return
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif isinstance(key.fileobj, socket.socket):
-                    self._step(key.fileobj)
-            self._drop_stuck()
-            self._end_rest()
+    def new_client(self) -> "_Client":
+        """Return a client that has said nothing."""
+        return _Client()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError:
-            # Without a descriptor left, it would be tried again at once, and for ever.
-            self._selector.unregister(self._listener)
-            self._resting = time.monotonic() + _REST
-            return
-        if len(self._clients) >= _MAX_CLIENTS:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._clients[connection] = _Client()
-        self._selector.register(connection, selectors.EVENT_READ)
+    def wanted(self, client: "_Client") -> int:
+        """Return whether it is to read, or to write."""
+        return selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
 
-    def _end_rest(self) -> None:
-        if self._resting and time.monotonic() >= self._resting:
-            assert self._listener is not None
-            self._resting = 0.0
-            self._selector.register(self._listener, selectors.EVENT_READ)
-
-    def _step(self, connection: socket.socket) -> None:
-        client = self._clients[connection]
+    def step(self, connection: socket.socket, client: "_Client") -> None:
+        """Read what was sent, and answer."""
         try:
             if not client.pending:
                 received = connection.recv(65536)
                 if not received:
-                    self._drop(connection)
+                    self.drop(connection)
                     return
                 client.received += received
             self._reply(connection, client)
         except BlockingIOError:
             pass
-        except OSError:
-            self._drop(connection)
-            return
         if len(client.received) > _MAX_REQUEST and not client.pending:
-            self._drop(connection)
-            return
-        wanted = selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
-        self._selector.modify(connection, wanted)
+            self.drop(connection)
 
     def _reply(self, connection: socket.socket, client: "_Client") -> None:
         while True:
@@ -304,17 +243,12 @@ class ControlServer:
             client.pending = memoryview(json.dumps(answer(self._source, line)).encode() + b"\n")
             client.progress = time.monotonic()
 
-    def _drop_stuck(self) -> None:
+    def look_after(self) -> None:
+        """Drop clients that leave an answer unread."""
         now = time.monotonic()
         for connection, client in list(self._clients.items()):
             if client.pending and now - client.progress > _PATIENCE:
-                self._drop(connection)
-
-    def _drop(self, connection: socket.socket) -> None:
-        del self._clients[connection]
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection)
-        connection.close()
+                self.drop(connection)
 
 
 @dataclasses.dataclass(slots=True)

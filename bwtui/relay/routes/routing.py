@@ -26,7 +26,7 @@ from bwtui.relay.routes.route import Recipe, Route
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Service, TopicLimits
 from bwtui.source import identity
-from bwtui.source.catalog import TableFilter, attributes, load_types
+from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
 from bwtui.source.connection import holds_any_bytes
 from bwtui.source.history import primary_key_then
 from bwtui.source.printed import exclude_option
@@ -266,6 +266,18 @@ class Router:
         if not oids:
             return {}
         return self._catalog_memory.types(self._patience.look(partial(load_types, oids=oids)))
+
+
+def name_topics(settings: RelaySettings, report: Report, tables: Sequence[TableInfo]) -> None:
+    """Show every table before its first row. Raises RefusedError for topics that can't be told apart."""
+    topics = {}
+    for table in tables:
+        counters = report.table(table.qualified_name)
+        counters.topic = topic_name(settings.topic_prefix, table.namespace, table.name)
+        refuse_shared(settings, counters.topic, table.qualified_name)
+        topics[counters.topic] = table.qualified_name
+    for group in colliding_topics(topics):
+        raise topics_collide([topics[topic] for topic in group], group)
 
 
 def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:

@@ -4,9 +4,11 @@ The main thread says what it turns to, a few times a batch and never a row; othe
 lock. That is all the judge of `bwtui.relay.watch.judge` needs to know whom the relay waits for.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 #: What the main thread may be at:
@@ -43,10 +45,18 @@ Activity = Literal[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the main thread is at, and how long ago it last said so, or looked whether to stop (seconds)."""
+
+    activity: Activity = "begin"
+    idle_seconds: float = 0.0
+
+
 class Account:
     """The main thread's time; times are those of ``time.monotonic``."""
 
-    __slots__ = ("_seconds", "answered_at", "current")
+    __slots__ = ("_seconds", "_thread", "_turned_at", "answered_at", "current")
 
     def __init__(self) -> None:
         # All of them at once: a dict that grows can't be copied by another thread.
@@ -55,6 +65,8 @@ class Account:
         self.current: tuple[Activity, float] = ("begin", time.monotonic())
         #: When one of many answers was there that the main thread waits for; 0: none was yet.
         self.answered_at = 0.0
+        self._thread = threading.get_ident()
+        self._turned_at = time.monotonic()
 
     def turn_to(self, activity: Activity) -> Activity:
         """Note what the main thread does from now on, and return what it did before.
@@ -62,8 +74,8 @@ class Account:
         To go on with the same is one stay: it began when it was first turned to.
         """
         before, since = self.current
+        self._turned_at = now = time.monotonic()
         if activity != before:
-            now = time.monotonic()
             self._seconds[before] += now - since
             self.current = (activity, now)
         return before
@@ -76,6 +88,15 @@ class Account:
             yield
         finally:
             self.turn_to(before)
+
+    def turned(self) -> None:
+        """Note that the main thread turns, if it is the one that says so; any thread may."""
+        if threading.get_ident() == self._thread:
+            self._turned_at = time.monotonic()
+
+    def turn(self) -> Turn:
+        """Return what the main thread is at; any thread may ask."""
+        return Turn(self.current[0], max(0.0, time.monotonic() - self._turned_at))
 
     def answered(self) -> None:
         """Note that one of many answers is there; any thread may."""

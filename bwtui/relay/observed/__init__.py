@@ -1,0 +1,1 @@
+"""What others scrape of a relay: metrics, and whether it lives and is ready."""

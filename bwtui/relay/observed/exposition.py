@@ -1,0 +1,110 @@
+"""The metrics of a relay as Prometheus and others read them, in OpenMetrics or in the older text format."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import generate_latest as as_text
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
+
+from bwtui.model.histogram import BOUNDS, Distribution
+from bwtui.model.latency import LATENCY_STAGES
+from bwtui.relay.measured.measures import Measures
+from bwtui.relay.observed.catalogue import METRICS, Declared
+from bwtui.relay.observed.labels import Sample
+from bwtui.relay.observed.tables import Listing
+from bwtui.relay.observed.values import samples
+
+OPENMETRICS = "application/openmetrics-text"
+_NOTHING = Distribution()
+
+
+class Exposition:
+    """Writes measures as metrics; one thread at a time may ask."""
+
+    def __init__(self) -> None:
+        #: A counter never falls, or it would count from zero again: what is read again after an outage was
+        #: handed to the sink before.
+        self._highest: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._listing = Listing()
+        self._measures: Measures | None = None
+        self._registry = CollectorRegistry()
+        # Memory, processor time, descriptors and start of the process, as every client has them.
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_Relay(self))
+
+    def content_type(self, accept: str) -> str:
+        """Return the type of the answer to those that ``accept`` such types."""
+        kind: str = CONTENT_TYPE_LATEST if OPENMETRICS in accept else CONTENT_TYPE_PLAIN_0_0_4
+        return kind
+
+    def text(self, measures: Measures, content_type: str) -> bytes:
+        """Return ``measures`` as `content_type` said."""
+        self._measures = measures
+        write = as_openmetrics if content_type == CONTENT_TYPE_LATEST else as_text
+        text: bytes = write(self._registry)
+        return text
+
+    def families(self) -> Iterable[Metric]:
+        """Return every metric with its samples."""
+        if self._measures is None:
+            return []
+        by_name: dict[str, list[Sample]] = {metric.name: [] for metric in METRICS}
+        for sample in samples(self._measures, self._listing.part(self._measures.status.tables)):
+            by_name[sample[0]].append(sample)
+        return [self._family(metric, by_name[metric.name]) for metric in METRICS]
+
+    def _family(self, metric: Declared, values: list[Sample]) -> Metric:
+        if metric.kind == "info":
+            info = InfoMetricFamily(metric.family, metric.help, labels=())
+            for _, labels, _ in values:
+                info.add_metric((), dict(zip(metric.labels, labels, strict=True)))
+            return info
+        if metric.kind == "histogram":
+            return self._latency(metric)
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.family, metric.help, labels=metric.labels, unit=metric.unit)
+        for name, labels, value in values:
+            assert len(labels) == len(metric.labels), name
+            shown = value if metric.kind == "gauge" else self._highest_of(name, labels, value)
+            family.add_metric(labels, float(shown))
+        return family
+
+    def _highest_of(self, name: str, labels: tuple[str, ...], value: float) -> float:
+        highest = self._highest[name, labels] = max(value, self._highest.get((name, labels), value))
+        return highest
+
+    def _latency(self, metric: Declared) -> Metric:
+        assert self._measures is not None
+        latency = self._measures.latency
+        family = HistogramMetricFamily(metric.family, metric.help, labels=metric.labels, unit=metric.unit)
+        for stage in LATENCY_STAGES:
+            if (stage == "total") != bool(metric.labels):
+                labels = (stage,) if metric.labels else ()
+                family.add_metric(labels, *_buckets(latency.get(stage, _NOTHING)))
+        return family
+
+
+class _Relay:
+    """What the registry asks: a collector of its kind."""
+
+    def __init__(self, exposition: Exposition) -> None:
+        self._exposition = exposition
+
+    def collect(self) -> Iterable[Metric]:
+        """Return every metric."""
+        return self._exposition.families()
+
+
+def _buckets(distribution: Distribution) -> tuple[list[tuple[str, float]], float]:
+    """Return the buckets, each with what is below its end, and the sum."""
+    ends = [(str(bound), float(below)) for bound, below in zip(BOUNDS, distribution.below, strict=True)]
+    return [*ends, ("+Inf", float(distribution.count))], distribution.sum

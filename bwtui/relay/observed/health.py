@@ -1,0 +1,80 @@
+"""Whether a relay lives, and whether it is ready, with reasons; the answers of /healthz and /readyz.
+
+To live is that the main thread turns: what does not is mended by a restart alone. To be ready is that rows
+pass and topics hold what tables hold, up to what is still under way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bwtui.model.figures import duration
+from bwtui.relay.measured.measures import Measures
+from bwtui.relay.watch.account import Activity, Turn
+
+#: A main thread that has not turned for so long will not do so any more (seconds).
+PATIENCE = 60.0
+#: While it is at these it waits within one call, of libpq or of the system, for as long as that takes; the
+#: verdict says for whom.
+_WITHIN_ONE_CALL: frozenset[Activity] = frozenset(
+    ("begin", "slot", "locks", "catalog", "connect", "copy", "scan", "ending", "state", "disk")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Yes or no, and why; ``told`` is the JSON object to answer with."""
+
+    is_yes: bool
+    told: dict[str, Any]
+
+
+def health(turn: Turn) -> Answer:
+    """Say whether the main thread turns."""
+    seconds, activity = turn.idle_seconds, turn.activity
+    turns = seconds < PATIENCE or activity in _WITHIN_ONE_CALL
+    told: dict[str, Any] = {
+        "healthy": turns,
+        "activity": activity,
+        "idle_seconds": round(seconds, 1),
+    }
+    if not turns:
+        told["reason"] = f"the relay's main thread has not turned for {duration(seconds)} ({activity})"
+    return Answer(turns, told)
+
+
+def readiness(measures: Measures) -> Answer:
+    """Say whether rows pass and topics hold what tables hold; with every reason why they don't."""
+    status, reasons = measures.status, list(_reasons(measures))
+    verdict = status.verdict
+    told = {
+        "ready": not reasons,
+        "relay": status.name,
+        "state": status.state,
+        "condition": verdict.condition,
+        "reasons": reasons,
+        "verdict": verdict.sentence,
+        "hint": verdict.hint,
+    }
+    return Answer(not reasons, told)
+
+
+def _reasons(measures: Measures) -> Iterator[str]:
+    status = measures.status
+    verdict, phase = status.verdict, status.phase or status.state
+    if measures.is_stopping:
+        yield "it was asked to stop"
+    if phase in ("stopped", "failed"):
+        yield verdict.sentence or f"it has {phase}"
+    elif phase == "starting":
+        yield f"it starts: {status.detail or verdict.sentence or 'nothing is known yet'}"
+    elif phase == "snapshot":
+        yield f"the first snapshot is under way: {status.detail or 'copying tables'}"
+    if verdict.condition in ("stalled", "waiting"):
+        yield verdict.sentence
+    if status.first_snapshot is not None:
+        yield status.first_snapshot.sentence
+    if status.heal is not None:
+        yield f"topics may differ from tables, since the slot was lost: {status.heal.reason}"
+    if not (alive := health(measures.turn)).is_yes:
+        yield alive.told["reason"]

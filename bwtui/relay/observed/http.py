@@ -1,0 +1,328 @@
+"""The HTTP server of ``--listen``: /metrics, /healthz and /readyz.
+
+One thread reads pictures of the relay, which is never waited for and waits for nobody. A visitor has one
+answer and so many seconds; of those who take their time the oldest go first when there are too many. All of
+them together have a small share of a processor, since the relay's own thread waits while this one computes.
+Probes have another one, so that no scraper keeps them from their answer. Answers are a moment old at most,
+and made once for all who ask in that moment.
+"""
+
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import h11
+
+from bwtui.errors import RefusedError
+from bwtui.model.option_checks import parse_address
+from bwtui.relay.measured.measures import Measures
+from bwtui.relay.observed.exposition import Exposition
+from bwtui.relay.observed.health import Answer, health, readiness
+from bwtui.relay.process.server import StatusSource
+from bwtui.relay.process.sockets import SocketServer
+from bwtui.shown import json_text
+
+MOST_VISITORS = 128
+#: What a request may have in bytes, before its body.
+_MAX_REQUEST = 16 * 1024
+#: So long a visitor may take for its request, for reading the answer, and for closing (seconds).
+_REQUEST_SECONDS, _ANSWER_SECONDS, _CLOSE_SECONDS = 5.0, 10.0, 1.0
+#: Where there are too many, one goes that has been here for so long without being done, or without a word.
+_GRACE_SECONDS, _SILENT_SECONDS = 1.0, 0.1
+#: An answer is good for so long; the text of metrics also for as many times what it took to make.
+_FRESH_SECONDS, _FRESH_TIMES = 1.0, 20.0
+#: The share of a processor that visitors have, and what they may use of it at once (seconds).
+_SHARE, _BURST_SECONDS = 0.1, 0.5
+#: Where they have used so much more, nobody is let in for a while (seconds).
+_MOST_DEBT_SECONDS, _PAUSE_SECONDS = 0.5, 1.0
+#: Between two looks there is less than that, or the process was stopped, or got no processor.
+_ASLEEP_SECONDS = 1.5
+_PROBES = ("/healthz", "/readyz")
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+_INDEX = b"bwtui: /metrics for Prometheus, /healthz and /readyz for probes\n"
+_REASONS = {200: b"OK", 404: b"Not Found", 405: b"Method Not Allowed", 503: b"Service Unavailable"}
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a visitor gets."""
+
+    status: int
+    type: str
+    body: bytes
+
+
+class Answers:
+    """Answers requests with what the relay says; one thread at a time may ask."""
+
+    def __init__(self, source: StatusSource) -> None:
+        self._source = source
+        self._exposition = Exposition()
+        self._measures: Measures | None = None
+        self._measured_at = 0.0
+        #: By content type: the metrics' text, and until when it is good.
+        self._texts: dict[str, tuple[bytes, float]] = {}
+
+    def answer(self, path: str, accept: str) -> Response:
+        """Return the answer to a GET of ``path``; whatever goes wrong is answered, too."""
+        make: Mapping[str, Callable[[], Response]] = {
+            "/": lambda: Response(200, _TEXT, _INDEX),
+            "/metrics": lambda: self._metrics(accept),
+            # It stands even where the rest of the picture can't be had.
+            "/healthz": lambda: _told(health(self._source.turn())),
+            "/readyz": lambda: _told(readiness(self._now())),
+        }
+        if path not in make:
+            return Response(404, _TEXT, b"there is nothing here; " + _INDEX)
+        try:
+            return make[path]()
+        except Exception as error:
+            # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
+            _log.error("an answer to %s failed: %s", path, type(error).__name__)
+            return Response(500, _TEXT, f"the relay failed to answer ({type(error).__name__})\n".encode())
+
+    def _metrics(self, accept: str) -> Response:
+        kind, now = self._exposition.content_type(accept), time.monotonic()
+        text, good_until = self._texts.get(kind, (b"", 0.0))
+        if now >= good_until:
+            begun = time.thread_time()
+            text = self._exposition.text(self._now(), kind)
+            took = time.thread_time() - begun
+            self._texts[kind] = text, now + max(_FRESH_SECONDS, _FRESH_TIMES * took)
+        return Response(200, kind, text)
+
+    def _now(self) -> Measures:
+        now = time.monotonic()
+        if self._measures is None or now >= self._measured_at + _FRESH_SECONDS:
+            self._measures, self._measured_at = self._source.measures(), now
+        return self._measures
+
+
+def _told(answer: Answer) -> Response:
+    return Response(200 if answer.is_yes else 503, _JSON, (json_text(answer.told) + "\n").encode())
+
+
+@dataclass(slots=True)
+class _Share:
+    """What is left of a share of a processor (seconds): less than nothing where too much was used."""
+
+    left: float = field(default_factory=lambda: _BURST_SECONDS)
+    at: float = field(default_factory=time.monotonic)
+
+    def refill(self, now: float) -> None:
+        """Add what has come up to ``now``."""
+        self.left = min(_BURST_SECONDS, self.left + _SHARE * (now - self.at))
+        self.at = now
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a visitor asks for."""
+
+    path: str
+    accept: str
+    with_body: bool
+
+
+@dataclass(slots=True)
+class _Visitor:
+    """One connection: what it asks, and what it has not read yet."""
+
+    http: h11.Connection = field(
+        default_factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST)
+    )
+    begun: float = field(default_factory=time.monotonic)
+    #: Whether it has said anything.
+    has_spoken: bool = False
+    #: What it asks for, until that is answered.
+    request: _Request | None = None
+    is_probe: bool = False
+    #: Its answer waits for its share.
+    is_waiting: bool = False
+    pending: memoryview = field(default_factory=lambda: memoryview(b""))
+    #: It has all of its answer, and may close.
+    is_done: bool = False
+    until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.until = self.begun + _REQUEST_SECONDS
+
+
+class HttpServer(SocketServer[_Visitor]):
+    """Serves ``address`` (host:port, or a port of the loopback address) from `start` to `close`."""
+
+    waits_for_room = True
+
+    def __init__(self, address: str, source: StatusSource) -> None:
+        super().__init__("http", MOST_VISITORS)
+        self._address = address
+        self._answers = Answers(source)
+        self._probes, self._others = _Share(), _Share()
+        self._looked_at = time.monotonic()
+        #: Those whose answer waits for their share.
+        self._waiting: list[socket.socket] = []
+
+    @property
+    def url(self) -> str:
+        """Where it listens; to be asked between `start` and `close`."""
+        assert self._listener is not None
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    def start(self) -> None:
+        """Bind the socket and begin to serve. Raises RefusedError."""
+        super().start()
+        _log.info("listening on %s", self.url)
+
+    def listen(self) -> socket.socket:
+        """Return the socket that listens. Raises RefusedError."""
+        host, port = parse_address(self._address)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            # A name may stand for addresses of both kinds.
+            family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                # Or a restart would have to wait until the connections before are forgotten.
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(place)
+                listener.listen(1024)
+            except OSError:
+                listener.close()
+                raise
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no machine can have that name"
+            raise RefusedError(
+                f"can't listen on {host} port {port}: {reason}",
+                "stop what listens there, or give --listen another address and port of this machine",
+            ) from error
+        return listener
+
+    def new_client(self) -> _Visitor:
+        """Return a visitor that has said nothing."""
+        return _Visitor()
+
+    def wanted(self, client: _Visitor) -> int:
+        """Return whether it is to read, or to write."""
+        return selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
+
+    def step(self, connection: socket.socket, client: _Visitor) -> None:
+        """Go on with a visitor at the expense of its share."""
+        begun = time.thread_time()
+        try:
+            self._step(connection, client)
+        finally:
+            share = self._share_of(client)
+            share.left -= time.thread_time() - begun
+            if share.left < -_MOST_DEBT_SECONDS:
+                self.rest(_PAUSE_SECONDS)
+
+    def make_room(self) -> bool:
+        """Drop the visitor that has taken longest, if it has had its time."""
+        now = time.monotonic()
+        silent = [one for one in self._clients.items() if not one[1].has_spoken]
+        for visitors, seconds in ((silent, _SILENT_SECONDS), (self._clients.items(), _GRACE_SECONDS)):
+            connection, oldest = min(visitors, key=lambda one: one[1].begun, default=(None, None))
+            if connection is not None and oldest is not None and now - oldest.begun >= seconds:
+                self.drop(connection)
+                return True
+        return False
+
+    def look_after(self) -> None:
+        """Drop visitors whose time is over, and answer those that waited for their share."""
+        now = time.monotonic()
+        # While the relay itself did not run, nobody took their time.
+        slept = max(0.0, now - self._looked_at - _ASLEEP_SECONDS)
+        self._looked_at = now
+        for share in (self._probes, self._others):
+            share.refill(now)
+        for connection, client in list(self._clients.items()):
+            client.until += slept
+            if now > client.until:
+                self.drop(connection)
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            if (visitor := self._clients.get(connection)) is not None:
+                visitor.is_waiting = False
+                self.go_on(connection)
+
+    def is_hurried(self) -> bool:
+        """Say whether anybody waits for room, or for a share."""
+        return super().is_hurried() or bool(self._waiting)
+
+    def _share_of(self, client: _Visitor) -> _Share:
+        return self._probes if client.is_probe else self._others
+
+    def _step(self, connection: socket.socket, client: _Visitor) -> None:
+        """Read the request, answer it, and close once the other side has."""
+        if client.is_waiting:
+            # Nothing more is of interest but that it goes.
+            if not connection.recv(_MAX_REQUEST):
+                self.drop(connection)
+            return
+        if not client.pending and client.request is None and not self._read(connection, client):
+            return
+        if client.request is not None:
+            if self._share_of(client).left < 0:
+                client.is_waiting = True
+                self._waiting.append(connection)
+                return
+            client.pending = memoryview(self._response(client, client.request))
+            client.request, client.until = None, time.monotonic() + _ANSWER_SECONDS
+        sent = connection.send(client.pending)
+        client.pending = client.pending[sent:]
+        if not client.pending:
+            connection.shutdown(socket.SHUT_WR)
+            client.is_done, client.until = True, time.monotonic() + _CLOSE_SECONDS
+
+    def _read(self, connection: socket.socket, client: _Visitor) -> bool:
+        """Read what has come; say whether there is something to answer, or to send."""
+        received = connection.recv(_MAX_REQUEST)
+        if not received:
+            self.drop(connection)
+            return False
+        if client.is_done:
+            # What comes after the request is of no interest; unread, it would have the answer taken back.
+            return False
+        client.has_spoken = True
+        refusal = b""
+        try:
+            client.http.receive_data(received)
+            event = client.http.next_event()
+        except h11.RemoteProtocolError as error:
+            refusal = _encoded(client.http, Response(error.error_status_hint, _TEXT, b"this is no request\n"))
+        else:
+            if not isinstance(event, h11.Request):
+                return False
+            if event.method not in (b"GET", b"HEAD"):
+                refusal = _encoded(client.http, Response(405, _TEXT, b"there is only GET and HEAD\n"))
+            else:
+                accept = b",".join(value for name, value in event.headers if name == b"accept")
+                path = event.target.partition(b"?")[0].decode("latin-1")
+                client.request = _Request(path, accept.decode("latin-1"), event.method == b"GET")
+                client.is_probe = path in _PROBES
+        client.pending, client.until = memoryview(refusal), time.monotonic() + _ANSWER_SECONDS
+        return True
+
+    def _response(self, client: _Visitor, request: _Request) -> bytes:
+        response = self._answers.answer(request.path, request.accept)
+        return _encoded(client.http, response, with_body=request.with_body)
+
+
+def _encoded(http: h11.Connection, response: Response, *, with_body: bool = True) -> bytes:
+    headers = [
+        ("Content-Type", response.type),
+        ("Content-Length", str(len(response.body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Connection", "close"),
+    ]
+    if response.status == 405:
+        headers.append(("Allow", "GET, HEAD"))
+    reason = _REASONS.get(response.status, b"")
+    begin = http.send(h11.Response(status_code=response.status, headers=headers, reason=reason))
+    return (begin or b"") + (response.body if with_body else b"")

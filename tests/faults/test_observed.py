@@ -1,0 +1,194 @@
+"""A relay with --listen while services hang: what it answers is the truth, soon, and it goes on relaying."""
+
+import http.client
+import math
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+
+import psycopg2
+import pytest
+
+from bwtui.relay.observed.catalogue import METRICS
+from bwtui.relay.observed.labels import label
+from bwtui.sandbox.ports import choose
+from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from tests.database import session
+from tests.faults.incidents import frozen, suspended, trickle
+from tests.faults.relays import Relay, execute, streaming, wait_for
+from tests.faults.writer import TABLES
+from tests.scraping import Scrape, get, probe
+
+NewRelay = Callable[..., Relay]
+#: Prometheus gives up after ten seconds, and Kubernetes after one; the machine may be busy with other tests.
+SOON = 5.0
+NAME = TABLES[0].full_name
+TABLE = f"{TABLES[0].schema}.{TABLES[0].name}"
+INSERT = f"insert into {NAME} select max(id) + 1, 0, '' from {NAME}"
+
+
+@pytest.fixture
+def port() -> int:
+    """A free port."""
+    return choose(["http"], {})["http"]
+
+
+@contextmanager
+def scraped(port: int) -> Iterator[list[Scrape]]:
+    """Scrape again and again during the block."""
+    scrapes: list[Scrape] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(0.2):
+            scrapes.append(Scrape(port))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield scrapes
+    finally:
+        stop.set()
+        thread.join()
+
+
+def ready(port: int) -> None:
+    """Wait until the relay is ready."""
+    wait_for("that it is ready", lambda: probe(port, "/readyz")[0] == 200, every=0.1)
+
+
+def why_not(port: int, words: str) -> None:
+    """Wait until it is not ready for a reason with such ``words``, and alive all the same."""
+    told: list[object] = []
+
+    def is_told() -> bool:
+        status, answer = probe(port, "/readyz")
+        told[:] = [status, answer]
+        assert (status == 200) == answer["ready"] == (not answer["reasons"])
+        return any(words in reason for reason in answer["reasons"])
+
+    try:
+        wait_for(f"the reason {words!r}", is_told, every=0.1)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; at last: {told}") from error
+    assert probe(port, "/healthz")[0] == 200
+
+
+def test_kafka_and_the_relay_itself_hang_while_it_is_scraped(
+    sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, port: int
+) -> None:
+    hostile = 'say "hi" \\ to\nme'
+    quoted = '"' + hostile.replace('"', '""') + '"'
+    execute(database, f"create table {quoted} (id int primary key)", f"insert into {quoted} values (1)")
+    relay = streaming(database, new_relay, "--listen", str(port), rows=10)
+    ready(port)
+    first = Scrape(port)
+    with scraped(port) as scrapes:
+        with trickle(database, INSERT):
+            wait_for("rows", lambda: scrapes and scrapes[-1].total("bwtui_rows_read_total") > 30)
+            hangs(sandbox, port, scrapes, "kafka", f"Kafka at {services.broker} has acknowledged nothing")
+            the_relay_itself_hangs(relay, port)
+        ready(port)
+    last = wait_for("all rows", lambda: all_of(database, Scrape(port)), every=0.2)
+    truths([first, *scrapes, last])
+    assert last("bwtui_table_changes_total", table=label(f"public.{hostile}"), kind="snapshot") == 1
+
+
+@pytest.mark.long
+def test_postgresql_hangs_and_the_slot_is_lost_while_a_relay_is_scraped(
+    sandbox: Sandbox, database: str, new_relay: NewRelay, port: int
+) -> None:
+    relay = streaming(database, new_relay, "--listen", str(port), rows=10)
+    ready(port)
+    with scraped(port) as scrapes:
+        with trickle(database, INSERT):
+            hangs(sandbox, port, scrapes, "postgres", "has not answered")
+            late = scrapes[-1]("bwtui_slot_look_age_seconds")
+            assert late is not None
+        ready(port)
+    last = wait_for("all rows", lambda: all_of(database, Scrape(port)), every=0.2)
+    truths([*scrapes, last])
+    the_slot_is_lost(relay, database, port)
+
+
+def hangs(sandbox: Sandbox, port: int, scrapes: list[Scrape], service: ServiceName, words: str) -> None:
+    """Let a service hang, and see that this is told, and its end."""
+    with frozen(sandbox, service):
+        why_not(port, words)
+        begun = len(scrapes)
+        wait_for("scrapes", lambda: len(scrapes) > begun + 5, 30)
+        during = scrapes[-1]
+        assert during("bwtui_ready") == 0
+        assert during.chosen("bwtui_condition") == "stalled"
+        cause = "kafka" if service == "kafka" else "postgresql"
+        waited = during("bwtui_waiting_seconds", cause=cause)
+        assert waited is not None and waited > 0
+    ready(port)
+
+
+def the_relay_itself_hangs(relay: Relay, port: int) -> None:
+    """Suspend the relay: whoever asks gets no answer, and one once it goes on."""
+    with suspended(relay.pid), pytest.raises(TimeoutError):
+        get(port, "/healthz", seconds=0.5)
+    wait_for("an answer", lambda: get(port, "/healthz", seconds=SOON)[0] == 200)
+
+
+def all_of(database: str, now: Scrape) -> Scrape | None:
+    """Return the scrape, if its counters have every row that the table has."""
+    with session(database) as source:
+        rows = source.value(f"select count(*) from {NAME}")
+    counted = [now("bwtui_table_changes_total", table=TABLE, kind=kind) for kind in ("snapshot", "insert")]
+    # What is read again after an outage counts again.
+    return now if sum(number or 0 for number in counted) >= rows else None
+
+
+def truths(scrapes: list[Scrape]) -> None:
+    """See that no counter falls, and that every value is a number."""
+    assert {one.family for one in METRICS if one.kind != "info"} <= set(scrapes[0].families)
+    for before, now in pairwise(scrapes):
+        for (name, labels), value in now.values.items():
+            assert math.isfinite(value), name
+            if name.endswith(("_total", "_count", "_bucket", "_sum")):
+                assert value >= before.values.get((name, labels), 0), (name, labels)
+
+
+def the_slot_is_lost(relay: Relay, database: str, port: int) -> None:
+    """Drop the slot: the relay ends, and nobody says that it lives."""
+    drop = (
+        "select pg_terminate_backend(active_pid), pg_drop_replication_slot(slot_name)"
+        " from pg_replication_slots where slot_name = %s"
+    )
+    there = "select count(*) from pg_replication_slots where slot_name = %s"
+    with session(database) as source:
+
+        def is_dropped() -> bool:
+            with suppress(psycopg2.errors.ObjectInUse):
+                source.run(drop, relay.name)
+            return not source.value(there, relay.name)
+
+        with suspended(relay.pid):
+            wait_for("the slot to be dropped", is_dropped)
+    while True:
+        try:
+            status, told = probe(port, "/readyz")
+        except (ConnectionError, http.client.HTTPException):
+            break
+        # Until it has noticed: the verdict of a moment ago.
+        assert status == 200 or told["reasons"]
+    assert relay.join() == 5
+
+
+def test_a_port_that_is_taken_ends_the_relay_before_it_begins(database: str, new_relay: NewRelay) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        relay = new_relay("--listen", str(port))
+        relay.start()
+        assert relay.join() == 2
+    error, hint = relay.last_words().splitlines()[-2:]
+    assert error.endswith(f"error: can't listen on 127.0.0.1 port {port}: Address already in use")
+    assert "give --listen another address and port" in hint
+    assert relay.slot_lsn() is None
+    with session(database) as source:
+        assert not source.value("select count(*) from pg_publication where pubname = %s", relay.name)
