@@ -21,7 +21,7 @@ from bwtui.relay.backfill.keys import Key, read_keys, write_keys
 from bwtui.relay.backfill.outgoing import said, spelling_of
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import Producer
-from bwtui.repair.repairing import Outcome, Repair
+from bwtui.repair.repairing import Outcome, Repair, saying_what_was_sent
 from bwtui.repair.tail import KeysOfOthers, sample_of
 
 CAVEAT = (
@@ -78,6 +78,7 @@ class Alone(Repair):
         outcome.caveat = CAVEAT
         outcome.chosen = [plan for plan in outcome.tables if plan.messages]
         for plan in outcome.chosen:
+            self.producer.expect(plan.table, plan.key_columns)
             self._check_spelling(plan)
 
     def _check_spelling(self, plan: TablePlan) -> None:
@@ -114,7 +115,8 @@ class Alone(Repair):
             # Of what comes from here on nothing is known by the comparison.
             self._look_at_ends()
             planner = self._planner(there, "")
-            outcome.after = self.compare(planner.take, self.watch.phase)
+            with saying_what_was_sent(outcome):
+                outcome.compared(self.compare(planner.take, self.watch.phase))
             wanted = _of_both(planner.tables, outcome.chosen)
             if not wanted:
                 return

@@ -9,7 +9,7 @@ from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillReason
 from bwtui.relay.process.control import name_if_several, request, settings_of, tell_audited
 from bwtui.repair import sending
-from bwtui.repair.repairing import Outcome, Repair
+from bwtui.repair.repairing import Outcome, Repair, saying_what_was_sent
 
 
 @dataclass(slots=True)
@@ -72,7 +72,8 @@ class OverRelay(Repair):
             for one in outcome.sent
             if one.is_over and one.state != "done"
         ]
-        outcome.after = self.compare(None, self.watch.phase)
+        with saying_what_was_sent(outcome):
+            outcome.compared(self.compare(None, self.watch.phase))
 
     def _end(self, outcome: Outcome) -> None:
         """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""

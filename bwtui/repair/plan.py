@@ -47,6 +47,8 @@ class TablePlan:
     keys: Path | None = None
     #: How the topic's keys are written, as `bwtui.audit.forms.decode_key` calls it; "": none was seen.
     spelling: str = ""
+    #: The columns that the keys are of, in the table's order.
+    key_columns: tuple[str, ...] = ()
     #: The relay's name, where a command has to say it.
     relay: str = ""
 
@@ -130,6 +132,7 @@ class Planner:
     def take(self, table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
         """Write the list of a table. Raises StateFailed."""
         plan = TablePlan(table.full_name, table.topic, tuple(doubts), relay=self._relay)
+        plan.key_columns = tuple(table.key)
         path = self._folder / f"{len(self.tables)}.keys"
         if write_keys(path, self._keys(plan, table, differences)):
             plan.keys = path

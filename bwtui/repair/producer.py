@@ -74,6 +74,8 @@ class Producer:
         self._routes: dict[str, Route] = {}
         #: The columns of each table's key when it was first read: keys that were compared are of these.
         self._keys: dict[str, tuple[str, ...]] = {}
+        #: Those of the keys that were compared, in the table's order.
+        self._compared: dict[str, tuple[str, ...]] = {}
         self._publications: tuple[str, ...] = ()
         self._connection: Connection | None = None
 
@@ -85,6 +87,10 @@ class Producer:
         self._registry.close()
         if self._connection is not None:
             self._connection.close()
+
+    def expect(self, table: str, key_columns: tuple[str, ...]) -> None:
+        """Take note of what keys were compared: of a table that has another key by now nothing is sent."""
+        self._compared[table] = key_columns
 
     def route(self, table: str) -> Route:
         """Return the route of a table's rows as they are now. Raises RefusedError and ConnectionFailed."""
@@ -134,7 +140,13 @@ class Producer:
         connection = self._connected()
         texts = [key for key in keys if not isinstance(key, bytes)]
         asked = Asked(
-            namespace, name, self._publications, key=self._keys.get(table), keys=texts, rows=len(texts)
+            namespace,
+            name,
+            self._publications,
+            key=self._keys.get(table),
+            keys=texts,
+            key_columns=self._compared.get(table, ()),
+            rows=len(texts),
         )
         chunk = read_chunk(connection, asked, lambda *_: None)
         self._keys.setdefault(table, chunk.key)

@@ -1,13 +1,15 @@
 """A repair from its comparison to the next one, whoever sends what differs."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import Report
+from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.backfill import BackfillStatus
 from bwtui.repair.plan import Planner, TablePlan
 from bwtui.settings import RelaySettings
@@ -16,6 +18,31 @@ from bwtui.verify.database import OnDifferences
 
 #: Compares the tables with their topics.
 Compare = Callable[[OnDifferences | None, Callable[[str], None]], Report]
+
+
+def _not_compared(plan: TablePlan, after: Report) -> str:
+    """Return why a comparison says nothing of a table whose keys were compared before, or ""."""
+    if plan.table not in after.details.get("tables", ()):
+        return "was compared before and is not now: it was dropped, renamed or taken out of the publication"
+    if plan.key_columns and plan.table in after.details.get("unkeyed", ()):
+        return "was compared by its key before, and has none now"
+    return ""
+
+
+@contextlib.contextmanager
+def saying_what_was_sent(outcome: "Outcome") -> Iterator[None]:
+    """Have what ends the comparison after the sending say what was sent: the comparison is not all."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted while topics were compared once more; {outcome.so_far}",
+            "repair again, to see that nothing is left",
+        ) from error
+    except BwtuiError as error:
+        error.message = f"{error.message}; {outcome.so_far}"
+        error.args = (error.message,)
+        raise
 
 
 class Watch(Protocol):
@@ -64,6 +91,27 @@ class Outcome:
     def last(self) -> Report:
         """The newest comparison."""
         return self.after or self.before
+
+    def compared(self, after: Report) -> None:
+        """Take the newest comparison, which may not be of all tables of which something was to be sent."""
+        gone = [
+            f"{plan.table} {why}, so nothing says whether topic {plan.topic} is right"
+            for plan in self.chosen
+            if (why := _not_compared(plan, after))
+        ]
+        if gone:
+            is_clean = after.verdict == "clean"
+            verdict = "indeterminate" if is_clean else after.verdict
+            after = replace(after, verdict=verdict, notes=[*after.notes, *gone])
+        # Each comparison says it anew.
+        self.notes = [note for note in self.notes if note not in gone] + gone
+        self.after = after
+
+    @property
+    def so_far(self) -> str:
+        """What was sent, in words, and what was not."""
+        rows, tombstones = (sum(getattr(one, name) for one in self.sent) for name in ("rows", "tombstones"))
+        return "; ".join([f"{rows:,} rows and {tombstones:,} tombstones were sent before that", *self.notes])
 
     @property
     def untrusted(self) -> list[TablePlan]:

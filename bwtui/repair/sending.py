@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from bwtui.errors import ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillStatus
 from bwtui.model.backfill_told import snapshot_command
-from bwtui.relay.process.control import name_if_several, request, send_again
+from bwtui.relay.process.control import DoesNotAnswer, name_if_several, request, send_again
 from bwtui.repair.plan import TablePlan
 
 #: Between two looks.
 _PAUSE_SECONDS = 0.25
+#: For so long a relay may be silent.
+_SILENCE_SECONDS = 60.0
 #: What only a repair of keys asks for, by a person or by the relay itself.
 _OURS: frozenset[BackfillReason] = frozenset({"repair", "heal"})
 
@@ -21,7 +23,7 @@ OnCount = Callable[[int, int], None]
 def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> list[str]:
     """Hand the relay what is to be sent; return the ids of its tasks.
 
-    Raises RefusedError and ConnectionFailed, which say whether lists before that one were taken.
+    Raises RefusedError, ConnectionFailed and Interrupted, which say whether lists before that one were taken.
     """
     ids: list[str] = []
     try:
@@ -31,12 +33,24 @@ def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> li
         raise RefusedError(f"{error.message}{_taken(ids)}", error.hint) from error
     except ConnectionFailed as error:
         raise ConnectionFailed(f"{error.message}{_taken(ids)}", error.hint) from error
+    except KeyboardInterrupt as error:
+        # The one under way may have been taken, too: its answer is not there.
+        raise Interrupted(
+            f"interrupted while the relay was asked for {plan.table}{_taken(ids)}",
+            f"'bwtui status {relay}' lists what it has; '{_command(relay)} --cancel ID' ends one",
+        ) from error
     return ids
 
 
 def _request(plan: TablePlan, reason: BackfillReason) -> BackfillRequest:
-    keys, spelling = str(plan.keys), plan.spelling
-    return BackfillRequest(plan.table, keys=keys, reason=reason, topic=plan.topic, spelling=spelling)
+    return BackfillRequest(
+        plan.table,
+        keys=str(plan.keys),
+        reason=reason,
+        topic=plan.topic,
+        spelling=plan.spelling,
+        key_columns=plan.key_columns,
+    )
 
 
 def _taken(ids: Sequence[str]) -> str:
@@ -61,9 +75,17 @@ def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStat
     meanwhile, RefusedError for one that was paused, Interrupted.
     """
     seen: dict[str, BackfillStatus] = {}
+    heard = time.monotonic()
     try:
         while True:
-            now = [one for one in tasks(relay) if one.id in ids]
+            try:
+                now = [one for one in tasks(relay) if one.id in ids]
+            except DoesNotAnswer:
+                # It was suspended, or its machine is busy: what it was asked for it has.
+                if time.monotonic() > heard + _SILENCE_SECONDS:
+                    raise
+                continue
+            heard = time.monotonic()
             seen |= {one.id: one for one in now}
             # What is not over is never forgotten.
             running = [one for one in now if not one.is_over]

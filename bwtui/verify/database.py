@@ -233,6 +233,7 @@ class _Live:
             details={
                 "cluster": cluster,
                 "tables": [table.full_name for table in self._request.tables],
+                "unkeyed": [table.full_name for table in self._request.tables if not table.key],
             },
         )
 

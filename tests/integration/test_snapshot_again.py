@@ -140,6 +140,20 @@ def test_a_condition_that_fails_on_a_row_is_said_and_the_stream_goes_on(
         assert (done["state"], done["rows"]) == ("done", 100)
 
 
+@pytest.mark.long
+def test_a_condition_that_ends_its_own_session_is_not_tried_for_ever(
+    orders: Session, database: str, attempts: Attempts
+) -> None:
+    with relaying(attempts, database, orders):
+        where = "pg_terminate_backend(pg_backend_pid())"
+        ended = again(attempts, "orders", "--where", where)
+        assert ended.code == 2, ended.stderr
+        assert "the session that reads rows of public.orders has ended 5 times in a row" in ended.stderr
+        assert f"hint: see whether the condition ends it: {where}" in ended.stderr
+        done = json.loads(again(attempts, "orders", "--json").stdout)
+        assert (done["state"], done["rows"]) == ("done", 100)
+
+
 def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts: Attempts) -> None:
     # The rows can't be read as long as another session holds the table.
     with session(database) as holder:

@@ -142,12 +142,18 @@ async def test_what_differs_is_shown_and_sent_after_a_yes(tmp_path: Path) -> Non
         await stage.until_reading()
         # Of what was planned the stream had sent a part itself by then.
         sent = [{"table": "public.orders", "rows": 3, "tombstones": 1, "left_out": 3}]
-        await stage.end({**plan, "state": "done", "verdict": "clean", "sent": sent, "after": {"classes": {}}})
+        ended = {**plan, "state": "done", "verdict": "clean", "sent": sent, "after": {"classes": {}}}
+        clean = {**stage.raw, "verdict": "clean", "classes": {}, "findings": [], "findings_total": {}}
+        await stage.end({**ended, "report": clean})
         assert "sent 3 rows and 1 tombstones" in text(stage.app)
         assert "of 3 keys the stream had sent something newer" in text(stage.app)
         assert "public.orders     3           1              3" in text(stage.app), "not what was planned"
         assert "the comparison after it: clean" in text(stage.app)
         assert stage.commands[1:] == [(*arguments, "--dry-run"), (*arguments, "--yes")]
+        # The report behind it is the new one.
+        await stage.press("escape")
+        assert "CLEAN" in text(stage.app)
+        assert "ANOMALIES" not in text(stage.app)
 
 
 async def test_a_heal_of_which_nothing_differs_ends_after_a_yes(tmp_path: Path) -> None:

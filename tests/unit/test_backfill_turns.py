@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bwtui.errors import BwtuiError, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.backfill.beside import Stream
 from bwtui.relay.backfill.first import First
@@ -17,7 +17,7 @@ from bwtui.relay.backfill.streamed import Streamed
 from bwtui.relay.context import RelayContext
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.reading import Asked, Unkeyed
+from bwtui.source.chunks.reading import Asked, SessionEnded, Unkeyed
 from tests.waiting import eventually
 
 
@@ -132,3 +132,33 @@ def test_only_a_first_snapshot_is_read_again_without_an_end(tmp_path: Path) -> N
 
     turns.until("many rounds", again, truncates="public.orders")
     assert states()["public.orders"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "ends"),
+    [
+        ("pg_terminate_backend(1)", SessionEnded("it broke", ""), True),
+        # Of these the condition is not the cause, and what is passes.
+        ("", SessionEnded("it broke", ""), False),
+        ("id > 1", ConnectionFailed("nobody is there", ""), False),
+    ],
+)
+def test_a_condition_that_ends_its_session_is_not_tried_for_ever(
+    tmp_path: Path,
+    reader: type[Reader],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    error: BwtuiError,
+    ends: bool,
+) -> None:
+    monkeypatch.setattr("bwtui.relay.backfill.running._PAUSE_SECONDS", 0.0)
+    reader.fails = error
+    turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
+    turns.store.ask("1-orders", "cancel")
+    id = turns.store.submit(BackfillRequest("public.users", where=where))
+    turns.until("many tries", lambda: len(reader.asked) > 20 or turns.states()["public.users"] == "failed")
+    (told,) = [one for one in turns.store.statuses() if one.id == id]
+    assert (told.state == "failed", len(reader.asked) == 5) == (ends, ends)
+    if ends:
+        assert "has ended 5 times in a row, and the stream's has not: it broke" in told.error
+        assert where in told.hint

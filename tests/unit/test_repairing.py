@@ -1,6 +1,6 @@
 """A repair between its comparison and what the relay is told: what it asks, and what it refuses."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ import pytest
 
 from bwtui.audit.classes import Verdict
 from bwtui.audit.report import Report
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus, to_json
+from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.repair import over_relay, sending
 from bwtui.repair.over_relay import OverRelay
 from bwtui.repair.plan import TablePlan
@@ -26,8 +27,11 @@ _DIFFERS = Difference("missing_key", True, ("1",), None, None)
 _SETTINGS = RelaySettings(slot="shop", topic_prefix="shop")
 
 
-def report(verdict: Verdict) -> Report:
-    return Report(verdict, {}, 0, 0, {}, {}, {}, [], {}, [], [], question="database")
+def report(
+    verdict: Verdict, tables: Sequence[str] = ("public.orders",), unkeyed: Sequence[str] = ()
+) -> Report:
+    details = {"tables": list(tables), "unkeyed": list(unkeyed)}
+    return Report(verdict, {}, 0, 0, {}, {}, {}, [], {}, [], [], details=details, question="database")
 
 
 @dataclass
@@ -39,6 +43,8 @@ class Relay:
     found: tuple[Difference, ...] = ()
     answer: Callable[[], None] = lambda: None
     settings: RelaySettings = _SETTINGS
+    #: What the comparison after the sending does.
+    compare_again: Callable[[], Report] = lambda: report("clean")
     asked: int = 0
     lists: list[str] = field(default_factory=list)
     healed: list[str] = field(default_factory=list)
@@ -57,7 +63,7 @@ class Relay:
         if on_differences is not None:
             on_differences(_TABLE, self.doubts, iter(self.found))
             return report("anomalies" if self.found else "clean")
-        return report("clean")
+        return self.compare_again()
 
     def _request(self, _: str, message: dict[str, Any]) -> Any:
         if message["request"] == "healed":
@@ -66,6 +72,8 @@ class Relay:
         return {"tables": {}, "heal": {"lsn": "0/1"}, "backfills": done}
 
     def _take(self, _: str, wanted: BackfillRequest) -> str:
+        # In JSON nothing else tells that the table has another key by then.
+        assert wanted.key_columns == _TABLE.key
         self.lists.append(f"{len(self.lists) + 1}-orders")
         return self.lists[-1]
 
@@ -134,6 +142,54 @@ def test_a_list_that_is_refused_says_that_those_before_it_were_taken(
     assert refused.value.hint == failure.hint
 
 
+def test_an_interrupt_between_two_lists_says_what_the_relay_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["1-orders"])
+
+    def take(*_: Any) -> str:
+        for answer in answers:
+            return answer
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sending, "send_again", take)
+    plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
+    with pytest.raises(Interrupted, match=r"asked for public.items; .* is sent: 1-orders$") as ended:
+        sending.submit("shop", plans, "repair")
+    assert "'bwtui status shop' lists what it has" in ended.value.hint
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ConnectionFailed("Kafka can't be reached", "is it there?")]
+)
+def test_what_ends_the_last_comparison_says_what_was_sent(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail() -> Report:
+        raise error
+
+    relay = Relay(monkeypatch, found=(_DIFFERS,), compare_again=fail)
+    with pytest.raises(BwtuiError, match="; 0 rows and 0 tombstones were sent before that") as ended:
+        relay.repair()
+    assert ended.value.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 4)
+    assert relay.healed == []
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        (report("clean", ["public.items"]), "public.orders was compared before and is not now"),
+        (report("clean", unkeyed=["public.orders"]), "public.orders was compared by its key before"),
+    ],
+)
+def test_a_table_that_is_not_compared_any_more_is_not_clean(
+    monkeypatch: pytest.MonkeyPatch, after: Report, says: str
+) -> None:
+    relay = Relay(monkeypatch, found=(_DIFFERS,), compare_again=lambda: after)
+    outcome = relay.repair()
+    assert (outcome.exit_code, outcome.last.verdict, relay.healed) == (3, "indeterminate", [])
+    assert says in outcome.notes[-1]
+    assert outcome.last.notes == outcome.notes
+
+
 def test_a_task_that_the_relay_forgets_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     def polls() -> Iterator[list[BackfillStatus]]:
         first = BackfillStatus("1", "public.a", "repair", state="done", rows=5, estimate=5)
@@ -142,8 +198,15 @@ def test_a_task_that_the_relay_forgets_is_remembered(monkeypatch: pytest.MonkeyP
         yield [replace(second, state="done", rows=2)]
 
     looks = polls()
+    silences = iter([DoesNotAnswer("relay shop does not answer", "")])
+
+    def look(_: str) -> list[BackfillStatus]:
+        for silence in silences:
+            raise silence
+        return next(looks)
+
     counts: list[tuple[int, int]] = []
-    monkeypatch.setattr(sending, "tasks", lambda _: next(looks))
+    monkeypatch.setattr(sending, "tasks", look)
     ended = sending.wait("shop", ["1", "2"], lambda *now: counts.append(now))
     assert [(one.id, one.state, one.rows) for one in ended] == [("1", "done", 5), ("2", "done", 2)]
     assert counts == [(6, 7), (7, 7)]

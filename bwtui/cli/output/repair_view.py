@@ -138,6 +138,8 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
         "untrusted": [one.table for one in outcome.untrusted],
         "not_captured": [one.table for one in outcome.last.findings if one.name == "not_captured"],
         "sent": [dataclasses.asdict(one) for one in outcome.sent],
+        # All of the newest comparison, as 'verify --json' writes it.
+        "report": _whole(target, outcome),
         "before": _told(outcome.before),
         "after": None if outcome.after is None else _told(outcome.after),
         "notes": outcome.notes,
@@ -146,6 +148,12 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
 
 def _sum(plans: list[TablePlan], name: str) -> int:
     return sum(getattr(plan, name) for plan in plans)
+
+
+def _whole(target: Target, outcome: Outcome) -> dict[str, Any]:
+    # Its rows are masked, whatever the plan's keys are.
+    report: dict[str, Any] = {**outcome.last.to_json(), "source": target.source, "masked": True}
+    return report
 
 
 def _told(report: Any) -> dict[str, Any]:

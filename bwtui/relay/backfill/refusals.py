@@ -9,13 +9,17 @@ itself, these end the relay.
 from collections.abc import Collection
 from dataclasses import replace
 
-from bwtui.errors import BwtuiError, ServiceRefused
+from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
+from bwtui.model.backfill import BackfillRequest
 from bwtui.model.delivery import Span
 from bwtui.relay.careful import Redrive
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter import DroppedRow
+
+#: So often the session that reads by a condition may end.
+_ENDS = 5
 
 
 class Failed(Exception):
@@ -24,6 +28,24 @@ class Failed(Exception):
     def __init__(self, error: BwtuiError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+class Ends:
+    """How often in a row the session that reads a chunk has ended, while the stream's has not."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def note(self, request: BackfillRequest, error: BwtuiError) -> None:
+        """Count one more. Raises Failed where a condition may be what ends it."""
+        self._count += 1
+        if self._count < _ENDS or not request.where:
+            return
+        says = (
+            f"the session that reads rows of {request.table} has ended {self._count} times in a row, and the "
+        )
+        says += f"stream's has not: {error.message}"
+        raise Failed(RefusedError(says, f"see whether the condition ends it: {request.where}"))
 
 
 class Refusals:

@@ -23,7 +23,7 @@ from bwtui.relay.backfill.keys import Key, read_keys
 from bwtui.relay.backfill.outgoing import Numbers, Outgoing
 from bwtui.relay.backfill.prompt import Prompt
 from bwtui.relay.backfill.reading import Reading
-from bwtui.relay.backfill.refusals import Failed, Refusals
+from bwtui.relay.backfill.refusals import Ends, Failed, Refusals
 from bwtui.relay.backfill.saving import Saving
 from bwtui.relay.backfill.store import Store, Task
 from bwtui.relay.backfill.window import Window
@@ -32,7 +32,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
 from bwtui.source.catalog import TableFilter
-from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge
+from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, SessionEnded
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
 
@@ -84,6 +84,7 @@ class Backfill:
         self._rows = CHUNK_ROWS
         #: How often the chunk was not read before its window broke.
         self._rounds = 0
+        self._ends = Ends()
         self._look_at = self._looked_at = 0.0
         #: Why the request fails at the next turn: its topic let nothing in.
         self._shut: BwtuiError | None = None
@@ -95,7 +96,7 @@ class Backfill:
     def begin_session(self, stream: Stream) -> None:
         """Go on over a new session of the stream."""
         self._stream = stream
-        self._is_first, self._route = True, None
+        self._is_first, self._route, self._ends = True, None, Ends()
         if self._context.exactly is not None:
             self._store.take(self._context.exactly.chunks)
             # Where its list goes on is looked up again.
@@ -211,6 +212,7 @@ class Backfill:
             return
         if task is not self._task:
             self._task, self._is_first, self._rows, self._rounds = task, True, CHUNK_ROWS, 0
+            self._ends = Ends()
             self._route = self._list = self._keys = None
         if task.state != "running":
             task.state = "running"
@@ -265,7 +267,7 @@ class Backfill:
             return
         chunk = reading.chunk
         assert chunk is not None
-        self._is_first = False
+        self._is_first, self._ends = False, Ends()
         if not task.request.keys and not task.request.where:
             task.estimate = chunk.estimate
         self._chunk = chunk
@@ -297,6 +299,8 @@ class Backfill:
             raise Failed(advised(self._task, error))
         if isinstance(error, ChunkTooLarge):
             self._ask_for_fewer()
+        if isinstance(error, SessionEnded):
+            self._ends.note(self._task.request, error)
         self._again(error.message)
         self._look_at = time.monotonic() + _PAUSE_SECONDS
 

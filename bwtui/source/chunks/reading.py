@@ -104,7 +104,10 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
             "its rows are read after that",
         ) from error
     except psycopg2.Error as error:
-        raise statement_failed(error) from error
+        failed = statement_failed(error)
+        if connection.closed and isinstance(failed, ConnectionFailed):
+            raise SessionEnded(failed.message, failed.hint) from error
+        raise failed from error
     raise ConnectionFailed(
         f"table {asked.qualified_name} is altered again and again", "its rows are read once it is not"
     )
@@ -200,6 +203,10 @@ class KeyChanged(RefusedError):
 
 class Unkeyed(RefusedError):
     """The table has no key, and that was not asked for."""
+
+
+class SessionEnded(ConnectionFailed):
+    """The session that read was ended, by whomever."""
 
 
 class ChunkTooLarge(ConnectionFailed):

@@ -1,5 +1,6 @@
 """The dialogs before an audit of a relay that runs, and before a DDL file is tried."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ class RelayAuditing(JobsApp):
 
     def _repair(self, arguments: tuple[str, ...]) -> None:
         def repaired(output: Any, _: bool) -> None:
+            if report := output.get("report"):
+                # Of the one before it is said no more what is wrong.
+                self.audit.take(json.dumps(report).encode())
+                self.refresh_screens()
             self.push_screen(AskScreen("What the relay sent", repair_content(output, self.theme_variables)))
 
         self.start_job(Job("Repair", self.child((*arguments, "--yes")), repaired))
