@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -186,6 +187,43 @@ def test_without_headers_a_heal_compares_all_tables(
     relay.wait("the heal's end", lambda now: now.heal is None, 240)
     assert "without headers" in " ".join(error.message for error in relay.wait_streaming().errors)
     assert_equal(services, pair.dsn, TABLES, relay.name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("own", ["none", "behind", "ahead"])
+def test_a_new_primary_has_none_of_the_relays_slot(
+    own: str, services: Services, pair: Pair, new_relay: Callable[..., Relay]
+) -> None:
+    """But perhaps one of its name that somebody else has made there."""
+    relay = new_relay("--heal", "--no-failover")
+    make = f"select pg_create_logical_replication_slot('{relay.name}', 'pgoutput')"
+    if own == "behind":
+        making = threading.Thread(target=pair.standby.ask, args=[make])
+        making.start()
+        while making.is_alive():
+            # A slot on a standby waits for what its primary says of its transactions.
+            pair.primary.ask("select pg_log_standby_snapshot()")
+            making.join(0.2)
+    with Writer(pair.dsn, _ROWS).going_on() as writer:
+        _wait_for_writes(writer, 50)
+        relay.wait_caught_up()
+        wait_for("the standby", pair.caught_up)
+        pair.fail(hard=True)
+        writer.stop()
+    pair.promote()
+    with Writer(pair.dsn, _ROWS).going_on() as writer:
+        _wait_for_writes(writer, 20)
+        if own == "ahead":
+            pair.primary.ask(make)
+        if own != "behind":
+            relay.wait("the heal", lambda now: now.heal is not None, 120)
+        relay.wait(
+            "its end", lambda now: now.heal is None and now.state == "streaming" and not now.detail, 240
+        )
+    relay.wait_caught_up()
+    assert_equal(services, pair.dsn, TABLES, relay.name)
+    made = any("it was made anew at" in error.message for error in relay.wait_streaming().errors)
+    assert made == (own != "behind")
 
 
 def test_at_a_start_a_former_primary_is_waited_out(pair: Pair, new_relay: Callable[..., Relay]) -> None:
