@@ -322,6 +322,7 @@ KILLED_BEHIND = Fault(
 )
 KILLED = Fault("relay killed", kill_relay, 10)
 CRASHED = Fault("PostgreSQL crashes", partial(_crash, "postgres", signal.SIGQUIT), 2, is_heavy=True)
+RESTARTED = Fault("PostgreSQL restarted", partial(_restart, "postgres"), 1, is_heavy=True)
 ENDED_SENDER = Fault("walsender ended", end_walsender, 5)
 FAILPOINT = Fault("relay at a failpoint", hit_failpoint, 16)
 FULL = Fault("no room for the relay's files", fill_disk, 2)
@@ -342,7 +343,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("walsender killed", kill_walsender, 2),
     Fault("PostgreSQL killed", partial(_crash, "postgres", signal.SIGKILL), 1, is_heavy=True),
     CRASHED,
-    Fault("PostgreSQL restarted", partial(_restart, "postgres"), 1, is_heavy=True),
+    RESTARTED,
     Fault("PostgreSQL suspended", partial(_suspend, "postgres"), 2),
     Fault(
         "broker killed", _of_a_broker(lambda name, s, d: _crash(name, signal.SIGKILL, s, d)), 2, is_heavy=True

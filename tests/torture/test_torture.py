@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.fix_sandbox import MAJOR
 from tests.torture import faults
 from tests.torture.campaign import sequence, tortured
 from tests.torture.faults import Fault
@@ -90,6 +91,19 @@ def _setting(stand: Stand) -> str:
     ((version,),) = stand.ask("show server_version")
     once = ", exactly once" if stand.exactly_once else ""
     return f"PostgreSQL {version.split('.')[0]}, brokers {len(stand.brokers)}{once}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [faults.RESTARTED, faults.CRASHED], ids=lambda fault: fault.kind)
+def test_what_comes_again_was_not_on_disk(new_stand: NewStand, fault: Fault) -> None:
+    """A server that is started again has its slots stand where their files say; see test_taken_back."""
+    stand = new_stand()
+    drawn = [(fault, random.Random(SEED))] * 3
+    verdict = tortured(stand, SEED, drawn, 300).verdict
+    assert not verdict.problems(exactly_once=False)
+    assert [mark.taken_back for mark in stand.judge.marks].count(True) == (
+        3 if fault is faults.CRASHED or MAJOR < 17 else 0
+    )
 
 
 @pytest.mark.long
