@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -218,3 +219,37 @@ def test_a_server_that_comes_and_goes_is_healed_in_the_end(
     finally:
         relay.close()
         server.remove()
+
+
+@pytest.mark.long
+def test_a_right_to_read_that_is_taken_and_given_back(
+    new_relay: NewRelay, services: Services, database: str
+) -> None:
+    role, here = new_name("reader"), urlsplit(database)
+    execute(database, *MADE, f"create role {role} login replication password 'x'")
+    try:
+        execute(database, f"grant select on items to {role}")
+        execute(database, f"create publication mine_{role} for table items")
+        relay = new_relay("--heal", "--publication", f"mine_{role}")
+        relay.database = here._replace(netloc=f"{role}:x@{here.hostname}:{here.port}").geturl()
+        relay.start()
+        relay.wait_streaming()
+        relay.wait_caught_up()
+        relay.stop()
+        held = len(read_table(services, ITEMS, relay.name))
+        execute(database, *MISSED, f"select pg_drop_replication_slot('{relay.name}')")
+        execute(database, f"revoke select on items from {role}")
+        relay.start()
+        waiting = relay.wait(
+            "the right", lambda now: now.heal is not None and now.heal.state == "waiting", _HEAL_SECONDS
+        )
+        assert waiting.heal is not None
+        assert "permission denied for table items" in waiting.heal.detail
+        execute(database, f"grant select on items to {role}")
+        relay.wait("the heal", is_healed, _HEAL_SECONDS)
+        relay.wait_caught_up()
+        assert len(read_table(services, ITEMS, relay.name)) == held + DIFFER
+        assert_equal(services, database, [ITEMS], relay.name)
+        relay.stop()
+    finally:
+        execute(database, f"drop owned by {role}", f"drop role {role}")
