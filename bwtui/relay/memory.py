@@ -15,7 +15,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, S
 from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Position
 from bwtui.sink.destination import Offsets
-from bwtui.source.slot import SlotState
+from bwtui.source.slot import HEAL, SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server
 from bwtui.state_folder import known_relays, state_folder
 
@@ -219,8 +219,8 @@ class SlotMemory:
                 f"start with --exactly-once, which finds out; or 'bwtui slots drop {name}' begins anew",
             )
         hint = (
-            "changes may be missing: 'bwtui connect --heal' sends what differs from the tables; or "
-            f"'bwtui slots drop {name}' forgets what was confirmed, and the next start takes a new snapshot"
+            f"changes may be missing: {HEAL}; or 'bwtui slots drop {name}' forgets what was confirmed, "
+            "and the next start takes a new snapshot"
         )
         if self.in_transactions:
             hint = f"changes may be missing: {forgetting(name)}"
@@ -268,9 +268,9 @@ class SlotMemory:
             end = min(fork, server.wal_end)
         if last.sent() > end and not accept:
             hint = (
-                "'bwtui connect --heal' sends what differs from the tables; or run "
-                f"'bwtui slots drop {last.slot}' and start with a new snapshot, or go on from where the slot "
-                "stands with --accept-divergence: topics keep what the server lacks then"
+                f"{HEAL}; or run 'bwtui slots drop {last.slot}' and start with a new snapshot, "
+                "or go on from where the slot stands with --accept-divergence: "
+                "topics keep what the server lacks then"
             )
             if self.in_transactions:
                 hint = forgetting(last.slot)

@@ -29,6 +29,8 @@ from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy
 
 PLUGIN = "pgoutput"
+#: What makes a lost slot good, in a hint.
+HEAL = "add --heal to the same command (connect --heal), which sends what differs from the tables"
 CURRENT_LSN = (
     "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
     " else pg_catalog.pg_current_wal_lsn() end)::text"
@@ -147,8 +149,7 @@ def check_readable(slot: SlotState, server_version: int) -> None:
     if slot.wal_status == "lost":
         raise SlotLost(
             f"slot {slot.name} lost the WAL that it needs{_INVALIDATED.get(slot.invalidated or '', '')}",
-            "'bwtui connect --heal' sends what differs from the tables; or run "
-            f"'bwtui slots drop {slot.name}', and start with a new snapshot",
+            f"{HEAL}; or run 'bwtui slots drop {slot.name}', and start with a new snapshot",
         )
     # Before 15 pgoutput knows no two-phase commit, and sends a prepared transaction when it is committed.
     if slot.two_phase and server_version >= 150_000:

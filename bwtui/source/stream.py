@@ -28,14 +28,13 @@ from bwtui.source.connection import (
     server_error,
     speak_server_encoding,
 )
+from bwtui.source.slot import HEAL
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
 #: One row of some ten megabytes may take a second, in which nothing else is done. With less patience than
 #: that the server ends every session there, and the same row comes again and again.
 _LEAST_SECONDS = 5
-#: What makes a lost slot good.
-_HEAL = "'bwtui connect --heal' sends what differs from the tables"
 
 
 class ReplicationStream:
@@ -192,7 +191,7 @@ class ReplicationStream:
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             error = server_error(result)
             if error.sqlstate == errorcodes.UNDEFINED_FILE:
-                hint = f"{_HEAL}; or drop the slot with 'bwtui slots drop', and take a new snapshot"
+                hint = f"{HEAL}; or drop the slot with 'bwtui slots drop', and take a new snapshot"
                 return SlotLost(f"the slot lost its WAL: {error.message}", hint)
             if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
                 # Before 18 PostgreSQL does not leave such changes out, but can't get past them.
@@ -209,7 +208,7 @@ def leaves_out(reason: str) -> SlotLost:
     """Return the error for changes that were written while a publication was missing."""
     return SlotLost(
         f"PostgreSQL leaves out changes: {reason}",
-        f"make the publication again; then {_HEAL}, or drop the slot with 'bwtui slots drop' and take a new "
+        f"make the publication again; then {HEAL}, or drop the slot with 'bwtui slots drop' and take a new "
         "snapshot",
     )
 
@@ -254,5 +253,5 @@ def _start_refused(slot: str, error: ServerError) -> Exception:
             f"slot {slot} is already active: {text}", "stop the other consumer, or name another slot with -s"
         )
     if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
-        return SlotLost(f"slot {slot} does not exist: {text}", f"another session dropped it; {_HEAL}")
+        return SlotLost(f"slot {slot} does not exist: {text}", f"another session dropped it; {HEAL}")
     return ConnectionFailed(f"can't start replication from slot {slot}: {text}", "check PostgreSQL's log")

@@ -133,7 +133,18 @@ def test_a_condition_that_fails_on_a_row_is_said_and_the_stream_goes_on(
         assert ended.code == 2
         assert "the condition fails on a row of public.orders: " in ended.stderr
         assert "é" not in ended.stderr, "a row's value"
-        assert f"hint: have it judge every row, or ask for fewer: {where}" in ended.stderr
+        assert f"hint: it must be true or false of every row; it is: {where}" in ended.stderr
+        orders.run(
+            "create sequence numbers; create table seen (id int); create function noted(int) returns bool "
+            "language plpgsql as 'begin insert into seen values ($1); return true; end'"
+        )
+        for where, why in (
+            ("nextval('public.numbers') > 0", "cannot execute nextval() in a read-only transaction"),
+            ("public.noted(id)", 'relation "seen" does not exist'),
+        ):
+            ended = again(attempts, "orders", "--where", where)
+            assert ended.code == 2
+            assert f"the condition can't be judged: {why}\nhint: it may not write, and names" in ended.stderr
         none = json.loads(again(attempts, "orders", "--where", "id < (select 0)", "--json").stdout)
         assert (none["state"], none["rows"]) == ("done", 0)
         done = json.loads(again(attempts, "orders", "--json").stdout)

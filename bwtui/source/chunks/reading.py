@@ -160,7 +160,7 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
         raise
     except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
         if asked.where:
-            raise copy_refused(error, source, connection) from error
+            raise _refused(error, asked, source, connection) from error
         # Altered between the snapshot and the lock.
         raise TablesChanged from error
     except psycopg2.Error as error:
@@ -174,23 +174,22 @@ def _refused(
     error: psycopg2.Error, asked: Asked, source: SnapshotTable, connection: Connection
 ) -> RefusedError:
     """Return the error for rows that PostgreSQL does not send: the condition's, or the table's."""
-    if not asked.where:
+    if not asked.where or isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
         return copy_refused(error, source, connection)
     if isinstance(error, psycopg2.DataError):
         # Its words may quote a row's value.
         return RefusedError(
             f"the condition fails on a row of {asked.qualified_name}: "
             f"{type(error).__name__} (SQLSTATE {error.pgcode})",
-            f"have it judge every row, or ask for fewer: {asked.where}",
+            f"it must be true or false of every row; it is: {asked.where}",
         )
     reason = " ".join((error.diag.message_primary or str(error)).split())
-    is_elsewhere = f"for table {asked.name}" not in reason and "for schema" not in reason
-    if isinstance(error, psycopg2.errors.InsufficientPrivilege) and "for " in reason and is_elsewhere:
-        return RefusedError(
-            f"the condition can't be judged: {reason}",
-            f"let its owner grant that to the relay's role {connection.info.user}, or ask without it",
-        )
-    return copy_refused(error, source, connection)
+    hint = f"it may not write, and names what is its own with the schema; it is: {asked.where}"
+    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
+        if "for " not in reason or f"for table {asked.name}" in reason or "for schema" in reason:
+            return copy_refused(error, source, connection)
+        hint = f"let its owner grant that to the relay's role {connection.info.user}, or ask without it"
+    return RefusedError(f"the condition can't be judged: {reason}", hint)
 
 
 class NotThere(RefusedError):
