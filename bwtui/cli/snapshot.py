@@ -11,10 +11,14 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.options import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence, Set
 
     from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
     from bwtui.source.catalog import TableInfo
+    from bwtui.source.connection import Connection
+
+#: pg_class.relkind of what is read like a table, and has no rows in the stream.
+_NO_TABLES = {"v": "view", "m": "materialized view", "f": "foreign table"}
 
 _EPILOG = """\b
 Examples:
@@ -200,13 +204,13 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
         try:
             with contextlib.closing(connect(settings.postgres)) as connection:
                 there = {table.qualified_name: table for table in list_tables(connection, partitions=True)}
+                carried = status.tables.keys() or {
+                    name for name, table in there.items() if TableFilter(settings)(table)
+                }
+                # In the order in which they were named, and each once.
+                named = list(dict.fromkeys(_carried(name, table, carried, connection) for table in tables))
         except psycopg2.Error as error:
             raise statement_failed(error) from error
-        carried = status.tables.keys() or {
-            name for name, table in there.items() if TableFilter(settings)(table)
-        }
-        # In the order in which they were named, and each once.
-        named = list(dict.fromkeys(_carried(name, table, carried) for table in tables))
         for table in named:
             _check_key(table, there, unkeyed=unkeyed)
         if where:
@@ -215,16 +219,60 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
     return [BackfillRequest(table, where=where, unkeyed=unkeyed) for table in named]
 
 
-def _carried(relay: str, named: str, carried: "Iterable[str]") -> str:
-    """Return the whole name of a table of the relay; ``public`` may be left out."""
+def _carried(relay: str, named: str, carried: "Set[str]", connection: "Connection") -> str:
+    """Return the whole name of a table of the relay; ``public`` may be left out, and quotes be as in SQL."""
     names = {name.removeprefix("public."): name for name in carried} | {name: name for name in carried}
     if named in names:
         return names[named]
+    whole = _whole(named)
+    if whole in names:
+        return whole
+    if (error := _no_table(relay, whole, carried, connection)) is not None:
+        raise error
+    raise UsageError(f"relay {relay} carries no table {named}", _meant(relay, whole, names))
+
+
+def _whole(named: str) -> str:
+    """Return ``schema.table`` of what was named; a name with a quote in it is read as PostgreSQL does."""
+    from bwtui.model.sql import split_qualified
+
+    if '"' in named and (parts := split_qualified(named)) is not None:
+        return f"{parts[0] or 'public'}.{parts[1]}"
+    return named
+
+
+def _meant(relay: str, named: str, names: "Collection[str]") -> str:
+    """Return the hint: which table was probably meant."""
+    spelled = sorted(name for name in names if name.casefold() == named.casefold())
+    if spelled:
+        return f"did you mean {' or '.join(spelled)}? Upper and lower case count here"
     close = nearest(named, names)
-    raise UsageError(
-        f"relay {relay} carries no table {named}",
-        f"did you mean {close}?" if close else f"'bwtui status {relay}' lists the tables that it carries",
-    )
+    return f"did you mean {close}?" if close else f"'bwtui status {relay}' lists the tables that it carries"
+
+
+def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connection") -> UsageError | None:
+    """Return what the catalog says of a name that is none of the relay's tables, if that explains it."""
+    import psycopg2
+
+    from bwtui.source.catalog import find_named
+
+    try:
+        found = find_named(connection, [whole, f"public.{whole}"])
+    except (psycopg2.DataError, UnicodeError):
+        # Its characters are none of the database's encoding, so nothing there has the name.
+        return None
+    for one in found:
+        if one.kind in _NO_TABLES:
+            return UsageError(
+                f"{one.qualified_name} is a {_NO_TABLES[one.kind]}: it has no rows of its own in the stream",
+                f"name tables of the relay; 'bwtui status {relay}' lists them",
+            )
+        for root in filter(carried.__contains__, one.ancestors):
+            return UsageError(
+                f"{one.qualified_name} is a partition, whose rows relay {relay} carries as {root}",
+                f"name {root}, with --where for a part of it",
+            )
+    return None
 
 
 def _check_key(name: str, there: "Mapping[str, TableInfo]", *, unkeyed: bool) -> None:

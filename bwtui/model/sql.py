@@ -1,5 +1,10 @@
 """Names and texts in PostgreSQL's SQL."""
 
+import re
+
+_IDENTIFIER = r'\s*(?:"((?:[^"]|"")+)"|([^\W\d][\w$]*))\s*'
+_QUALIFIED = re.compile(rf"(?:{_IDENTIFIER}\.)?{_IDENTIFIER}")
+
 
 def quote_identifier(name: str) -> str:
     """Return ``name`` as a quoted SQL identifier."""
@@ -9,6 +14,25 @@ def quote_identifier(name: str) -> str:
 def quote_qualified(namespace: str, name: str) -> str:
     """Return ``"schema"."table"``, as SQL takes it."""
     return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
+
+
+def split_qualified(text: str) -> tuple[str, str] | None:
+    """Return schema (or "") and name of ``[schema.]table`` as PostgreSQL reads it, or None where it is none.
+
+    What is not in quotes is in lower case, for PostgreSQL's ASCII letters.
+    """
+    if (found := _QUALIFIED.fullmatch(text)) is None:
+        return None
+    schema, bare_schema, name, bare_name = (part or "" for part in found.groups())
+    return _unquoted(schema) or _folded(bare_schema), _unquoted(name) or _folded(bare_name)
+
+
+def _unquoted(name: str) -> str:
+    return name.replace('""', '"')
+
+
+def _folded(name: str) -> str:
+    return "".join(one.lower() if one.isascii() else one for one in name)
 
 
 def quote_literal(value: str) -> str:

@@ -36,6 +36,18 @@ class TableInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """What has a name in the catalog, be it a table or not.
+
+    ``kind`` is pg_class.relkind; ``ancestors`` has a partition's parents, the nearest first.
+    """
+
+    qualified_name: str
+    kind: str
+    ancestors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Attribute:
     """A column as it is now, or the place of one that was dropped.
 
@@ -82,6 +94,18 @@ select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident:
    and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
    and (%s::text is null or (n.nspname = %s and c.relname = %s))
  order by 2, 3
+"""
+
+# Ancestors: the parent of a partition, the parent of that, and so on.
+_NAMED_SQL = """
+select n.nspname || '.' || c.relname, c.relkind::text,
+       array(select pn.nspname || '.' || p.relname
+               from pg_catalog.pg_partition_ancestors(c.oid) with ordinality as a (relid, place)
+               join pg_catalog.pg_class p on p.oid = a.relid
+               join pg_catalog.pg_namespace pn on pn.oid = p.relnamespace
+              where p.oid <> c.oid order by a.place)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where n.nspname || '.' || c.relname = any(%s)
 """
 
 # A publication with a column list leaves columns out; its catalog has that column since PostgreSQL 15.
@@ -141,6 +165,11 @@ def find_table(connection: Connection, namespace: str, name: str) -> TableInfo |
     """Return one of the tables, or partitions, that `list_tables` lists."""
     rows = query(connection, _TABLES_SQL, True, namespace, namespace, name)
     return TableInfo(*rows[0]) if rows else None
+
+
+def find_named(connection: Connection, names: Sequence[str]) -> list[Named]:
+    """Return what is called one of ``names`` (``schema.name``, unquoted)."""
+    return [Named(*row) for row in query(connection, _NAMED_SQL, list(names))]
 
 
 def attributes(connection: Connection, oid: int) -> list[Attribute]:

@@ -91,9 +91,21 @@ def statuses(attempts: Attempts) -> dict[str, dict[str, Any]]:
 
 
 def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, attempts: Attempts) -> None:
+    orders.run("create view recent as select * from orders")
+    orders.run("create table days (id int primary key) partition by range (id)")
+    orders.run("create table days_1 partition of days for values from (1) to (9)")
+    orders.run(
+        """create table "Odd ""T'x" (id int primary key); create table "Orders" (id int primary key)"""
+    )
     with relaying(attempts, database, orders):
         for args, says in (
             (("ordrs",), "did you mean orders?"),
+            (("public.ORDERS",), "did you mean public.Orders or public.orders? Upper and lower case count"),
+            (("recent",), "public.recent is a view: it has no rows of its own in the stream"),
+            (("public.days_1",), f"is a partition, whose rows relay {attempts.name} carries as public.days"),
+            (('public."days_1"',), "name public.days, with --where for a part of it"),
+            (('"Odd ""T"',), "did you mean"),
+            (("orders\udcff",), "carries no table orders"),
             (("pg_class",), "carries no table pg_class"),
             (("logs",), "has no key"),
             (("orders", "--where", "nothing"), 'column "nothing" does not exist'),
@@ -106,6 +118,10 @@ def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, a
         done = again(attempts, "public.orders", "logs", "-u", "--json")
         assert done.code == 0, done.stderr
         assert [json.loads(line)["rows"] for line in done.stdout.splitlines()] == [100, 2]
+        done = again(attempts, """public."Odd ""T'x\"""", 'PUBLIC."Orders"', "--json")
+        assert done.code == 0, done.stderr
+        told = [json.loads(line)["table"] for line in done.stdout.splitlines()]
+        assert told == ["public.Odd \"T'x", "public.Orders"]
         part = json.loads(again(attempts, "orders", "--where", "id <= 7 -- few", "--json").stdout)
         assert (part["state"], part["rows"]) == ("done", 7)
 

@@ -13,6 +13,7 @@ from bwtui.cli.main import cli
 from bwtui.errors import ConnectionFailed
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.backfill_told import share, told
+from bwtui.model.sql import split_qualified
 from bwtui.model.status import Status
 from bwtui.relay.backfill.first import First
 from bwtui.relay.backfill.store import FOLDER, Store
@@ -140,6 +141,8 @@ def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr("bwtui.cli.output.backfills.time.sleep", interrupt)
+    # A hint is one line however narrow the terminal is: its command is copied as it stands.
+    monkeypatch.setenv("COLUMNS", "20")
     ended = run("public.orders")
     assert ended.exit_code == 130
     assert "interrupted; the relay goes on with 1-orders" in ended.stderr
@@ -207,3 +210,23 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     lock.release()
     assert (refused.exit_code, "already running" in refused.stderr) == (2, True)
     assert run("--cancel", "1-orders", "--relay", "three").exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Orders", ("", "orders")),
+        ('"Orders"', ("", "Orders")),
+        ("""public."Odd ""T'x\"""", ("public", "Odd \"T'x")),
+        ('"a.b" . "c.d"', ("a.b", "c.d")),
+        ("Ärger$1", ("", "Ärger$1")),
+        ("Ä", ("", "Ä")),
+        ('"a', None),
+        ('a"b"', None),
+        ('""', None),
+        ("a.b.c", None),
+        ("1a", None),
+    ],
+)
+def test_a_name_is_read_as_postgresql_reads_it(text: str, parts: tuple[str, str] | None) -> None:
+    assert split_qualified(text) == parts

@@ -1,12 +1,14 @@
 """Which relay and which of its tables a repair means."""
 
+import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bwtui.cli.auditing import target
-from bwtui.errors import RefusedError
+from bwtui.errors import RefusedError, UsageError
 from bwtui.relay.backfill.first import first_path
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.lock import RelayLock
@@ -30,6 +32,30 @@ def test_of_a_report_only_the_tables_that_are_chosen_are_meant(
     patterns: tuple[str, ...], meant: tuple[str, ...]
 ) -> None:
     assert target._of_report({"tables": ["public.a", "sales.b"]}, patterns) == meant
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"question": "recording"}, r"is the report of a recording, not of tables"),
+        ({"question": "recordings"}, r"is no report of tables"),
+        ({"tables": 5, "source": None}, r"is no whole report: its tables is not a list of table names"),
+        ({"tables": ["public.a", 5]}, r"its tables is not a list of table names"),
+        ({"source": "shop"}, r"its source is not an object of server, database and slot"),
+        ({"source": {"slot": 5}}, r"its source is not an object"),
+        ({"window": []}, r"its window is not an object with a time"),
+        ({"window": {"now_ms": float("nan")}}, r"its window is not an object"),
+        ({"source": None, "window": None}, ""),
+    ],
+)
+def test_a_report_that_was_edited_is_told_by_what_is_wrong_in_it(
+    tmp_path: Path, changed: dict[str, object], says: str
+) -> None:
+    path = tmp_path / "report.json"
+    whole = {"verdict": "clean", "question": "database", "tables": ["public.a"], "window": {"now_ms": 1}}
+    path.write_text(json.dumps(whole | changed))
+    with pytest.raises(UsageError, match=says) if says else contextlib.nullcontext():
+        target._read(path)
 
 
 def test_what_the_relay_has_otherwise_is_refused() -> None:

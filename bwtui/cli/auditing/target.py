@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -167,12 +167,44 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is no report", "name a file of 'bwtui verify --database --json'") from error
     if not isinstance(told, dict) or not told.keys() >= _WANTED - {"tables"}:
         raise UsageError(f"{path} is no report", "name a file of 'bwtui verify --database --json'")
-    if told["question"] != "database" or not isinstance(told.get("tables"), list):
+    if told["question"] == "recording":
         raise UsageError(
             f"{path} is the report of a recording, not of tables",
             "'bwtui replay RECORDING --only-missing REPORT' sends what is missing there",
         )
+    if told["question"] != "database":
+        raise UsageError(f"{path} is no report of tables", "name a file of 'bwtui verify --database --json'")
+    for name, is_right, words in _SHAPE:
+        if not is_right(told.get(name)):
+            raise UsageError(
+                f"{path} is no whole report: its {name} is not {words}",
+                "make it anew with 'bwtui verify --database --json'",
+            )
     return told
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(one, str) for one in values)
+
+
+def _is_source(value: object) -> bool:
+    return value is None or (isinstance(value, dict) and _are_texts([*value.values()]))
+
+
+def _is_window(value: object) -> bool:
+    if value is None or not isinstance(value, dict):
+        return value is None
+    now = value.get("now_ms")
+    # JSON may hold an infinite number, and one that is none.
+    return now is None or (isinstance(now, int | float) and 0 <= now < 1e15)
+
+
+#: What is used of a report, and what it has to be; all but the tables may be missing.
+_SHAPE: tuple[tuple[str, Callable[[object], bool], str], ...] = (
+    ("tables", _are_texts, "a list of table names"),
+    ("source", _is_source, "an object of server, database and slot"),
+    ("window", _is_window, "an object with a time"),
+)
 
 
 def _running_with(source: dict[str, str], report: Path | None, given: RelaySettings) -> str:
@@ -212,15 +244,54 @@ def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> 
 
 def _of_report(told: dict[str, Any], patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tables of a report, as patterns: those that --table chooses as well, if it was given."""
-    named = [str(table) for table in told["tables"]]
-    chosen = [
-        table
-        for table in named
-        if not patterns
-        or any(re.fullmatch(one, name) for one in patterns for name in (table, table.removeprefix("public.")))
-    ]
+    chosen = [table for table in told["tables"] if not patterns or _matches(table, patterns)]
     # Of none all would be meant.
     return tuple(map(re.escape, chosen)) or (r"(?!)",)
+
+
+def _matches(table: str, patterns: tuple[str, ...]) -> bool:
+    return any(re.fullmatch(one, name) for one in patterns for name in (table, table.removeprefix("public.")))
+
+
+def _not_carried(target: Target, told: dict[str, Any], given: RelaySettings) -> list[str]:
+    """Return the tables of a report that are meant and can't be compared, as they are not in the publication.
+
+    ``given`` has what was given with --table and --exclude-table. Raises UsageError and RefusedError where no
+    table is left, and as `request_of` does.
+    """
+    if not told["tables"]:
+        raise UsageError(
+            "the report names no table",
+            "make it anew with 'bwtui verify --database --json', or name the relay with --relay alone",
+        )
+    meant = [
+        table
+        for table in told["tables"]
+        if (not given.tables or _matches(table, given.tables)) and not _matches(table, given.exclude_tables)
+    ]
+    if not meant:
+        raise UsageError(
+            "--table and --exclude-table leave no table of the report", f"it names {_some(told['tables'])}"
+        )
+    request = request_of(target.settings, target.narrower)
+    known = {table.full_name for table in request.tables} | request.not_captured.keys()
+    lacking = [table for table in meant if table not in known]
+    if len(lacking) == len(meant):
+        raise RefusedError(
+            f"{_owner(target)} carries no table that the report names: {_some(meant)}",
+            f"'bwtui status {target.relay}' lists the tables that it carries; nothing was sent"
+            if target.relay
+            else "nothing was sent; check -s and --publication, or make the report anew",
+        )
+    return lacking
+
+
+def _some(tables: Sequence[str]) -> str:
+    return ", ".join(tables[:3]) + (f" and {len(tables) - 3} more" if len(tables) > 3 else "")
+
+
+def _owner(target: Target) -> str:
+    return f"relay {target.relay}" if target.relay else f"publication {target.settings.publication_name}"
 
 
 def _checked(target: Target, source: dict[str, str], cluster: str, told: dict[str, Any]) -> Target:
@@ -242,7 +313,11 @@ def _checked(target: Target, source: dict[str, str], cluster: str, told: dict[st
         )
     if not told:
         return target
-    narrower = replace(target.narrower, tables=_of_report(told, target.narrower.tables))
-    age = time.time() - float(told.get("window", {}).get("now_ms") or 0) / 1000
+    given = target.narrower
+    target = replace(target, narrower=replace(given, tables=_of_report(told, given.tables)))
+    lacking = _not_carried(target, told, given)
+    age = time.time() - float((told.get("window") or {}).get("now_ms") or 0) / 1000
     notes = [f"the report is {duration(age)} old, and only names the tables: all is compared anew"]
-    return replace(target, narrower=narrower, notes=notes)
+    if lacking:
+        notes.append(f"not compared, as {_owner(target)} does not carry them: {_some(lacking)}")
+    return replace(target, notes=notes)
