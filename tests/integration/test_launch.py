@@ -158,6 +158,7 @@ def test_a_killed_engine_leaves_nothing_that_blocks_the_next() -> None:
     [
         ("refuse", 4, ["bwtui: error: can't connect to PostgreSQL: no route", "hint: check the network"]),
         ("lost", 5, ["bwtui: error: slot lost is gone", "hint: drop it"]),
+        ("lost, and slow to end", 5, ["bwtui: error: slot lost is gone", "hint: drop it"]),
     ],
 )
 @pytest.mark.parametrize("way", ["--detach", "--headless"])

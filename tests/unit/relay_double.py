@@ -42,6 +42,10 @@ class DoubleEngine:
         if self.mode == "starting":
             self.stopped.wait()
             return
+        if self.mode == "lost, and slow to end":
+            self.state = "failed"
+            self.stopped.wait(1)
+            raise SlotLost("slot lost is gone", "drop it")
         self.state = "streaming"
         if self.mode == "caught up":
             return

@@ -29,7 +29,7 @@ class EngineProcess:
         self.process = process
 
     def wait_ready(self) -> Status | None:
-        """Wait until the engine has left the state "starting", and return its status.
+        """Wait until the engine has begun, or has ended, and return its status.
 
         Returns what it said last, or None if nothing, when a minute has passed; it goes on then.
         Raises the engine's own error when it ended on one; returns its last status when it ended well.
@@ -43,9 +43,15 @@ class EngineProcess:
                 status = Status.from_json(request(self.name, {"request": "status"}))
             except ConnectionFailed:
                 status = None
-            if status is not None and status.state != "starting":
+            # One that says that it failed still has its error to write, and its exit code to give.
+            if status is not None and status.state not in ("starting", "stopped", "failed"):
                 return status
             time.sleep(_POLL)
+        if status is not None and status.state == "failed":
+            raise BwtuiError(
+                f"the relay failed, and its process does not end: {status.detail}",
+                f"see {log_path(self.name)}",
+            )
         return status
 
     def error(self) -> BwtuiError | None:
