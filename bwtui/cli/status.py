@@ -96,9 +96,10 @@ def _in_full(s: "Status") -> list[str]:
         *([("hint", s.verdict.hint)] if s.verdict.hint else []),
         ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
         ("to", f"{s.broker}, registry {s.registry}"),
-        ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(s.server_lsn)}"),
+        # The server's end was asked for some time ago; what is confirmed lies before it in any case.
+        ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(max(s.server_lsn, s.confirmed_lsn))}"),
         ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
-        ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}"),
+        ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}" if s.wal_status else "not known yet"),
     ]
     if s.exactly_once:
         facts += _exactly_once(s.exactly_once)
@@ -159,7 +160,7 @@ def _captured(s: "Status") -> str:
 
 def _safety(s: "Status") -> str:
     if s.safe_wal_bytes is None:
-        return f"{s.wal_status or 'unknown'}, no limit set"
+        return f"{s.wal_status}, no limit set"
     return f"{s.wal_status}, {size(s.safe_wal_bytes)} until the slot is in danger"
 
 

@@ -92,3 +92,12 @@ def test_what_the_sentence_does_not_say_stands_below_it() -> None:
     assert lines[2].endswith(old)
     shown = replace(shown, detail="waiting", verdict=Verdict("starting", "waiting for Kafka"))
     assert sum("waiting" in line for line in _in_full(shown)) == 1
+
+
+def test_what_postgresql_was_not_asked_for_yet_is_not_known() -> None:
+    shown = Status("snapshot", "one", "one", confirmed_lsn=0x2000, server_lsn=0x1000)
+    lines = _in_full(shown)
+    assert "confirmed  0/2000 of 0/2000" in lines, "an end before what is confirmed is an old one"
+    assert "retained   not known yet" in lines
+    lines = _in_full(replace(shown, wal_status="reserved"))
+    assert "retained   0 B, reserved, no limit set" in lines
