@@ -29,7 +29,8 @@ def topic_with(
 ) -> str:
     """Return a topic of one partition with records of these LSNs and keys; -1 has no headers."""
     name = f"tails-{time.monotonic_ns():x}"
-    made = NewTopic(name, 1, 1, config=config or {})
+    # Kafka deletes records of commits that are so old at its next look.
+    made = NewTopic(name, 1, 1, config={"retention.ms": "-1", **(config or {})})
     create_topic(AdminClient({"bootstrap.servers": services.broker}), made)
     producer = Producer({"bootstrap.servers": services.broker})
     for lsn, key in records:

@@ -70,6 +70,9 @@ class Commands:
         job = self.app.audit.job
         assert job is not None
         await self.until(lambda: job.child.progress.share == 0.25)
+        # What the app was told of just now it takes with its next sample.
+        await self.app.sample()
+        await self.settle()
 
     async def end(self, output: Any = None, *, code: int = 0, said: str = "") -> None:
         """Let the command end."""
