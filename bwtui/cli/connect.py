@@ -120,6 +120,12 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
 
 def _run_detached(settings: RelaySettings, as_json: bool) -> None:
     engine, status = _start(settings)
+    if status is None or status.state == "starting":
+        detail = f", {status.detail}" if status is not None and status.detail else ""
+        told = (
+            f"relay {engine.name} is still starting{detail}; 'bwtui status {engine.name}' says how far it is"
+        )
+        say(f"bwtui: {told}", err=True)
     if not as_json:
         say(engine.name)
     elif status is not None:

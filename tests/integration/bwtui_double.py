@@ -26,6 +26,7 @@ def main() -> None:
     """Run the engine's process, or the command line."""
     if sys.argv[1:] == ["--engine"]:
         sys.exit(process.main(double))
+    launch._READY_SECONDS = float(os.environ.get("DOUBLE_READY_SECONDS", launch._READY_SECONDS))
     launch.ENGINE_COMMAND = (sys.executable, __file__, "--engine")
     engine = types.ModuleType("bwtui.relay.engine")
     engine.Engine = double  # type: ignore[attr-defined]

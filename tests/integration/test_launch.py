@@ -210,6 +210,16 @@ def test_ctrl_c_while_the_engine_starts_ends_both(mode: Callable[[str], None]) -
     assert not is_held("shop")
 
 
+def test_detach_says_so_where_the_engine_is_still_starting(
+    mode: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode("starting")
+    monkeypatch.setenv("DOUBLE_READY_SECONDS", "1")
+    ran = bwtui("connect", "-s", "shop", "--detach")
+    assert (ran.returncode, ran.stdout) == (0, "shop\n")
+    assert ran.stderr == "bwtui: relay shop is still starting; 'bwtui status shop' says how far it is\n"
+
+
 def test_several_relays() -> None:
     for name in ("one", "two"):
         assert bwtui("connect", "-s", name, "--detach").returncode == 0

@@ -63,8 +63,8 @@ def describe(status: Status) -> str:
     """Return what is known of a run that was killed, in one sentence."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))
     return (
-        f"its last run (pid {status.pid}, slot {status.slot}) was killed after {when}: "
-        f"see {log_path(status.name)}, and start it again with the same settings; "
+        f"its last run (pid {status.pid}, slot {status.slot}) was killed, or its disk was full, "
+        f"after {when}: see {log_path(status.name)}, and start it again with the same settings; "
         f"'bwtui status {status.name} --json' has its last status"
     )
 
