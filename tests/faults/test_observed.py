@@ -118,10 +118,16 @@ def hangs(sandbox: Sandbox, port: int, scrapes: list[Scrape], service: ServiceNa
     with frozen(sandbox, service):
         why_not(port, words)
         begun = len(scrapes)
-        wait_for("scrapes", lambda: len(scrapes) > begun + 5, 30)
-        during = scrapes[-1]
-        assert during("bwtui_ready") == 0
-        assert during.chosen("bwtui_condition") == "stalled"
+
+        def stalled() -> Scrape | None:
+            # It is "waiting" at first, and not ready even then.
+            now = scrapes[-1]
+            if len(scrapes) <= begun + 5:
+                return None
+            assert (now("bwtui_ready"), now.chosen("bwtui_condition")) in ((0, "waiting"), (0, "stalled"))
+            return now if now.chosen("bwtui_condition") == "stalled" else None
+
+        during = wait_for("a stalled relay", stalled, 30)
         cause = "kafka" if service == "kafka" else "postgresql"
         waited = during("bwtui_waiting_seconds", cause=cause)
         assert waited is not None and waited > 0
