@@ -150,7 +150,13 @@ class TableFilter:
 
     def passes(self, namespace: str, name: str) -> bool:
         """Return whether the table of a name passes."""
-        names = [f"{namespace}.{name}"] + ([name] if namespace == "public" else [])
+        return self._passes([f"{namespace}.{name}"] + ([name] if namespace == "public" else []))
+
+    def passes_whole(self, name: str) -> bool:
+        """Return whether the table that a report calls ``schema.table`` passes."""
+        return self._passes([name, name.removeprefix("public.")])
+
+    def _passes(self, names: list[str]) -> bool:
         if self._include and not any(p.fullmatch(n) for p in self._include for n in names):
             return False
         return not any(p.fullmatch(n) for p in self._exclude for n in names)

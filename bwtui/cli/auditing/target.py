@@ -26,6 +26,7 @@ from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.control import running_relays, settings_of
 from bwtui.relay.process.lock import is_held
 from bwtui.settings import RelaySettings
+from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import connect
 from bwtui.source.slot import slot_state
 from bwtui.state_folder import known_relays, state_folder
@@ -244,13 +245,9 @@ def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> 
 
 def _of_report(told: dict[str, Any], patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tables of a report, as patterns: those that --table chooses as well, if it was given."""
-    chosen = [table for table in told["tables"] if not patterns or _matches(table, patterns)]
+    chosen = filter(TableFilter(RelaySettings(tables=patterns)).passes_whole, told["tables"])
     # Of none all would be meant.
     return tuple(map(re.escape, chosen)) or (r"(?!)",)
-
-
-def _matches(table: str, patterns: tuple[str, ...]) -> bool:
-    return any(re.fullmatch(one, name) for one in patterns for name in (table, table.removeprefix("public.")))
 
 
 def _not_carried(target: Target, told: dict[str, Any], given: RelaySettings) -> list[str]:
@@ -264,11 +261,7 @@ def _not_carried(target: Target, told: dict[str, Any], given: RelaySettings) -> 
             "the report names no table",
             "make it anew with 'bwtui verify --database --json', or name the relay with --relay alone",
         )
-    meant = [
-        table
-        for table in told["tables"]
-        if (not given.tables or _matches(table, given.tables)) and not _matches(table, given.exclude_tables)
-    ]
+    meant = list(filter(TableFilter(given).passes_whole, told["tables"]))
     if not meant:
         raise UsageError(
             "--table and --exclude-table leave no table of the report", f"it names {_some(told['tables'])}"

@@ -10,6 +10,7 @@ import selectors
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 Client = TypeVar("Client")
 
 
-class SocketServer(Generic[Client]):
+class SocketServer(ABC, Generic[Client]):
     """Serves the connections to one listening socket from `start` to `close`."""
 
     #: Whether one more than there may be waits until another is gone; it is refused otherwise.
@@ -75,24 +76,24 @@ class SocketServer(Generic[Client]):
 
     # -- for those that derive from it ---------------------------------------------------------------------
 
+    @abstractmethod
     def listen(self) -> socket.socket:
         """Return the socket that listens. Raises RefusedError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def new_client(self) -> Client:
         """Return what is known of a connection that was just made."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, connection: socket.socket, client: Client) -> None:
         """Go on with a client whose socket is ready, or drop it.
 
         Raises BlockingIOError where it is ready no more, and OSError, after which it is dropped.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def wanted(self, client: Client) -> int:
         """Return for which events a client is waited for."""
-        raise NotImplementedError
 
     def look_after(self) -> None:
         """Do what is due now and then, such as to drop clients that are stuck."""
