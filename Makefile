@@ -22,10 +22,10 @@ demo: .venv/installed ## Start real services and show the relay live; q ends it.
 	@$(BIN)/bwtui demo $(ARGS)
 
 test: .venv/installed-dev ## Run the tests, on real services that are started for them.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --max-worker-restart 1 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 test-long: .venv/installed-dev ## Run what make test leaves out: more cases of faults that it has a case of.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --max-worker-restart 1 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 check: .venv/installed-dev ## Check style, types and import contracts.
 	$(BIN)/ruff check
