@@ -65,7 +65,7 @@ class Picture:
         numbers = status_builder.totals(report)
         rates = self._rates.update(numbers)
         confirmed = report.confirmed_lsn
-        server = max(lag.server_lsn, report.server_lsn)
+        server = report.server_end(lag.server_lsn)
         resident, cpu = status_builder.with_workers(report)
         return Status(
             state="stalled"
@@ -160,6 +160,6 @@ class Picture:
     def _slot_stands(self) -> Slot:
         """Return how the slot stands, for the history."""
         lag, confirmed = self._lag.lag, self._report.confirmed_lsn
-        server = max(lag.server_lsn, self._report.server_lsn)
+        server = self._report.server_end(lag.server_lsn)
         behind = self._lag.seconds_behind(confirmed) if confirmed else 0.0
         return Slot(max(0, server - confirmed) if confirmed else 0, round(behind, 3), lag.retained_bytes)

@@ -131,6 +131,13 @@ class Report:
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
 
+    def server_end(self, asked: int) -> int:
+        """Return the newest end of the WAL (LSN) that is known; ``asked`` is what the server last answered.
+
+        The stream may tell of a newer one, and so may what is confirmed, which lies before the end.
+        """
+        return max(asked, self.server_lsn, self.confirmed_lsn)
+
     def table(self, name: str) -> TableCounters:
         """Return the counters of table ``schema.table``."""
         counters = self.tables.get(name)

@@ -5,10 +5,11 @@ Every judgement has a mark as well as a tone, so that it can be read without col
 
 from typing import Literal, NamedTuple
 
-from bwtui.model.figures import count
+from bwtui.model.figures import count, size
 from bwtui.model.looks import GroupEntry, SlotEntry
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
 from bwtui.model.verdict import Verdict as RelayVerdict
+from bwtui.tui.figures import NONE
 
 Tone = Literal["good", "warn", "bad", "muted", "plain"]
 LAG_SECONDS = 10.0
@@ -67,6 +68,11 @@ def of_state(state: str) -> Verdict:
 def of_wal_status(wal_status: str) -> Verdict:
     """Judge pg_replication_slots.wal_status."""
     return _WAL.get(wal_status, Verdict("muted", wal_status or "unknown"))
+
+
+def retained(status: Status) -> str:
+    """Return how much WAL the slot keeps; before the first look at it that is not known."""
+    return size(status.retained_wal_bytes) if status.wal_status else NONE
 
 
 def of_lag(status: Status) -> Verdict:

@@ -136,6 +136,11 @@ def test_every_verdict_is_told_without_colour() -> None:
     assert [v.mark for v in walls] == ["✓", "▲", "✗", "✗", "·"]
 
 
+def test_what_postgresql_was_not_asked_for_yet_is_not_zero() -> None:
+    assert judgement.retained(Status("snapshot", "a", "b")) == figures.NONE
+    assert judgement.retained(Status("snapshot", "a", "b", wal_status="reserved")) == "0 B"
+
+
 def test_a_running_snapshot_never_claims_to_be_done() -> None:
     table = TableStatus(snapshot_state="running", snapshot_rows=200, snapshot_estimate=100)
     assert judgement.snapshot_share(table) == 0.99

@@ -217,3 +217,12 @@ def test_a_commits_age_is_told_by_the_servers_clock() -> None:
     report.commit_time = now - 3_600 - 5
     sampler.lag = Lag(time=now, looked_at=time.monotonic(), clock_ahead=-3_600.0)
     assert watch._seen().commit_age == pytest.approx(5, abs=2)
+
+
+def test_the_end_of_the_wal_is_never_before_what_is_confirmed() -> None:
+    report = Report()
+    report.confirmed_lsn, report.server_lsn = 0x2000, 0x1000
+    assert report.server_end(0) == 0x2000
+    assert report.server_end(0x3000) == 0x3000, "PostgreSQL said so"
+    report.server_lsn = 0x4000
+    assert report.server_end(0x3000) == 0x4000, "the stream said so"

@@ -65,7 +65,7 @@ class Watch:
         lag, asking, now = sampler.lag, sampler.asking, time.monotonic()
         activity, since = report.account.current
         confirmed = report.confirmed_lsn
-        server = max(lag.server_lsn, report.server_lsn)
+        server = report.server_end(lag.server_lsn)
         return Seen(
             now=now,
             time=time.time(),

@@ -125,7 +125,7 @@ def _item(entry: RelayEntry, now: float) -> Item:
         Cell(figures.rate(rate) if is_fresh else figures.NONE, tone),
         Cell(figures.duration(status.wal_lag_seconds) if status else figures.NONE, "warn" if late else tone),
         Cell(figures.size(status.wal_lag_bytes) if status else figures.NONE, "warn" if late else tone),
-        Cell(figures.size(status.retained_wal_bytes) if status else figures.NONE, tone),
+        Cell(judgement.retained(status) if status else figures.NONE, tone),
         Cell(_when(since, now), "muted"),
         Cell(status.slot if status else figures.NONE, "muted"),
         Cell(sentence_of(entry), verdict.tone if verdict.tone in ("warn", "bad") else "muted"),
@@ -177,7 +177,7 @@ def _facts(entry: RelayEntry) -> Content:
     )
     standing = [error for error in status.errors if not error.is_over]
     tables = f"slot {status.slot}, {len(status.tables):,} tables"
-    wal = f"retains {figures.size(status.retained_wal_bytes)} of WAL ({status.wal_status or 'unknown'})"
+    wal = f"retains {judgement.retained(status)} of WAL ({status.wal_status or 'unknown'})"
     errors = f"{sum(error.count for error in standing):,} errors and warnings stand" if standing else ""
     lines.append(Content.assemble((f"{tables}, {wal}  ", "$quiet"), (errors, "$warning")))
     return Content("\n").join(lines)

@@ -254,7 +254,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
     parts = [
         Content.assemble((f"{server} {version}", "bold"), f" ▸ {status.slot[:16]}"),
         _named("wal", f"{wal.mark} {wal.word}", TONES[wal.tone]),
-        _named("retained", figures.size(status.retained_wal_bytes)),
+        _named("retained", judgement.retained(status)),
         _named("safe", _safe_bytes(status)),
     ]
     if picture.as_of is not None:
@@ -333,7 +333,7 @@ def _source(picture: Picture, status: Status, width: int) -> Content:
         _pair("slot", fitted(status.slot, width - 8), width),
         _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
         _pair("server LSN", format_lsn(status.server_lsn), width),
-        _pair("retained", figures.size(status.retained_wal_bytes), width),
+        _pair("retained", judgement.retained(status), width),
         _pair("safe", _safe_bytes(status), width),
     ]
     return Content("\n").join(lines)

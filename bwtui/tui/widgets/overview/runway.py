@@ -60,7 +60,7 @@ def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:
         yield from wrapped("✗ the slot has lost the WAL that it needs", width, "bold $error")
         return
     if safe is None:
-        yield Content.assemble(("retained ", "$quiet"), (figures.size(retained), "bold"))
+        yield Content.assemble(("retained ", "$quiet"), (judgement.retained(status), "bold"))
         text = "· no limit is set (max_slot_wal_keep_size): a slot that nobody reads fills the disk"
         if not status.wal_status:
             text = "· it is not known yet whether a limit is set"
