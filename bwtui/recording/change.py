@@ -9,6 +9,8 @@ from bwtui.pgoutput.messages import Field, Relation
 #: snapshot: a row of one. backfill: a row of a table that was put into the stream. cleanup: a tombstone for a
 #: key of which the table has no row, behind an unfinished snapshot or put into the stream.
 Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "cleanup", "backfill"]
+#: The op of a sealed recording's row that is the tombstone of a changed key; the change itself is an update.
+KEY_CHANGE = "key_change"
 #: Operations of the stream's transactions: ``(lsn, ordinal)`` identifies their changes.
 OF_TRANSACTIONS: frozenset[Operation] = frozenset(("insert", "update", "delete", "truncate"))
 #: acknowledged: Kafka said where it is. refused: Kafka refused it, and the row was dropped by --on-error log.

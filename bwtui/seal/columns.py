@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bwtui.recording.change import KEY_CHANGE
 from bwtui.recording.export.parquet import SCHEMA
 from bwtui.recording.format.batch import HeaderForm, Without
 from bwtui.recording.format.context import SegmentContext
@@ -23,6 +24,8 @@ CODED_SCHEMA = pa.schema(
     ]
 )
 _FORMS = [form.name.lower() for form in HeaderForm]
+_OPERATIONS = (*OPERATIONS, KEY_CHANGE)
+_UPDATE, _KEY_CHANGE = _OPERATIONS.index("update"), _OPERATIONS.index(KEY_CHANGE)
 _REASONS = ["", *(reason.name.lower() for reason in Without)]
 
 Columns = dict[str, pa.Array]
@@ -156,13 +159,15 @@ def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Column
     before, after, key_json = (
         layout.by_change(pa.array(found, pa.string())) for found in (befores, afters, new_keys)
     )
+    codes = np.array(ops, np.int32)[layout.change]
     if before.null_count < len(before) or after.null_count:
         # The key of a delete is the old one, and that of the tombstone that a changed key sends.
         is_tombstone = pc.and_(pa.array(layout.message >= 0), values.is_null())
+        codes[(codes == _UPDATE) & is_tombstone.to_numpy(zero_copy_only=False)] = _KEY_CHANGE
         is_old = pc.or_(after.is_null(), pc.and_(is_tombstone, before.is_valid()))
         key_json = pc.if_else(is_old, layout.by_change(pa.array(old_keys, pa.string())), key_json)
     return {
-        "op": _coded(np.array(ops, np.int32)[layout.change], OPERATIONS),
+        "op": _coded(codes, _OPERATIONS),
         "before": before,
         "after": after,
         "key_json": key_json,

@@ -45,7 +45,8 @@ select lsn, ordinal, part, op, relation, row_id, nth, max_by(position, pass) as 
        max_by(md5(concat_ws('/', coalesce({_BODY.format("key")}, '-'),
                             coalesce({_BODY.format("value")}, '-'))), pass) as sent,
        max_by(topic is not null, pass) as has_message
-  from (select *, "schema" || '.' || "table" as relation, '' as row_id, 0 as nth
+  from (select * replace (if(op = 'key_change', 'update', op) as op),
+               "schema" || '.' || "table" as relation, '' as row_id, 0 as nth
           from read_parquet($files, hive_partitioning = false)
          where op not in ('snapshot', 'cleanup', 'backfill')
         union all by name

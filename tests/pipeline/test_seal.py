@@ -283,8 +283,10 @@ def check_examples(parent: Path, spark: SparkSession, tables: dict[tuple[str, st
     orders = [row for row in expected_rows(parent / "shop") if row[9] == "orders" and row[22]]
     queries = [one.replace("= '7'", f"= '{json.loads(orders[0][22])['id']}'") for one in queries]
     with duckdb.connect() as database:
-        counts, key, as_of, joined = (database.execute(one).fetchall() for one in queries if one.strip())
-        assert {(name, op) for name, op, _ in counts} <= tables.keys() and key and as_of and joined
+        counts, key, last, as_of, joined = (
+            database.execute(one).fetchall() for one in queries if one.strip()
+        )
+        assert {(name, op) for name, op, _ in counts} <= tables.keys() and key and last and as_of and joined
         assert len(as_of) == len({json.loads(row)["id"] for (row,) in as_of})
     exec(blocks["python"].replace('"shop/', f'"{parent}/shop/'), {"spark": spark})
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bwtui.model.headers import SESSION
-from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.change import KEY_CHANGE, Change, SentMessage
 from bwtui.recording.query.rows import key_texts, row_texts, rows, unchanged_columns
 
 COLUMNS = (
@@ -56,7 +56,7 @@ def message_rows(change: Change) -> Iterator[tuple[Any, ...]]:
             change.lsn,
             change.ordinal,
             number if message is None else message.part,
-            change.operation,
+            _operation(change, message),
             part.relation.namespace,
             part.relation.name,
             change.xid,
@@ -72,6 +72,12 @@ def message_rows(change: Change) -> Iterator[tuple[Any, ...]]:
             unchanged,
             _header_form(message),
         )
+
+
+def _operation(change: Change, message: SentMessage | None) -> str:
+    """Return what happened under the message's key: where an update has changed it, the row left."""
+    is_tombstone = message is not None and message.value is None
+    return KEY_CHANGE if is_tombstone and change.operation == "update" else change.operation
 
 
 def _delivery(message: SentMessage | None) -> tuple[Any, ...]:

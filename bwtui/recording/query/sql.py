@@ -7,12 +7,13 @@ true, false or null exactly as `match` answers.
 from collections.abc import Iterator, Sequence
 
 from bwtui.model.duckdb_text import quoted
+from bwtui.recording.change import KEY_CHANGE
 from bwtui.recording.query.fields import Ref
 from bwtui.recording.query.match import BOOLEANS
 from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, Text
 from bwtui.recording.query.values import LENGTH_DIGITS, NUMBER, NUMBER_PARTS, as_number, sort_key
 
-_COLUMNS = {"op": "op", "time": "commit_time", "repeat": "is_repeat", "key": "key_json"}
+_COLUMNS = {"time": "commit_time", "repeat": "is_repeat", "key": "key_json"}
 #: The columns that are INT; other whole numbers are BIGINT.
 _INTS = ("ordinal", "partition")
 
@@ -64,6 +65,9 @@ def _equal_number(node: Compare) -> str | None:
 
 
 def _name(ref: Ref) -> str:
+    if ref.field.name == "op":
+        # A query asks what the change is. Recordings that were sealed before say so of each message.
+        return f'(CASE "op" WHEN {quoted(KEY_CHANGE)} THEN \'update\' ELSE "op" END)'
     return f'"{_COLUMNS.get(ref.field.name, ref.field.name)}"'
 
 
