@@ -106,13 +106,15 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
     from bwtui.relay.process.lock import RelayLock
     from bwtui.relay.process.log import log_to_file
     from bwtui.relay.process.main import run
+    from bwtui.relay.process.notify import supervisor_of
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)
     # stderr is for plain lines of ours; what libraries have to say goes to the log.
     log_to_file(name)
     statuses = Statuses()
-    ended = run(settings, lock, status_listener(statuses) if as_json else line_listener())
+    listener = status_listener(statuses) if as_json else line_listener()
+    ended = run(settings, lock, listener, supervisor=supervisor_of(os.environ))
     error = ended.error() or statuses.failure
     if error is not None:
         raise error

@@ -16,7 +16,7 @@ from bwtui.relay.watch.account import Activity, Turn
 PATIENCE = 60.0
 #: While it is at these it waits within one call, of libpq or of the system, for as long as that takes; the
 #: verdict says for whom.
-_WITHIN_ONE_CALL: frozenset[Activity] = frozenset(
+WITHIN_ONE_CALL: frozenset[Activity] = frozenset(
     ("begin", "slot", "locks", "catalog", "connect", "copy", "scan", "ending", "state", "disk")
 )
 
@@ -32,7 +32,7 @@ class Answer:
 def health(turn: Turn) -> Answer:
     """Say whether the main thread turns."""
     seconds, activity = turn.idle_seconds, turn.activity
-    turns = seconds < PATIENCE or activity in _WITHIN_ONE_CALL
+    turns = seconds < PATIENCE or activity in WITHIN_ONE_CALL
     told: dict[str, Any] = {
         "healthy": turns,
         "activity": activity,

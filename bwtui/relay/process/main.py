@@ -28,6 +28,7 @@ from bwtui.relay.process import failpoints, outcome
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import log_to_stderr, trim
+from bwtui.relay.process.notify import Supervisor
 from bwtui.relay.process.outcome import Outcome
 from bwtui.relay.process.server import ControlServer, StatusSource
 from bwtui.settings import RelaySettings
@@ -66,11 +67,16 @@ def real_engine(settings: RelaySettings) -> RunnableEngine:
 
 
 def run(
-    settings: RelaySettings, lock: RelayLock, listener: Listener, factory: EngineFactory = real_engine
+    settings: RelaySettings,
+    lock: RelayLock,
+    listener: Listener,
+    factory: EngineFactory = real_engine,
+    supervisor: Supervisor | None = None,
 ) -> Outcome:
     """Run an engine to its end in this process's main thread, and return how it ended.
 
-    The outcome is kept in the relay's state folder too. The lock is released at the end.
+    The outcome is kept in the relay's state folder too, and the ``supervisor`` is told of it all. The lock
+    is released at the end.
     """
     name = settings.relay_name
     # A row makes objects that live until Kafka has acknowledged it, and no cycles.
@@ -90,6 +96,8 @@ def run(
         reporter = _Reporter(engine, listener, last_status)
         with _stop_on_signal(engine, signals), ControlServer(name, engine), _listening(settings, engine):
             reporter.start()
+            if supervisor is not None:
+                supervisor.watch(engine)
             engine.run()
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
@@ -106,6 +114,9 @@ def run(
     if is_written:
         # Only now does nobody write it any more.
         last_status.forget()
+    if supervisor is not None:
+        verdict = ended.status.verdict.sentence if ended.status is not None else ""
+        supervisor.end(ended.exit_code, ended.message or verdict)
     lock.release()
     return ended
 

@@ -1,0 +1,196 @@
+"""What systemd is told of a relay, by a real socket."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bwtui.model.status import Status
+from bwtui.model.verdict import Verdict
+from bwtui.relay.measured.measures import Measures
+from bwtui.relay.process.notify import NotifySocket as Sender
+from bwtui.relay.process.notify import Supervisor, supervisor_of
+from bwtui.relay.watch.account import Turn
+from bwtui.settings import RelaySettings
+from tests.notify_socket import NotifySocket
+from tests.unit.relay_double import DoubleEngine
+
+#: So that a ping is due every 0.1 s.
+WATCHDOG = 0.4
+
+
+class Watched(DoubleEngine):
+    """An engine whose main thread is where the test says, and whose verdict, too."""
+
+    at = Turn("read", 0.0)
+    verdict = Verdict()
+
+    def turn(self) -> Turn:
+        """Return what the test says."""
+        return self.at
+
+    def status(self) -> Status:
+        """Return a status with the test's verdict."""
+        return replace(super().status(), verdict=self.verdict)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[NotifySocket]:
+    """Systemd's socket."""
+    with NotifySocket(str(tmp_path / "notify")) as listening:
+        yield listening
+
+
+@pytest.fixture
+def engine() -> Watched:
+    """An engine that starts."""
+    return Watched(RelaySettings(name="shop"))
+
+
+@pytest.fixture
+def supervisor(systemd: NotifySocket, engine: Watched) -> Iterator[Supervisor]:
+    """Who tells systemd of the engine."""
+    supervisor = Supervisor(Sender(systemd.address), WATCHDOG)
+    supervisor.watch(engine)
+    yield supervisor
+    supervisor.end(0, "")
+
+
+@pytest.mark.usefixtures("supervisor")
+def test_a_start_asks_for_time_and_then_says_that_it_is_through(
+    systemd: NotifySocket, engine: Watched
+) -> None:
+    systemd.wait("EXTEND_TIMEOUT_USEC=60000000")
+    assert "STATUS=starting" in systemd.lines
+    assert "READY=1" not in systemd.lines
+    engine.state = "streaming"
+    systemd.wait("READY=1")
+    systemd.wait("WATCHDOG=1")
+    assert systemd.is_silent("EXTEND_TIMEOUT_USEC", 3 * WATCHDOG)
+    assert systemd.lines.count("READY=1") == systemd.lines.count("STATUS=streaming") == 1
+
+
+@pytest.mark.usefixtures("supervisor")
+def test_a_main_thread_that_turns_no_more_ends_the_pings(systemd: NotifySocket, engine: Watched) -> None:
+    engine.state = "streaming"
+    systemd.wait("READY=1")
+    engine.at = Turn("work", 1_000.0)
+    systemd.drain()
+    assert systemd.is_silent("WATCHDOG", 3 * WATCHDOG)
+    # It waits for PostgreSQL within one call of libpq: no restart helps against that.
+    engine.at = Turn("locks", 1_000.0)
+    systemd.wait("WATCHDOG=1")
+    engine.at = Turn("work", 0.0)
+    systemd.wait("WATCHDOG=1")
+
+
+def test_a_stop_asks_for_time_as_long_as_the_main_thread_turns(
+    systemd: NotifySocket, engine: Watched, supervisor: Supervisor
+) -> None:
+    engine.state = "streaming"
+    systemd.wait("READY=1")
+    engine.stop()
+    systemd.wait("STOPPING=1")
+    systemd.wait("EXTEND_TIMEOUT_USEC=")
+    engine.at = Turn("settling", 1_000.0)
+    systemd.drain()
+    assert systemd.is_silent("EXTEND_TIMEOUT_USEC", 3 * WATCHDOG)
+    supervisor.end(5, "slot shop is gone")
+    systemd.wait("STATUS=ended with exit code 5: slot shop is gone")
+    assert systemd.lines.count("READY=1") == 1
+
+
+@pytest.mark.usefixtures("supervisor")
+def test_nothing_from_services_begins_a_line_or_names_a_password(
+    systemd: NotifySocket, engine: Watched
+) -> None:
+    engine.state = "streaming"
+    engine.verdict = Verdict(sentence="postgresql://me:hunter2@db said \nMAINPID=1\n" + "😀" * 5_000)
+    systemd.wait(r"STATUS=streaming: postgresql://me:***@db said \nMAINPID=1\n")
+    assert "hunter2" not in "\n".join(systemd.lines)
+
+
+def test_one_that_ends_well_before_it_was_seen_to_begin_has_not_failed(systemd: NotifySocket) -> None:
+    Supervisor(Sender(systemd.address)).end(0, "")
+    systemd.wait("READY=1")
+    assert systemd.lines[-2:] == ["STOPPING=1", "STATUS=ended"]
+    Supervisor(Sender(systemd.address)).end(4, "PostgreSQL does not let us in")
+    systemd.wait("STATUS=ended with exit code 4")
+    assert systemd.lines.count("READY=1") == 1
+
+
+def test_an_engine_that_can_not_be_read_is_pinged_for_all_the_same(
+    systemd: NotifySocket, engine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Measures:
+        raise ValueError("row value")
+
+    monkeypatch.setattr(engine, "measures", broken)
+    supervisor = Supervisor(Sender(systemd.address), WATCHDOG)
+    supervisor.watch(engine)
+    systemd.wait("WATCHDOG=1")
+    systemd.wait("WATCHDOG=1")
+    supervisor.end(0, "")
+
+
+def test_an_abstract_address(engine: Watched) -> None:
+    with NotifySocket(f"@bwtui-{os.getpid()}-notify") as systemd:
+        supervisor = Supervisor(Sender(systemd.address))
+        engine.state = "streaming"
+        supervisor.watch(engine)
+        systemd.wait("READY=1")
+        supervisor.end(0, "")
+    # Without WatchdogSec nobody waits for pings.
+    assert "WATCHDOG=1" not in systemd.lines
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("/nowhere/notify", "No such file or directory"),
+        ("vsock:2:1234", "it is neither a path nor an abstract address"),
+        ("/" + "x" * 200, "AF_UNIX path too long"),
+    ],
+)
+def test_a_socket_that_is_not_there_is_told_once(
+    address: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sender = Sender(address)
+    assert not sender.send("READY=1")
+    assert not sender.send("WATCHDOG=1")
+    told = capsys.readouterr().err
+    assert told.startswith("bwtui: notice: systemd can't be told how the relay is (NOTIFY_SOCKET is ")
+    assert reason in told
+    assert told.count("notice") == 1
+
+
+def test_a_socket_whose_reader_is_busy_holds_up_nobody(systemd: NotifySocket) -> None:
+    sender = Sender(systemd.address)
+    # The kernel's queue is full after some.
+    assert not all(sender.send("WATCHDOG=1") for _ in range(10_000))
+    systemd.drain()
+    assert sender.send("WATCHDOG=1")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "1000000"}, None),
+        ({"NOTIFY_SOCKET": ""}, None),
+        ({"NOTIFY_SOCKET": "@x"}, 0),
+        ({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "1500000"}, 1.5),
+        ({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "1500000", "WATCHDOG_PID": str(os.getpid())}, 1.5),
+        ({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "1500000", "WATCHDOG_PID": "1"}, 0),
+        ({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "soon"}, 0),
+        ({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "0"}, 0),
+    ],
+)
+def test_what_the_environment_says(given: dict[str, str], seconds: float | None) -> None:
+    environment = {**given, "PATH": "/bin"}
+    supervisor = supervisor_of(environment)
+    assert (supervisor.watchdog_seconds if supervisor else None) == seconds
+    # What the relay starts does not speak for it.
+    assert environment == {"PATH": "/bin"}

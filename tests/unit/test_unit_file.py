@@ -1,0 +1,64 @@
+"""The systemd unit in packaging/: what it starts exists, and its exit codes mean what they mean here."""
+
+import configparser
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bwtui import errors
+from bwtui.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "packaging" / "systemd" / "bwtui@.service"
+
+
+@pytest.fixture
+def unit() -> configparser.RawConfigParser:
+    """The unit; of what stands twice the last one."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNIT)
+    return parser
+
+
+def test_it_starts_a_relay_whose_options_there_are(unit: configparser.RawConfigParser) -> None:
+    service = unit["Service"]
+    _, name, *options = service["ExecStart"].split()
+    command = cli.get_command(cli.make_context("bwtui", ["--help"], resilient_parsing=True), name)
+    assert command is not None
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {option for option in options if option.startswith("-")} <= known
+    # A relay in a process of its own would not be the one that systemd hears.
+    assert "--headless" in options
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+
+
+def test_what_a_restart_does_not_mend_is_not_started_again(unit: configparser.RawConfigParser) -> None:
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure"
+    final = {errors.UsageError, errors.RefusedError, errors.SlotLost, errors.DamagedRecording}
+    prevented = {int(code) for code in service["RestartPreventExitStatus"].split()}
+    assert prevented == {error.exit_code for error in final}
+    assert errors.ConnectionFailed.exit_code not in prevented
+    assert int(service["SuccessExitStatus"]) == errors.Interrupted.exit_code
+
+
+@pytest.mark.long
+def test_systemd_itself_finds_nothing_wrong(tmp_path: Path) -> None:
+    program = tmp_path / "bwtui"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace("/usr/local/bin/bwtui", str(program)))
+    assert analyze("verify", "--man=no", str(copy)) == (0, "")
+    # Ten times the exposure: a service that may do everything has 100, and what is below 20 is called OK.
+    code, told = analyze("security", "--offline=yes", "--threshold=12", "--no-pager", str(copy))
+    assert code == 0, told
+
+
+def analyze(*args: str) -> tuple[int, str]:
+    """Return exit code and stderr of systemd-analyze."""
+    command = ["systemd-analyze", *args]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    return ran.returncode, ran.stderr
