@@ -122,6 +122,11 @@ class Config:
                 f"{both} exclude each other", "to heal is to send what topics lack; leave one of them out"
             )
         self._check_exactly_once(settings)
+        if settings.output_format == "json" and (settings.namespace or settings.connect_names):
+            place = self.place("namespace" if settings.namespace else "connect-names")
+            raise UsageError(
+                f"{place} is for Avro, and JSON messages have no schema", "leave one of both out"
+            )
         if settings.end_lsn is not None and settings.until_caught_up:
             both = f"{self.place('endpos')} and {self.place('until-caught-up')}"
             raise UsageError(f"{both} exclude each other", "give the one that you mean")

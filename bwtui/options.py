@@ -20,8 +20,10 @@ from bwtui.masking import mask_connection
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.option_checks import (
     check_address,
+    check_characters,
     check_connection,
     check_name,
+    check_namespace,
     check_property,
     check_publication,
     check_regex,
@@ -29,6 +31,7 @@ from bwtui.model.option_checks import (
     check_slot,
     check_topic,
     check_workers,
+    parse_number,
 )
 from bwtui.settings import OnError, OnRecordError, OutputFormat, SnapshotBy, Toast
 
@@ -120,20 +123,20 @@ def parse_pair(text: str) -> tuple[str, str]:
             "a property is written KEY=VALUE, and there is no '=' in what was given (such as linger.ms=20)"
         )
     check_property(key)
-    _check_characters(value)
+    check_characters(value)
     return key, value.strip()
 
 
 def parse(option: Option, text: str) -> Value:
     """Return the value of ``option`` that ``text`` stands for; raises ValueError with a plain sentence."""
     if not option.is_path:
-        _check_characters(text)
+        check_characters(text)
     if option.kind == "switch":
         return parse_switch(text)
     if option.kind == "lsn":
         return parse_lsn(text)
     if option.kind == "number":
-        number = _parse_number(text)
+        number = parse_number(text)
         if option.check is not None:
             option.check(text)
         return number
@@ -142,28 +145,6 @@ def parse(option: Option, text: str) -> Value:
     if option.check is not None and (text or not option.optional):
         option.check(text)
     return text
-
-
-def _check_characters(text: str) -> None:
-    """Raise ValueError, without the text, which may hold a password, where its bytes were no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {error.start + 1} of what was given is not UTF-8 (PostgreSQL, Kafka and the registry"
-            " take nothing else)"
-        ) from error
-
-
-def _parse_number(text: str) -> int:
-    """Return a positive whole number; k, M and G stand for powers of 1,024."""
-    match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
-    if match is None or not int(match[1]):
-        raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
-    number = int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
-    if number >= 1 << 53:
-        raise ValueError(f"{text!r} is too large (nothing here counts beyond 8 petabytes)")
-    return number
 
 
 def _check_choice(choices: tuple[str, ...], text: str) -> None:
@@ -325,6 +306,19 @@ OPTIONS: tuple[Option, ...] = (
         "__escaped.",
         metavar="MODE",
         choices=get_args(Toast),
+    ),
+    Option(
+        "namespace",
+        "Name records after their tables, in this Avro namespace: com.acme.shop.Orders and OrdersKey. For "
+        "topics that are new.",
+        metavar="NAME",
+        check=check_namespace,
+        optional=True,
+    ),
+    Option(
+        "connect-names",
+        "Name types in values as Debezium does for Kafka Connect, beside the logical types.",
+        kind="switch",
     ),
     Option(
         "truncate-topic",

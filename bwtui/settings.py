@@ -46,6 +46,10 @@ class RelaySettings:
     wait_for_services: bool = False
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
     toast: Toast = "fetch"
+    #: The Avro namespace of records that are named after their tables; empty: each table has one of its own.
+    namespace: str = ""
+    #: Name the types of values as Debezium does for Kafka Connect.
+    connect_names: bool = False
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.
     truncate_topic: str = ""
     #: Send BEGIN and END of transactions to this topic; empty: none.

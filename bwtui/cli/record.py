@@ -37,6 +37,8 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
         "exclude-table",
         "headers",
         "toast",
+        "namespace",
+        "connect-names",
         "on-record-error",
     ),
     *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "listen", "name"),

@@ -40,6 +40,7 @@ reads each row as it is when it is sent. Exit codes: 0 clean, 1 differences are 
 @relay_options.takes(
     *("postgres", "slot", "broker", "schema-registry", "topic-prefix", "kafka-config"),
     *("publication", "table", "exclude-table", "output-format", "toast", "headers"),
+    *("namespace", "connect-names"),
 )
 @click.option("--database", is_flag=True, help="Compare the tables of the relay that runs with this slot.")
 @relay_option("The relay that is to send, and all of its settings; --table and --exclude-table narrow them.")

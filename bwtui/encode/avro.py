@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bwtui.encode.generate import Record, Slow, compile_both, compile_one
-from bwtui.encode.names import UNCHANGED_KEY, avro_name
-from bwtui.encode.schema import FieldPlan, key_schema, needs_escape, record_namespace, value_schema
+from bwtui.encode.names import UNCHANGED_KEY, avro_name, record_names
+from bwtui.encode.schema import FieldPlan, SchemaStyle, key_schema, needs_escape, value_schema
 from bwtui.errors import RowError
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.codec import Unholdable
@@ -23,6 +23,7 @@ from bwtui.types.strings import check, no_text
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
 _frame = struct.Struct(">BI").pack
+_PLAIN = SchemaStyle()
 
 
 #: The hint for every row that can't be relayed.
@@ -123,6 +124,7 @@ def build_encoder(
     catalog: Mapping[int, TypeInfo],
     any_bytes: bool = False,
     placeholders: bool = False,
+    style: SchemaStyle = _PLAIN,
 ) -> TableEncoder:
     """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty when it has none.
 
@@ -144,10 +146,10 @@ def build_encoder(
             hint = "publish it: the publication's list of columns leaves it out"
             raise EncodeError(name, "the key's column is not published", hint)
     keys = tuple(_key_plan(plan) for plan in plans if plan.column in key_columns)
-    namespace = record_namespace(relation.namespace, relation.name)
+    names, escape = record_names(relation, style.namespace), placeholders or needs_escape(plans)
     return TableEncoder(
-        key_schema(namespace, keys) if keys else None,
-        value_schema(namespace, plans, escape=placeholders or needs_escape(plans)),
+        key_schema(names, keys) if keys else None,
+        value_schema(names, plans, escape=escape, connect_names=style.connect_names),
         tuple(plan.column for plan in plans if plan.codec.as_text),
         keys,
         plans,

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from hashlib import sha256
+from typing import NamedTuple, Protocol
 
 from bwtui.errors import UsageError
 
@@ -27,6 +28,7 @@ MAX_TOPIC = 249
 
 _NOT_AVRO = re.compile(r"[^A-Za-z0-9_]|_(?=x[0-9a-f])")
 _NOT_TOPIC_PART = re.compile(r"[^A-Za-z0-9_-]|_(?=x[0-9a-f])")
+_BETWEEN_WORDS = re.compile(r"[_ .-]+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]*")
 
 # Never the beginning of an escape, for no code point is written with a leading zero and without the
@@ -49,6 +51,67 @@ def avro_name(identifier: str) -> str:
     if name[0].isdigit() or name == ESCAPED_FIELD:
         return _escape_first(name)
     return name
+
+
+class RecordNames(NamedTuple):
+    """The names of a table's two Avro records."""
+
+    namespace: str
+    value: str
+    key: str
+
+
+class Named(Protocol):
+    """A table or relation."""
+
+    @property
+    def namespace(self) -> str:
+        """Its schema."""
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+
+
+def record_names(table: Named, namespace: str = "") -> RecordNames:
+    """Return the names of a table's records: ``Key`` and ``Value`` in a namespace of the table's own.
+
+    With a ``namespace`` they are named after the table: ``order_items`` is ``OrderItems``. Tables of another
+    schema than ``public`` have one of its name below that. Tables may share a name then, see
+    `RecordOwners`.
+    """
+    if not namespace:
+        return RecordNames(f"{avro_name(table.namespace)}.{avro_name(table.name)}", "Value", "Key")
+    if table.namespace != "public":
+        namespace = f"{namespace}.{avro_name(table.namespace)}"
+    words = [word for word in _BETWEEN_WORDS.split(table.name) if word] or [table.name]
+    record = avro_name("".join(word[0].upper() + word[1:] for word in words))
+    return RecordNames(namespace, record, f"{record}Key")
+
+
+class RecordOwners:
+    """Which table has each name of a record, in a namespace that tables share.
+
+    Letters count in any case: a class is a file, and some systems hold ``Ab`` and ``AB`` for one, as do
+    generators of Go.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._owners: dict[str, str] = {}
+
+    def claim(self, table: Named) -> tuple[str, str] | None:
+        """Give a table its names, or return the table that has one of them, and that name."""
+        if not self._namespace:
+            return None
+        names, taker = record_names(table, self._namespace), f"{table.namespace}.{table.name}"
+        wanted = [f"{names.namespace}.{record}" for record in (names.value, names.key)]
+        for full in wanted:
+            owner = self._owners.get(full.lower(), taker)
+            if owner != taker:
+                return owner, full
+        self._owners.update({full.lower(): taker for full in wanted})
+        return None
 
 
 def topic_name(prefix: str, namespace: str, table: str) -> str:

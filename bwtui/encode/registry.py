@@ -44,6 +44,10 @@ _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 _WHOLE_ANSWER = 3
 #: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
 _SCHEMAS_KEPT = 1_000
+_RENAMED = (
+    "--namespace is for topics that are new: give it as it was when these were made, or leave it out, or "
+    "write into others with --topic-prefix"
+)
 
 
 class SchemaRefused(BwtuiError):
@@ -137,6 +141,16 @@ class SchemaRegistry:
     def close(self) -> None:
         """Hang up; nothing can be asked afterwards."""
         self._client.close()
+
+    def refuse_renamed(self, subject: str, schema: str) -> None:
+        """Raise SchemaRefused where the subject has records of another name: keys would be other bytes.
+
+        A registry may take them, if its rule is NONE. Raises ConnectionFailed.
+        """
+        latest = self._latest(subject)
+        was, now = (_record_name(text) for text in (latest or schema, schema))
+        if was != now:
+            raise SchemaRefused(f"subject {subject} has records called {was}, not {now}", _RENAMED, 409)
 
     def check(self) -> None:
         """Ask the registry anything. Raises ConnectionFailed."""
@@ -259,6 +273,10 @@ class SchemaRegistry:
         except BwtuiError:
             return error
         reasons = "; ".join(incompatibilities(latest or "{}", schema, rule)) or error.message
+        if latest and _record_name(latest) != _record_name(schema):
+            return SchemaRefused(
+                f"the schema registry refuses {subject} (HTTP 409): {reasons}", _RENAMED, 409
+            )
         return SchemaRefused(
             f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {reasons}",
             "altering the table back does not undo what is written: relax the rule until that is through: "
@@ -339,6 +357,14 @@ def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
         return response
 
     session.request = watched
+
+
+def _record_name(schema: str) -> str:
+    """Return the full name of a schema's record."""
+    found = json.loads(schema)
+    if not isinstance(found, dict):
+        return str(found)
+    return ".".join(str(found[part]) for part in ("namespace", "name") if found.get(part))
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bwtui.encode.names import ESCAPED_FIELD, avro_name
-from bwtui.types.codec import Codec
+from bwtui.encode.names import ESCAPED_FIELD, RecordNames
+from bwtui.settings import RelaySettings
+from bwtui.types.codec import Codec, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +30,42 @@ class FieldPlan:
     variables: str = ""
 
 
-def record_namespace(namespace: str, table: str) -> str:
-    """Return the Avro namespace of a table's two records, which are called Key and Value."""
-    return f"{avro_name(namespace)}.{avro_name(table)}"
+@dataclass(frozen=True, slots=True)
+class SchemaStyle:
+    """What may be chosen of schemas, and changes no byte behind their ids.
+
+    ``namespace`` is that of records which are named after their tables; empty: see `record_names`.
+    ``connect_names``: types of values are named as Debezium does for Kafka Connect.
+    """
+
+    namespace: str = ""
+    connect_names: bool = False
+
+    @classmethod
+    def of(cls, settings: RelaySettings) -> "SchemaStyle":
+        """Return what a relay's settings choose."""
+        return cls(settings.namespace, settings.connect_names)
 
 
-def key_schema(namespace: str, plans: Sequence[FieldPlan]) -> str:
+def key_schema(names: RecordNames, plans: Sequence[FieldPlan]) -> str:
     """Return the key's schema as JSON text. It never has the escape field: no codec of a key escapes."""
-    return _record("Key", namespace, [_field(plan) for plan in plans], escape=False)
+    fields = [_field(plan, plan.codec.avro) for plan in plans]
+    return _record(names.key, names.namespace, fields, escape=False)
 
 
-def value_schema(namespace: str, plans: Sequence[FieldPlan], *, escape: bool) -> str:
+def value_schema(
+    names: RecordNames, plans: Sequence[FieldPlan], *, escape: bool, connect_names: bool = False
+) -> str:
     """Return the row's schema as JSON text; ``escape`` adds the field of what columns can't hold."""
     fields = []
     for plan in plans:
-        entry = _field(plan) | {"pgType": plan.codec.pg_type}
+        avro, name = plan.codec.avro, plan.codec.connect_name
+        entry = _field(plan, _connect_named(avro, name) if connect_names and name else avro)
+        entry["pgType"] = plan.codec.pg_type
         if plan.name != plan.column:
             entry["pgName"] = plan.column
         fields.append(entry)
-    return _record("Value", namespace, fields, escape=escape)
+    return _record(names.value, names.namespace, fields, escape=escape)
 
 
 def needs_escape(plans: Sequence[FieldPlan]) -> bool:
@@ -58,8 +76,18 @@ def needs_escape(plans: Sequence[FieldPlan]) -> bool:
     return not plans or any(plan.codec.escapes for plan in plans)
 
 
-def _field(plan: FieldPlan) -> dict[str, Any]:
-    return {"name": plan.name, "type": ["null", plan.codec.avro], "default": None}
+def _field(plan: FieldPlan, avro: Schema) -> dict[str, Any]:
+    return {"name": plan.name, "type": ["null", avro], "default": None}
+
+
+def _connect_named(avro: Schema, name: str) -> Schema:
+    """Return the type with what Connect's converters read; of an array, that of its elements."""
+    if isinstance(avro, str):
+        avro = {"type": avro}
+    elif avro["type"] == "array":
+        null, element = avro["items"]
+        return {**avro, "items": [null, _connect_named(element, name)]}
+    return {**avro, "connect.version": 1, "connect.name": name}
 
 
 def _record(name: str, namespace: str, fields: list[dict[str, Any]], *, escape: bool) -> str:

@@ -5,6 +5,7 @@ import re
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
 _IDENTIFIER_BYTES = 63
 
@@ -36,6 +37,15 @@ def check_topic(text: str) -> None:
     if not _TOPIC.fullmatch(text) or text in (".", ".."):
         raise ValueError(
             f"{text!r} can't be part of a topic's name (letters, digits, '.', '_' and '-', at most 200)"
+        )
+
+
+def check_namespace(text: str) -> None:
+    """Raise ValueError unless ``text`` can be an Avro namespace."""
+    if not _NAMESPACE.fullmatch(text) or len(text) > 200:
+        raise ValueError(
+            f"{text!r} is no Avro namespace (names of letters, digits and '_' with dots between, such as"
+            " com.acme.shop; at most 200)"
         )
 
 
@@ -102,3 +112,25 @@ def check_regex(text: str) -> None:
         raise ValueError(
             f"{text!r} is not a regular expression: {error} (it is matched with the whole schema.table)"
         ) from error
+
+
+def check_characters(text: str) -> None:
+    """Raise ValueError, without the text, which may hold a password, where its bytes were no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start + 1} of what was given is not UTF-8 (PostgreSQL, Kafka and the registry"
+            " take nothing else)"
+        ) from error
+
+
+def parse_number(text: str) -> int:
+    """Return a positive whole number; k, M and G stand for powers of 1,024."""
+    match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
+    number = int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
+    if number >= 1 << 53:
+        raise ValueError(f"{text!r} is too large (nothing here counts beyond 8 petabytes)")
+    return number

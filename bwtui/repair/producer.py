@@ -225,7 +225,8 @@ class _KnownSchemas(SchemaRegistry):
         if number is None:
             raise RefusedError(
                 f"subject {subject} does not have the schema that rows of the table would be sent in",
-                "give -f/--output-format and --toast as the topic's relay has them; if the table was "
+                "give -f/--output-format, --toast, --namespace and --connect-names as the topic's relay has "
+                "them; if the table was "
                 "altered, let that relay send a row of it first",
             )
         return RegisteredSchema(subject, number, None, schema)

@@ -84,4 +84,11 @@ def array_codec(element: Codec, delimiter: str = ",") -> Codec:
         return b"".join((long(count), *parts, _EMPTY)) if count else _EMPTY
 
     avro = {"type": "array", "items": ["null", element.avro]}
-    return Codec(avro, f"{element.pg_type}[]", encode, escapes=True, as_text=element.as_text)
+    return Codec(
+        avro,
+        f"{element.pg_type}[]",
+        encode,
+        escapes=True,
+        as_text=element.as_text,
+        connect_name=element.connect_name,
+    )

@@ -50,3 +50,5 @@ class Codec:
     escapes: bool = False
     as_text: bool = False
     copies_text: bool = False
+    #: What Kafka Connect's sinks know the type by, as Debezium names it; of an array, its elements'.
+    connect_name: str = ""

@@ -147,7 +147,14 @@ DATE = Codec(
 
 def _timestamp_codec(logical: str, pg_type: str, encode: Encode, code: str) -> Codec:
     avro = {"type": "long", "logicalType": logical}
-    return Codec(avro, pg_type, encode, Inline(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES), escapes=True)
+    return Codec(
+        avro,
+        pg_type,
+        encode,
+        Inline(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES),
+        escapes=True,
+        connect_name="io.debezium.time.MicroTimestamp",
+    )
 
 
 TIMESTAMP = _timestamp_codec(

@@ -65,8 +65,19 @@ def _with_precision(codec: Codec) -> Make:
     return lambda typmod: codec if typmod < 0 else replace(codec, pg_type=f"{head}({typmod}) {tail}")
 
 
+# Of types that travel as their text: Debezium's names for just that text.
+_CONNECT_NAMES = {
+    "json": "io.debezium.data.Json",
+    "jsonb": "io.debezium.data.Json",
+    "xml": "io.debezium.data.Xml",
+    "interval": "io.debezium.time.Interval",
+}
+
 _BUILT_IN: dict[int, Make] = {
-    **{oid: _fixed(text_codec(name)) for oid, name in TEXT_TYPES.items()},
+    **{
+        oid: _fixed(text_codec(name, connect_name=_CONNECT_NAMES.get(name, "")))
+        for oid, name in TEXT_TYPES.items()
+    },
     16: _fixed(boolean.BOOL),
     17: _fixed(binary.BYTEA),
     18: _fixed(strings.CHAR),
@@ -87,7 +98,7 @@ _BUILT_IN: dict[int, Make] = {
     1114: _with_precision(datetimes.TIMESTAMP),
     1184: _with_precision(datetimes.TIMESTAMPTZ),
     # The typmod of an interval says which fields it keeps; the value shows it.
-    1186: _fixed(text_codec("interval")),
+    1186: _fixed(text_codec("interval", connect_name=_CONNECT_NAMES["interval"])),
     1266: _text("time{} with time zone"),
     1560: _text("bit{}"),
     1562: _text("bit varying{}"),

@@ -51,9 +51,11 @@ def _encode_in_key(text: bytes) -> bytes:
         return prefixed(no_text(text) + b"\0")
 
 
-def text_codec(pg_type: str, avro: Schema = "string", as_text: bool = False) -> Codec:
+def text_codec(pg_type: str, avro: Schema = "string", as_text: bool = False, connect_name: str = "") -> Codec:
     """Return the codec that copies PostgreSQL's text."""
-    return Codec(avro, pg_type, _encode, _INLINE, as_text=as_text, copies_text=True)
+    return Codec(
+        avro, pg_type, _encode, _INLINE, as_text=as_text, copies_text=True, connect_name=connect_name
+    )
 
 
 def in_key(codec: Codec) -> Codec:
@@ -76,7 +78,7 @@ def char_text(text: bytes) -> bytes:
 
 
 CHAR = Codec("string", '"char"', encode_char)
-UUID = text_codec("uuid", {"type": "string", "logicalType": "uuid"})
+UUID = text_codec("uuid", {"type": "string", "logicalType": "uuid"}, connect_name="io.debezium.data.Uuid")
 
 # Types whose text is their best form, by oid: no Avro type holds them, and their text is unambiguous.
 TEXT_TYPES = {

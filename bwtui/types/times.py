@@ -41,4 +41,5 @@ TIME = Codec(
     encode_time,
     Inline(_CODE, ("h{i}",), _NAMES),
     escapes=True,
+    connect_name="io.debezium.time.MicroTime",
 )

@@ -7,12 +7,15 @@ import pytest
 from bwtui.encode.names import (
     ESCAPED_FIELD,
     MAX_TOPIC,
+    RecordOwners,
     avro_name,
     colliding_topics,
+    record_names,
     subject_names,
     topic_name,
 )
 from bwtui.errors import UsageError
+from bwtui.pgoutput.messages import Relation
 from tests.escaped_names import unescape
 
 
@@ -84,3 +87,47 @@ def test_topics_that_kafka_does_not_take_side_by_side() -> None:
         ("a.b", "a_b"),
         ("x.y.z", "x.y_z"),
     ]
+
+
+def _table(namespace: str, name: str) -> Relation:
+    return Relation(1, namespace, name, "d", ())
+
+
+@pytest.mark.parametrize(
+    ("namespace", "table", "names"),
+    [
+        ("public", "orders", ("com.acme", "Orders", "OrdersKey")),
+        ("sales", "order_items", ("com.acme.sales", "OrderItems", "OrderItemsKey")),
+        ("public", "orderItems", ("com.acme", "OrderItems", "OrderItemsKey")),
+        ("public", "order-items v2", ("com.acme", "OrderItemsV2", "OrderItemsV2Key")),
+        ("Odd one", "größe", ("com.acme.Odd_x20_one", "Gr_xf6__xdf_e", "Gr_xf6__xdf_eKey")),
+        ("public", "2024", ("com.acme", "_x32_024", "_x32_024Key")),
+        ("public", "__", ("com.acme", "__", "__Key")),
+    ],
+)
+def test_records_named_after_tables(namespace: str, table: str, names: tuple[str, str, str]) -> None:
+    assert record_names(_table(namespace, table), "com.acme") == names
+    schema, value, key = record_names(_table(namespace, table))
+    assert (unescape(schema), value, key) == (f"{namespace}.{table}", "Value", "Key")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        (("public", "a_b"), ("public", "A_B"), "n.AB"),
+        (("public", "ab"), ("public", "a_b"), "n.AB"),
+        (("public", "orders"), ("public", "orders_key"), "n.OrdersKey"),
+        (("public", "orders_key"), ("public", "orders"), "n.OrdersKey"),
+        (("public", "a_b"), ("sales", "a_b"), None),
+        (("public", "a_b"), ("public", "a_b"), None),
+    ],
+)
+def test_records_that_would_share_a_name(
+    first: tuple[str, str], second: tuple[str, str], shared: str | None
+) -> None:
+    owners = RecordOwners("n")
+    assert owners.claim(_table(*first)) is None
+    told = None if shared is None else (".".join(first), shared)
+    assert owners.claim(_table(*second)) == told
+    each = RecordOwners("")
+    assert each.claim(_table(*first)) is each.claim(_table(*second)) is None

@@ -151,7 +151,7 @@ def _refuse_both(report: Path | None, *, database: bool) -> None:
 def _refuse_unused() -> None:
     """Raise UsageError for an option of how messages are made, which the relay knows."""
     for name, option in on_command_line():
-        if name in ("output_format", "toast", "headers"):
+        if name in ("output_format", "toast", "headers", "namespace", "connect_names"):
             raise UsageError(
                 f"{option} says nothing where a relay sends", "leave it out: the relay's own settings hold"
             )

@@ -14,8 +14,9 @@ from functools import partial
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.local_registry import LocalRegistry
-from bwtui.encode.names import colliding_topics, subject_names, topic_name
+from bwtui.encode.names import Named, RecordOwners, colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
+from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
@@ -78,6 +79,8 @@ class Router:
         self._report = report
         self._patience = patience
         self._filter = TableFilter(settings)
+        self._style = SchemaStyle.of(settings)
+        self._records = RecordOwners(settings.namespace)
         self._topics: dict[str, str] = {}
         #: Key columns and key schema of the newest route that each topic ever had.
         self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
@@ -135,6 +138,7 @@ class Router:
         for draft in drafts:
             try:
                 self._claim(draft.topic, draft.name)
+                claim_records(self._records, draft.relation)
                 draft.keys = self._keys(draft)
                 if not draft.keys and not self._settings.allow_unkeyed:
                     if self._patience.look(partial(attributes, oid=draft.relation.oid)):
@@ -174,7 +178,9 @@ class Router:
                     draft.bound = JsonEncoder(relation, keys, draft.types)
                     continue
                 draft.any_bytes = self._patience.look(holds_any_bytes)
-                encoder = build_encoder(relation, keys, draft.types, draft.any_bytes, draft.with_room)
+                encoder = build_encoder(
+                    relation, keys, draft.types, draft.any_bytes, draft.with_room, self._style
+                )
             except (RefusedError, RowError) as error:
                 draft.refusal = error
                 continue
@@ -190,8 +196,7 @@ class Router:
             if draft.encoder is not None
             for part, subject, schema in _schemas(draft.topic, draft.encoder)
         ]
-        register = self._registry.register
-        calls = [partial(register, subject, schema) for _, _, subject, schema in wanted]
+        calls = [partial(self._register_one, subject, schema) for _, _, subject, schema in wanted]
         ids: dict[tuple[str, str], int] = {}
         results = self._patience.ask_all("the schema registry", calls)
         for (draft, part, _, _), answer in zip(wanted, results, strict=True):
@@ -205,6 +210,11 @@ class Router:
                 key = draft.counters.key_schema_id = ids.get((draft.topic, "key"))
                 value = draft.counters.value_schema_id = ids[draft.topic, "value"]
                 draft.bound = draft.encoder.bind(key, value)
+
+    def _register_one(self, subject: str, schema: str) -> RegisteredSchema:
+        if self._settings.namespace and isinstance(self._registry, SchemaRegistry):
+            self._registry.refuse_renamed(subject, schema)
+        return self._registry.register(subject, schema)
 
     def _note_schema(self, draft: _Draft, part: str, registered: RegisteredSchema) -> None:
         subject, now = registered.subject, time.time()
@@ -270,8 +280,9 @@ class Router:
 
 def name_topics(settings: RelaySettings, report: Report, tables: Sequence[TableInfo]) -> None:
     """Show every table before its first row. Raises RefusedError for topics that can't be told apart."""
-    topics = {}
+    topics, records = {}, RecordOwners(settings.namespace)
     for table in tables:
+        claim_records(records, table)
         counters = report.table(table.qualified_name)
         counters.topic = topic_name(settings.topic_prefix, table.namespace, table.name)
         refuse_shared(settings, counters.topic, table.qualified_name)
@@ -293,6 +304,18 @@ def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError
         f"Kafka can't hold topics {' and '.join(topics)} side by side, for tables {' and '.join(tables)}",
         "leave one out with --exclude-table, and relay it with a slot and a --topic-prefix of its own",
     )
+
+
+def claim_records(records: RecordOwners, table: Named) -> None:
+    """Give a table the names of its records. Raises RefusedError when another table has one of them."""
+    taken = records.claim(table)
+    if taken is not None:
+        owner, name = taken
+        raise RefusedError(
+            f"tables {owner} and {table.namespace}.{table.name} would both have a record {name}, in this or "
+            "another case",
+            "leave one out with --exclude-table, and relay it with a slot and a --namespace of its own",
+        )
 
 
 def unkeyed_refusal(table: str) -> RefusedError:

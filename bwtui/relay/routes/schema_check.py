@@ -7,11 +7,12 @@ from typing import Any
 import psycopg2
 
 from bwtui.encode.avro import TableEncoder, build_encoder
-from bwtui.encode.names import colliding_topics, subject_names, topic_name
-from bwtui.encode.registry import SchemaCheck, SchemaRegistry
+from bwtui.encode.names import RecordOwners, colliding_topics, subject_names, topic_name
+from bwtui.encode.registry import SchemaCheck, SchemaRefused, SchemaRegistry
+from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.routes.routing import refuse_shared, topics_collide, unkeyed_refusal
+from bwtui.relay.routes.routing import claim_records, refuse_shared, topics_collide, unkeyed_refusal
 from bwtui.settings import RelaySettings
 from bwtui.source import identity, publication
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, list_tables, load_relation, load_types
@@ -69,7 +70,7 @@ def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str
         raise statement_failed(error) from error
     for check in checks:
         if check.encoder is not None:
-            _ask(registry, check, check.encoder)
+            _ask(registry, check, check.encoder, is_named=bool(settings.namespace))
     return checks
 
 
@@ -77,7 +78,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
     names = publication.existing(connection, settings.publication_name)
     published = publication.published_tables(connection, names) if names else []
     columns = {(table.namespace, table.name): table.columns for table in published}
-    checks = []
+    checks, records = [], RecordOwners(settings.namespace)
     carried = selected_tables(connection, settings)
     chosen = TableFilter(settings)
     joining = [table for table in made if table not in carried and chosen(table)]
@@ -87,6 +88,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
         relation = load_relation(connection, table, columns.get((table.namespace, table.name)))
         try:
             refuse_shared(settings, topic, table.qualified_name)
+            claim_records(records, table)
             check.encoder = _encoder(connection, settings, relation)
         except BwtuiError as error:
             check.refusal = error
@@ -107,7 +109,8 @@ def _encoder(connection: Connection, settings: RelaySettings, relation: Relation
         raise unkeyed_refusal(relation.qualified_name)
     types = load_types(connection, [column.type_oid for column in relation.columns])
     any_bytes, placeholders = holds_any_bytes(connection), settings.toast == "placeholder"
-    return build_encoder(relation, tuple(keys or ()), types, any_bytes, placeholders)
+    style = SchemaStyle.of(settings)
+    return build_encoder(relation, tuple(keys or ()), types, any_bytes, placeholders, style)
 
 
 def _refuse_collisions(checks: Sequence[TableCheck]) -> None:
@@ -117,8 +120,16 @@ def _refuse_collisions(checks: Sequence[TableCheck]) -> None:
             by_topic[topic].refusal = topics_collide([by_topic[other].table for other in group], group)
 
 
-def _ask(registry: SchemaRegistry, check: TableCheck, encoder: TableEncoder) -> None:
+def _ask(registry: SchemaRegistry, check: TableCheck, encoder: TableEncoder, *, is_named: bool) -> None:
     key, value = subject_names(check.topic)
+    asked = {"value": (value, encoder.value_schema)}
     if encoder.key_schema is not None:
-        check.parts["key"] = registry.verdict(key, encoder.key_schema)
-    check.parts["value"] = registry.verdict(value, encoder.value_schema)
+        asked = {"key": (key, encoder.key_schema), **asked}
+    for part, (subject, schema) in asked.items():
+        try:
+            if is_named:
+                registry.refuse_renamed(subject, schema)
+        except SchemaRefused as error:
+            check.refusal = error
+        else:
+            check.parts[part] = registry.verdict(subject, schema)

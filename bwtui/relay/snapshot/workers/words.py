@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bwtui.encode.avro import build_encoder
 from bwtui.encode.json import JsonEncoder
+from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.relay.report import Report
@@ -86,7 +87,9 @@ class Plan:
             return Route(
                 relation, self.topic, keys, counters, JsonEncoder(relation, keys, recipe.types), limits
             )
-        encoder = build_encoder(relation, keys, recipe.types, recipe.any_bytes, recipe.with_room)
+        encoder = build_encoder(
+            relation, keys, recipe.types, recipe.any_bytes, recipe.with_room, SchemaStyle.of(settings)
+        )
         key_id, value_id = self.ids
         assert value_id is not None
         return Route(relation, self.topic, keys, counters, encoder.bind(key_id, value_id), limits)
