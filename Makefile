@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist man venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -114,6 +114,9 @@ dist: .venv/installed-dev ## Make wheel and sdist in dist/: of one commit always
 	@rm -rf dist
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build
 	@cd dist && sha256sum bwtui-*
+
+man: .venv/installed ## Make man pages and shell completions anew: packaging/share.
+	@$(BIN)/python -m bwtui.cli.output.manual packaging/share
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 

@@ -41,6 +41,8 @@ def test_the_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
     [wheel] = (tmp_path / "one" / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         there = {name for name in archive.namelist() if name.startswith("bwtui/")}
+        shared = {name for name in archive.namelist() if ".data/data/share/" in name}
     # What is no module is looked for while bwtui runs: SQL, styles, locks.
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bwtui").rglob("*") if path.is_file()}
     assert there == {name for name in files if "__pycache__" not in name}
+    assert len(shared) == sum(path.is_file() for path in (ROOT / "packaging" / "share").rglob("*"))
