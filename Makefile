@@ -7,6 +7,11 @@ ARGS ?=
 
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# Rows cost less with it, and nothing needs it.
+COMPILED := packaging/compiled/bwtui_compiled.c packaging/compiled/pyproject.toml
+INSTALL_COMPILED = $(PIP_INSTALL) -q ./packaging/compiled >.venv/compiled.log 2>&1 || \
+	echo "rows are encoded in Python, as bwtui_compiled can't be built here: .venv/compiled.log says why"; \
+	rm -rf packaging/compiled/build packaging/compiled/*.egg-info
 CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
 
 .DEFAULT_GOAL := help
@@ -130,12 +135,14 @@ lock: .venv/installed-dev ## Pin all versions anew: constraints.txt and the sand
 clean: ## Remove .venv and what the tools left; the user's cache folder stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 
-.venv/installed: .venv/bin/python constraints.txt pyproject.toml
+.venv/installed: .venv/bin/python constraints.txt pyproject.toml $(COMPILED)
 	@$(PIP_INSTALL) -e .
+	@$(INSTALL_COMPILED)
 	@touch $@
 
-.venv/installed-dev: .venv/bin/python constraints.txt pyproject.toml
+.venv/installed-dev: .venv/bin/python constraints.txt pyproject.toml $(COMPILED)
 	@$(PIP_INSTALL) -e '.[dev]'
+	@$(INSTALL_COMPILED)
 	@touch $@ .venv/installed
 
 .venv/bin/python:

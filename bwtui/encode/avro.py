@@ -9,9 +9,11 @@ says which column it was.
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
-from bwtui.encode.generate import Record, Slow, compile_both, compile_one
+from bwtui.encode.compiled import in_python, twin
+from bwtui.encode.generate import Record, Slow, compile_one
+from bwtui.encode.lines import Both, Lines, encode_lines
 from bwtui.encode.names import UNCHANGED_KEY, avro_name, record_names
 from bwtui.encode.schema import FieldPlan, SchemaStyle, key_schema, needs_escape, value_schema
 from bwtui.errors import RowError
@@ -87,12 +89,23 @@ class BoundEncoder:
         return compile_one(self._value, self._width)
 
     @cached_property
-    def both(self) -> Callable[[Sequence[Field]], tuple[bytes | None, bytes]]:
+    def both(self) -> Both:
         """From a row's fields to its key and its value."""
-        if self._key is not None:
-            return compile_both(self._key, self._value, self._width)
-        encode_value = self.value
-        return lambda fields: (None, encode_value(fields))
+        return self._twin[0] if self._twin is not None else in_python(*self.records)
+
+    @cached_property
+    def lines(self) -> Lines:
+        """From lines of COPY to messages."""
+        return self._twin[1] if self._twin is not None else partial(encode_lines, self.both)
+
+    @cached_property
+    def _twin(self) -> tuple[Both, Lines] | None:
+        return twin(*self.records)
+
+    @property
+    def records(self) -> tuple[Record | None, Record, int]:
+        """What key and value are made of, and how many columns a row has."""
+        return self._key, self._value, self._width
 
 
 @dataclass(frozen=True, slots=True)

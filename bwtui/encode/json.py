@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring
 
 from bwtui.encode.avro import NOT_TEXT, EncodeError, UnchangedToastError
+from bwtui.encode.lines import EncodedLines, encode_lines
 from bwtui.encode.names import UNCHANGED_KEY
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.registry import TypeInfo
@@ -72,6 +73,12 @@ class JsonEncoder:
     def both(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
         """Return the key's and the row's objects. Raises EncodeError, or UnchangedToastError."""
         return self.key(fields), self._encode(fields, range(len(self._columns)))
+
+    def lines(
+        self, lines: list[bytes], timestamp: int, headers: list[tuple[str, bytes]] | None
+    ) -> EncodedLines:
+        """Return the messages of lines of COPY."""
+        return encode_lines(self.both, lines, timestamp, headers)
 
     def both_filled(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
         """Return both of a row that keeps UNCHANGED only where a placeholder is to stand for it."""

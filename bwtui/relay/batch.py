@@ -86,6 +86,22 @@ class Batch:
         route.bytes += size
         self.bytes += size
 
+    def add_many(self, route: Route, messages: list[MessageTuple], size: int) -> None:
+        """Add one message a row, of ``size`` bytes in all, each of which Kafka's limit lets through.
+
+        While recording, the rows' frames are added after that.
+        """
+        if not route.messages:
+            self.routes.append(route)
+            route.committed = self.committed()
+        route.messages += messages
+        if self._frames is not None:
+            first = len(self._frames)
+            route.positions += range(first, first + len(messages))
+        self.rows += len(messages)
+        route.bytes += size
+        self.bytes += size
+
     def add_apart(self, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
         """Add a message of no table, which goes with the batch and is in no recording."""
         self._apart.setdefault(topic, []).append((key, value, timestamp, None))

@@ -49,7 +49,8 @@ from bwtui.relay.routes.new_tables import NewTables
 from bwtui.relay.routes.routing import Router, name_topics
 from bwtui.relay.samples import Samples
 from bwtui.relay.snapshot.beginning import Beginning
-from bwtui.relay.snapshot.copying import Copying, stoppable
+from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.stoppable import stoppable
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.relay.watch.account import Turn

@@ -15,4 +15,6 @@ def encode_boolean(text: bytes) -> bytes:
         raise ValueError("neither t nor f") from None
 
 
-BOOL = Codec("boolean", "boolean", encode_boolean, Inline("", ("BOOL[{f}]",), {"BOOL": _UNION}))
+BOOL = Codec(
+    "boolean", "boolean", encode_boolean, Inline("", ("BOOL[{f}]",), {"BOOL": _UNION}, compiled="boolean")
+)

@@ -25,13 +25,16 @@ class Inline:
     joined, are the field. ``code`` must set them for None as well, must leave ``{f}`` alone unless it's a
     part, and may raise TypeError, ValueError, LookupError or OverflowError for whatever it does not know:
     the row then takes the plain encoder. ``names`` are the globals that the code uses. ``copies`` says that
-    ``{f}`` is copied, and so must be UTF-8; ``code`` makes it b"" for None.
+    ``{f}`` is copied, and so must be UTF-8; ``code`` makes it b"" for None. ``compiled`` names what makes the
+    same bytes in `bwtui.encode.compiled`, with the places behind a decimal's point.
     """
 
     code: str
     parts: tuple[str, ...]
     names: Mapping[str, object]
     copies: bool = False
+    compiled: str = ""
+    scale: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,26 +140,21 @@ DATE = Codec(
     {"type": "int", "logicalType": "date"},
     "date",
     encode_date,
-    Inline("", ("DATES[{f}]",), _NAMES),
+    Inline("", ("DATES[{f}]",), _NAMES, compiled="date"),
     escapes=True,
 )
 
 
-def _timestamp_codec(logical: str, pg_type: str, encode: Encode, code: str) -> Codec:
+def _timestamp_codec(logical: str, pg_type: str, encode: Encode, code: str, compiled: str) -> Codec:
     avro = {"type": "long", "logicalType": logical}
-    return Codec(
-        avro,
-        pg_type,
-        encode,
-        Inline(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES),
-        escapes=True,
-        connect_name="io.debezium.time.MicroTimestamp",
-    )
+    inline = Inline(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES, compiled=compiled)
+    connect_name = "io.debezium.time.MicroTimestamp"
+    return Codec(avro, pg_type, encode, inline, escapes=True, connect_name=connect_name)
 
 
 TIMESTAMP = _timestamp_codec(
-    "local-timestamp-micros", "timestamp without time zone", encode_timestamp, _TIMESTAMP
+    "local-timestamp-micros", "timestamp without time zone", encode_timestamp, _TIMESTAMP, "timestamp"
 )
 TIMESTAMPTZ = _timestamp_codec(
-    "timestamp-micros", "timestamp with time zone", encode_timestamptz, _TIMESTAMPTZ
+    "timestamp-micros", "timestamp with time zone", encode_timestamptz, _TIMESTAMPTZ, "timestamptz"
 )

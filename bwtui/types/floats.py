@@ -31,11 +31,13 @@ FLOAT4 = Codec(
     "float",
     "real",
     encode_float4,
-    Inline(_CODE % "union_float", ("h{i}",), {"NULL": NULL, "union_float": _union_float}),
+    Inline(_CODE % "union_float", ("h{i}",), {"NULL": NULL, "union_float": _union_float}, compiled="float4"),
 )
 FLOAT8 = Codec(
     "double",
     "double precision",
     encode_float8,
-    Inline(_CODE % "union_double", ("h{i}",), {"NULL": NULL, "union_double": _union_double}),
+    Inline(
+        _CODE % "union_double", ("h{i}",), {"NULL": NULL, "union_double": _union_double}, compiled="float8"
+    ),
 )

@@ -38,7 +38,7 @@ def encode_integer(text: bytes) -> bytes:
 
 
 def _codec(avro: str, name: str, code: str) -> Codec:
-    return Codec(avro, name, encode_integer, Inline(code, ("h{i}",), _NAMES))
+    return Codec(avro, name, encode_integer, Inline(code, ("h{i}",), _NAMES, compiled="integer"))
 
 
 INT2 = _codec("int", "smallint", _INT4)

@@ -16,7 +16,9 @@ _CODE = """\
 if {f} is None: raise ValueError
 n = len({f})
 h{i} = U[n + n] if n < 8192 else VALUE + varint(n + n)"""
-_INLINE = Inline(_CODE, ("h{i}", "{f}"), {"U": U, "VALUE": VALUE, "varint": varint}, copies=True)
+_INLINE = Inline(
+    _CODE, ("h{i}", "{f}"), {"U": U, "VALUE": VALUE, "varint": varint}, copies=True, compiled="text"
+)
 
 
 def key_codec(codec: Codec) -> Codec:

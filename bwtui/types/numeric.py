@@ -86,7 +86,7 @@ def decimal_codec(pg_type: str, precision: int, scale: int) -> Codec:
 
     code = (_SCALED % (scale + 1) if scale else _WHOLE) + DECIMAL_BODY
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-    inline = Inline(code, ("h{i}",), DECIMAL_NAMES)
+    inline = Inline(code, ("h{i}",), DECIMAL_NAMES, compiled="decimal", scale=scale)
     return Codec(avro, pg_type, encode, inline, escapes=True)
 
 

@@ -22,7 +22,9 @@ def _large(size: int) -> bytes:
     return b"\x02" + varint(size + size)
 
 
-_INLINE = Inline(_CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": _large}, copies=True)
+_INLINE = Inline(
+    _CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": _large}, copies=True, compiled="text"
+)
 
 
 def check(text: bytes) -> None:

@@ -12,7 +12,7 @@ import pytest
 from bwtui.blocking import StopRequested
 from bwtui.demo.shop import Table
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.snapshot.copying import stoppable
+from bwtui.relay.snapshot.stoppable import stoppable
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from bwtui.sink.destination import Limits
 from bwtui.source.connection import connect

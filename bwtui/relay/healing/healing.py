@@ -24,7 +24,7 @@ from bwtui.relay.healing.comparing import Comparing
 from bwtui.relay.healing.due import Due
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
-from bwtui.relay.snapshot.copying import stoppable
+from bwtui.relay.snapshot.stoppable import stoppable
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, connect, statement_failed
 from bwtui.source.preflight import obstacle_to_make, wait_while

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from bwtui.encode.avro import BoundEncoder
 from bwtui.encode.json import JsonEncoder
+from bwtui.encode.lines import Lines
 from bwtui.errors import BwtuiError, RowError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import Split, splitter
@@ -49,6 +50,8 @@ class Route:
     key: Key = field(init=False)
     both: Both = field(init=False)
     both_filled: Both = field(init=False)
+    #: What many rows of a snapshot become at once; of no use where ``refusal`` is set.
+    lines: Lines = field(init=False)
     split: Split = field(init=False)
     key_schema_id: int | None = field(init=False)
     value_schema_id: int | None = field(init=False)
@@ -73,6 +76,7 @@ class Route:
         self.split = splitter(len(self.column_names))
         if bound is not None:
             self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
+            self.lines = bound.lines
         elif self.refusal is not None:
             self.key = self.both = self.both_filled = _refusing(self.refusal)
 

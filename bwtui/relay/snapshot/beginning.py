@@ -11,7 +11,8 @@ import psycopg2
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.backfill.first import First
 from bwtui.relay.context import RelayContext
-from bwtui.relay.snapshot.copying import Copying, stoppable
+from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.stoppable import stoppable
 from bwtui.relay.snapshot.taking import Taking
 from bwtui.relay.watch.topics import forget_topics
 from bwtui.source import publication, slot

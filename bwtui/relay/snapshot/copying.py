@@ -5,19 +5,16 @@ snapshot have no order among each other, so a failed delivery is simply tried ag
 """
 
 import base64
-import os
-import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 import psycopg2
 
-from bwtui.blocking import StopRequested, check_stop
+from bwtui.blocking import check_stop
 from bwtui.encode.avro import NoRoomError
+from bwtui.encode.lines import Encoded, EncodedLines
 from bwtui.errors import ConnectionFailed, RowError
 from bwtui.model.delivery import REFUSED, Receipt, Span
 from bwtui.model.headers import SESSION, Headers, make_headers
@@ -25,12 +22,14 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.format.batch import Without
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.batch import BATCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, RECORD_OVERHEAD, Batch
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recording.row_recorder import RowRecorder
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
 from bwtui.relay.samples import Commit, Samples
+from bwtui.relay.snapshot.gathering import gathering
+from bwtui.relay.snapshot.stoppable import stoppable
 from bwtui.relay.watch.account import Activity
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, Sink
@@ -40,8 +39,6 @@ from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
 _OUTAGE_PAUSE_SECONDS = 1.0
-#: How often a COPY that brings no row is looked after.
-_LOOK_SECONDS = 0.2
 _ASK_SECONDS = 1.0
 
 
@@ -151,7 +148,9 @@ class Copying:
         report.account.turn_to(self._reading)
         try:
             with stoppable(connection, self._context.stop_requested):
-                copy_rows(connection, table, self._row)
+                take, end = gathering(self._rows)
+                copy_rows(connection, table, take)
+                end()
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
             hint = "nothing is left behind; start again for a new snapshot"
@@ -165,6 +164,68 @@ class Copying:
         """Return the number behind which the rows that come are numbered."""
         return 0
 
+    def _rows(self, lines: list[bytes], size: int) -> None:
+        """Send some rows, of ``size`` bytes of text: as many as a batch has, or one that is large."""
+        done = 0
+        while done < len(lines):
+            rest = lines[done:] if done else lines
+            route = self._route
+            assert route is not None
+            encoded = None
+            # A table without columns has empty lines, which would be read as one empty column.
+            if route.refusal is None and route.column_names and size <= BATCH_BYTES:
+                encoded = route.lines(rest, self._timestamp, self._session_header)
+            if encoded is not None and encoded.largest + RECORD_OVERHEAD <= route.max_message_bytes:
+                done += self._add(route, rest, encoded)
+                continue
+            for line in rest:
+                self._row(line)
+            break
+        self._flush()
+
+    def _add(self, route: Route, lines: list[bytes], encoded: EncodedLines) -> int:
+        """Add what became of ``lines``; return how many of them went by ``route``."""
+        done = 0
+        for hole in encoded.holes:
+            self._add_run(route, lines[done:hole], encoded.messages[done:hole])
+            # By itself, which says why there is no message.
+            self._row(lines[hole])
+            done = hole + 1
+            if self._route is not route:
+                return done
+        rest = encoded.messages[done:] if done else encoded.messages
+        self._add_run(route, lines[done:], rest, None if done else encoded.size)
+        return len(lines)
+
+    def _add_run(
+        self,
+        route: Route,
+        lines: list[bytes],
+        messages: Sequence[Encoded | None],
+        size: int | None = None,
+    ) -> None:
+        """Add rows of each of which there is a message, of ``size`` bytes in all."""
+        made = cast(list[Encoded], messages)
+        if size is None:
+            size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in made)
+        if self._context.settings.headers:
+            made = [
+                (key, value, time_ms, self._headers(number))
+                for number, (key, value, time_ms, _) in enumerate(made, self._ordinal + 1)
+            ]
+        self._ordinal += len(lines)
+        self._batch.add_many(route, made, size)
+        if self._recorder is not None:
+            self._recorder.frames += lines
+            self._batch.held += sum(map(len, lines))
+        route.counters.snapshot_rows += len(lines)
+        for line in lines[: max(0, self._context.samples.budget)]:
+            self._sample(route, unescape_copy_line(line))
+
+    def _sample(self, route: Route, fields: Sequence[Field] | None) -> None:
+        commit = Commit(self._lsn, 0, self._timestamp / 1000, 0)
+        self._context.samples.take("snapshot", route, None, None, fields, commit)
+
     def _row(self, line: bytes) -> None:
         route = self._route
         assert route is not None
@@ -175,7 +236,7 @@ class Copying:
         try:
             # A table without columns has empty lines, which would be read as one empty column.
             fields = list(unescape_copy_line(line)) if route.column_names else []
-            batch.add(route, *route.both(fields), self._timestamp, self._headers())
+            batch.add(route, *route.both(fields), self._timestamp, self._headers(self._ordinal))
         except NoRoomError:
             self._add_wider(route, fields)
         except RowError as error:
@@ -184,10 +245,8 @@ class Copying:
             self._recorder.frames.append(line)
             batch.held += len(line)
         route.counters.snapshot_rows += 1
-        samples = self._context.samples
-        if samples.budget > 0:
-            commit = Commit(self._lsn, 0, self._timestamp / 1000, 0)
-            samples.take("snapshot", route, None, None, fields, commit)
+        if self._context.samples.budget > 0:
+            self._sample(route, fields)
         if batch.is_full():
             self._flush()
 
@@ -195,7 +254,8 @@ class Copying:
         # Not while the row is tried: what another row is refused for comes up while a service is waited for.
         wider = self._wider(route)
         try:
-            self._batch.add(wider, *wider.both(fields or ()), self._timestamp, self._headers())
+            headers = self._headers(self._ordinal)
+            self._batch.add(wider, *wider.both(fields or ()), self._timestamp, headers)
         except RowError as error:
             self._refuse(wider, fields, error)
 
@@ -228,10 +288,10 @@ class Copying:
             self.pulse(0.02)
         account.turn_to(self._reading)
 
-    def _headers(self) -> Headers:
+    def _headers(self, ordinal: int) -> Headers:
         if not self._context.settings.headers:
             return self._session_header
-        return make_headers(self._lsn, self._ordinal, "snapshot", 0, self._context.session)
+        return make_headers(self._lsn, ordinal, "snapshot", 0, self._context.session)
 
     def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
         identity = Identity(self._lsn, self._ordinal, 0)
@@ -309,35 +369,3 @@ class Copying:
             route.relation.qualified_name, route.topic, "snapshot", identity, ENCODED, None, encoded
         )
         self._context.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
-
-
-@contextmanager
-def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
-    """During the block, cut ``connection`` when a stop is asked for: nothing else ends a wait inside libpq.
-
-    COPY may bring no row for long, as a row filter passes none or the server hangs, and any statement may
-    wait for a lock. Raises StopRequested in place of the error that follows, of psycopg2 or of ours.
-    """
-    done, cut = threading.Event(), threading.Event()
-    end = socket.socket(fileno=os.dup(connection.fileno()))
-
-    def watch() -> None:
-        while not done.wait(_LOOK_SECONDS):
-            if stop_requested():
-                cut.set()
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                return
-
-    thread = threading.Thread(target=watch, name="stop of a copy", daemon=True)
-    thread.start()
-    try:
-        yield
-    except (psycopg2.Error, ConnectionFailed) as error:
-        if cut.is_set():
-            raise StopRequested from error
-        raise
-    finally:
-        done.set()
-        thread.join()
-        end.close()

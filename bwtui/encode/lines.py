@@ -1,0 +1,49 @@
+"""Many rows of a snapshot at once, as lines of COPY: so that little is done for each of them."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from bwtui.errors import RowError
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import Field
+
+#: As `bwtui.sink.base.MessageTuple`: key, value, timestamp, headers.
+Encoded = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]] | None]
+Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+
+
+class EncodedLines(NamedTuple):
+    """The messages of some rows, in order: None for each row of which none was made, at ``holes``."""
+
+    messages: list[Encoded | None]
+    holes: list[int]
+    #: Bytes of keys and values, of all messages and of the largest.
+    size: int
+    largest: int
+
+
+#: From lines, and the timestamp and the headers of all their messages.
+Lines = Callable[[list[bytes], int, list[tuple[str, bytes]] | None], EncodedLines]
+
+
+def encode_lines(
+    both: Both, lines: list[bytes], timestamp: int, headers: list[tuple[str, bytes]] | None
+) -> EncodedLines:
+    """Return the messages that ``both`` makes; of a row of which it makes none, it says why when asked."""
+    messages: list[Encoded | None] = []
+    holes: list[int] = []
+    size = largest = 0
+    add = messages.append
+    for line in lines:
+        try:
+            key, value = both(unescape_copy_line(line))
+        except RowError:
+            holes.append(len(messages))
+            add(None)
+            continue
+        add((key, value, timestamp, headers))
+        length = len(value) if key is None else len(value) + len(key)
+        size += length
+        if length > largest:
+            largest = length
+    return EncodedLines(messages, holes, size, largest)

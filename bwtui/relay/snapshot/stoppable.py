@@ -1,0 +1,48 @@
+"""Statements that wait inside libpq, and end when a stop is asked for."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg2
+
+from bwtui.blocking import StopRequested
+from bwtui.errors import ConnectionFailed
+from bwtui.source.connection import Connection
+
+#: How often it is looked whether to stop.
+_LOOK_SECONDS = 0.2
+
+
+@contextmanager
+def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """During the block, cut ``connection`` when a stop is asked for: nothing else ends a wait inside libpq.
+
+    COPY may bring no row for long, as a row filter passes none or the server hangs, and any statement may
+    wait for a lock. Raises StopRequested in place of the error that follows, of psycopg2 or of ours.
+    """
+    done, cut = threading.Event(), threading.Event()
+    end = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            if stop_requested():
+                cut.set()
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                return
+
+    thread = threading.Thread(target=watch, name="stop of a copy", daemon=True)
+    thread.start()
+    try:
+        yield
+    except (psycopg2.Error, ConnectionFailed) as error:
+        if cut.is_set():
+            raise StopRequested from error
+        raise
+    finally:
+        done.set()
+        thread.join()
+        end.close()

@@ -1,0 +1,703 @@
+/* The compiled twin of the encoders that bwtui/encode/generate.py writes.
+
+   It knows the plain forms of values alone, as PostgreSQL writes nearly all of them. Whatever else there is, be
+   it a value, a row or an object, it leaves to the encoder in Python: that one decides what a row's bytes are,
+   and this one makes the same bytes or none. So nothing here tells of an error, and no case is too odd to be
+   left out. bwtui/encode/compiled.py is its only user; tests/property/test_compiled.py compares the two. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* What bwtui/encode/compiled.py must speak: raised with every change of what they say to each other. */
+#define SPEAKS 1
+
+/* A larger row takes the way whose memory docs/bounds.md has figures of. */
+#define LARGEST_ROW (64 << 10)
+
+/* How rows end: encoded, left to Python, or with an exception that is no Exception (KeyboardInterrupt). */
+enum { FAILED = -1, UNKNOWN = 0, DONE = 1 };
+
+enum { CALL, INTEGER, BOOLEAN, TEXT, DECIMAL, DATE, TIMESTAMP, TIMESTAMPTZ, FLOAT4, FLOAT8, KINDS };
+
+typedef struct {
+    Py_ssize_t index;
+    int kind;
+    int scale;      /* of a DECIMAL */
+    PyObject *call; /* of a CALL: from the text to what stands behind the branch byte */
+} Column;
+
+typedef struct {
+    PyObject *head;
+    Column *columns;
+    Py_ssize_t count;
+    int has_tail;
+} Record;
+
+typedef struct {
+    const char *text; /* NULL: the value is NULL */
+    Py_ssize_t size;
+} Field;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fallback;
+    Record *key; /* NULL: the table has none */
+    Record *value;
+    Py_ssize_t width;
+    Field *fields;
+} Encoder;
+
+/* One row is encoded at a time, under Python's lock. A CALL may let another thread have that: it then finds
+   `busy`, and leaves its row to Python. */
+static int busy = 0;
+static char unescaped[LARGEST_ROW];
+static char *out = NULL;
+static size_t out_size = 0, out_room = 0;
+
+/* -- writing ------------------------------------------------------------------------------------------- */
+
+static int
+reserve(size_t more)
+{
+    if (out_room - out_size >= more)
+        return 1;
+    size_t room = 2 * (out_size + more) + 4096;
+    char *moved = PyMem_Realloc(out, room);
+    if (moved == NULL)
+        return 0;
+    out = moved;
+    out_room = room;
+    return 1;
+}
+
+static int
+put(const char *bytes, size_t size)
+{
+    if (!reserve(size))
+        return 0;
+    memcpy(out + out_size, bytes, size);
+    out_size += size;
+    return 1;
+}
+
+static int
+put_byte(char byte)
+{
+    return put(&byte, 1);
+}
+
+/* The byte that chooses the second branch, and an unsigned number in groups of seven bits, low first. */
+static int
+put_union_varint(uint64_t number)
+{
+    if (!reserve(11))
+        return 0;
+    out[out_size++] = 2;
+    while (number > 0x7F) {
+        out[out_size++] = (char)((number & 0x7F) | 0x80);
+        number >>= 7;
+    }
+    out[out_size++] = (char)number;
+    return 1;
+}
+
+static int
+put_union_long(int64_t number)
+{
+    uint64_t bits = (uint64_t)number;
+    return put_union_varint(number >= 0 ? bits << 1 : ~(bits << 1));
+}
+
+/* -- reading ------------------------------------------------------------------------------------------- */
+
+/* Digits alone, at most 18 of them, so that no number overflows. */
+static int
+digits(const char *text, Py_ssize_t size, int64_t *number)
+{
+    if (size < 1 || size > 18)
+        return 0;
+    int64_t sum = 0;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9)
+            return 0;
+        sum = 10 * sum + digit;
+    }
+    *number = sum;
+    return 1;
+}
+
+static int
+is_text(const char *text, Py_ssize_t size)
+{
+    uint64_t bits = 0, eight;
+    Py_ssize_t i = 0;
+    for (; i + 8 <= size; i += 8) {
+        memcpy(&eight, text + i, 8);
+        bits |= eight;
+    }
+    for (; i < size; i++)
+        bits |= (unsigned char)text[i];
+    if ((bits & UINT64_C(0x8080808080808080)) == 0)
+        return 1;
+    PyObject *decoded = PyUnicode_DecodeUTF8(text, size, "strict");
+    if (decoded == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    Py_DECREF(decoded);
+    return 1;
+}
+
+static int
+integer(const char *text, Py_ssize_t size, int64_t *number)
+{
+    int is_negative = size > 0 && text[0] == '-';
+    if (!digits(text + is_negative, size - is_negative, number))
+        return 0;
+    if (is_negative)
+        *number = -*number;
+    return 1;
+}
+
+static const int DAYS_BEFORE[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365};
+
+/* YYYY-MM-DD to the days since 1970-01-01. */
+static int
+date(const char *text, int64_t *days)
+{
+    int64_t year, month, day;
+    if (text[4] != '-' || text[7] != '-' || !digits(text, 4, &year) || !digits(text + 5, 2, &month)
+        || !digits(text + 8, 2, &day))
+        return 0;
+    if (year < 1 || month < 1 || month > 12 || day < 1)
+        return 0;
+    int is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    int last = DAYS_BEFORE[month] - DAYS_BEFORE[month - 1] + (month == 2 && is_leap);
+    if (day > last)
+        return 0;
+    int64_t before = year - 1;
+    *days = 365 * before + before / 4 - before / 100 + before / 400 + DAYS_BEFORE[month - 1]
+            + (month > 2 && is_leap) + day - 1 - 719162;
+    return 1;
+}
+
+/* YYYY-MM-DD HH:MM:SS[.f], one to six digits behind the point, to microseconds since 1970-01-01 00:00. */
+static int
+timestamp(const char *text, Py_ssize_t size, int64_t *micros)
+{
+    int64_t days, hours, minutes, seconds, fraction = 0;
+    if (size < 19 || size == 20 || size > 26 || text[10] != ' ' || text[13] != ':' || text[16] != ':')
+        return 0;
+    if (!date(text, &days) || !digits(text + 11, 2, &hours) || !digits(text + 14, 2, &minutes)
+        || !digits(text + 17, 2, &seconds) || hours > 23 || minutes > 59 || seconds > 59)
+        return 0;
+    if (size > 19) {
+        if (text[19] != '.' || !digits(text + 20, size - 20, &fraction))
+            return 0;
+        for (Py_ssize_t i = size; i < 26; i++)
+            fraction *= 10;
+    }
+    *micros = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
+    *micros = *micros * 1000000 + fraction;
+    return 1;
+}
+
+/* -- one value ----------------------------------------------------------------------------------------- */
+
+/* The shortest two's complement, big-endian, as Java's BigInteger writes it. */
+static int
+put_decimal(const char *text, Py_ssize_t size, int scale)
+{
+    int is_negative = size > 0 && text[0] == '-';
+    int64_t whole, fraction = 0;
+    text += is_negative;
+    size -= is_negative;
+    if (scale > 0) {
+        size -= scale + 1;
+        if (size < 1 || size + scale > 18 || text[size] != '.' || !digits(text + size + 1, scale, &fraction))
+            return UNKNOWN;
+    }
+    if (!digits(text, size, &whole))
+        return UNKNOWN;
+    for (int i = 0; i < scale; i++)
+        whole *= 10;
+    int64_t number = is_negative ? -(whole + fraction) : whole + fraction;
+    int length = 1;
+    /* Division rounds to zero, so it is not a shift of a negative number. */
+    for (int64_t rest = number < 0 ? ~number : number; rest > 0x7F; rest >>= 8)
+        length++;
+    if (!put_union_varint((uint64_t)length * 2))
+        return UNKNOWN;
+    for (int i = length - 1; i >= 0; i--)
+        if (!put_byte((char)((uint64_t)number >> (8 * i))))
+            return UNKNOWN;
+    return DONE;
+}
+
+static int
+put_float(const char *text, Py_ssize_t size, int width)
+{
+    char copy[64], *end, bytes[8];
+    if (size < 1 || size >= (Py_ssize_t)sizeof copy)
+        return UNKNOWN;
+    for (Py_ssize_t i = 0; i < size; i++)
+        if (text[i] == 0 || strchr("0123456789+-.e", text[i]) == NULL)
+            return UNKNOWN;
+    memcpy(copy, text, size);
+    copy[size] = 0;
+    double number = PyOS_string_to_double(copy, &end, NULL);
+    if (PyErr_Occurred() || end != copy + size) {
+        PyErr_Clear();
+        return UNKNOWN;
+    }
+    if ((width == 4 ? PyFloat_Pack4(number, bytes, 1) : PyFloat_Pack8(number, bytes, 1)) < 0) {
+        PyErr_Clear();
+        return UNKNOWN;
+    }
+    return put_byte(2) && put(bytes, width) ? DONE : UNKNOWN;
+}
+
+static int
+put_call(PyObject *call, const char *text, Py_ssize_t size)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(text, size);
+    PyObject *encoded = bytes == NULL ? NULL : PyObject_CallOneArg(call, bytes);
+    Py_XDECREF(bytes);
+    if (encoded == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return FAILED;
+        PyErr_Clear();
+        return UNKNOWN;
+    }
+    int is_done = PyBytes_CheckExact(encoded) && put_byte(2)
+                  && put(PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded));
+    Py_DECREF(encoded);
+    return is_done ? DONE : UNKNOWN;
+}
+
+static int
+put_value(const Column *column, const Field *field)
+{
+    const char *text = field->text;
+    Py_ssize_t size = field->size;
+    int64_t number;
+    if (text == NULL)
+        return put_byte(0) ? DONE : UNKNOWN;
+    switch (column->kind) {
+    case INTEGER:
+        return integer(text, size, &number) && put_union_long(number) ? DONE : UNKNOWN;
+    case BOOLEAN:
+        if (size != 1 || (text[0] != 't' && text[0] != 'f'))
+            return UNKNOWN;
+        return put_byte(2) && put_byte(text[0] == 't') ? DONE : UNKNOWN;
+    case TEXT:
+        return is_text(text, size) && put_union_varint((uint64_t)size * 2) && put(text, size) ? DONE : UNKNOWN;
+    case DECIMAL:
+        return put_decimal(text, size, column->scale);
+    case DATE:
+        return size == 10 && date(text, &number) && put_union_long(number) ? DONE : UNKNOWN;
+    case TIMESTAMPTZ:
+        if (size < 3 || memcmp(text + size - 3, "+00", 3) != 0)
+            return UNKNOWN;
+        size -= 3;
+        /* fall through */
+    case TIMESTAMP:
+        return timestamp(text, size, &number) && put_union_long(number) ? DONE : UNKNOWN;
+    case FLOAT4:
+        return put_float(text, size, 4);
+    case FLOAT8:
+        return put_float(text, size, 8);
+    default:
+        return put_call(column->call, text, size);
+    }
+}
+
+/* -- a row --------------------------------------------------------------------------------------------- */
+
+static int
+put_record(const Record *record, const Field *fields, PyObject **bytes)
+{
+    out_size = 0;
+    if (!put(PyBytes_AS_STRING(record->head), PyBytes_GET_SIZE(record->head)))
+        return UNKNOWN;
+    for (Py_ssize_t i = 0; i < record->count; i++) {
+        int end = put_value(&record->columns[i], &fields[record->columns[i].index]);
+        if (end != DONE)
+            return end;
+    }
+    if (record->has_tail && !put_byte(0))
+        return UNKNOWN;
+    *bytes = PyBytes_FromStringAndSize(out, out_size);
+    if (*bytes == NULL) {
+        PyErr_Clear();
+        return UNKNOWN;
+    }
+    return DONE;
+}
+
+/* Encode the row that `fields` of the encoder point at. */
+static int
+encode(Encoder *self, PyObject **key, PyObject **value)
+{
+    if (self->key != NULL) {
+        int end = put_record(self->key, self->fields, key);
+        if (end != DONE)
+            return end;
+    }
+    else {
+        *key = Py_NewRef(Py_None);
+    }
+    int end = put_record(self->value, self->fields, value);
+    if (end != DONE)
+        Py_CLEAR(*key);
+    return end;
+}
+
+/* Point `fields` at a list or tuple of bytes and None. */
+static int
+take_fields(Encoder *self, PyObject *row)
+{
+    if (!PyList_CheckExact(row) && !PyTuple_CheckExact(row))
+        return 0;
+    if (PySequence_Fast_GET_SIZE(row) != self->width)
+        return 0;
+    PyObject **items = PySequence_Fast_ITEMS(row);
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < self->width; i++) {
+        if (items[i] == Py_None) {
+            self->fields[i] = (Field){NULL, 0};
+            continue;
+        }
+        if (!PyBytes_CheckExact(items[i]))
+            return 0;
+        self->fields[i] = (Field){PyBytes_AS_STRING(items[i]), PyBytes_GET_SIZE(items[i])};
+        size += self->fields[i].size;
+        if (size > LARGEST_ROW)
+            return 0;
+    }
+    return 1;
+}
+
+/* Point a field at a text of COPY without its escapes, which go to `to`; return where the next may go. */
+static char *
+unescape(Field *field, const char *text, Py_ssize_t size, char *to)
+{
+    if (size == 2 && text[1] == 'N' && text[0] == '\\') {
+        *field = (Field){NULL, 0};
+        return to;
+    }
+    const char *end = text + size, *begin = to;
+    while (text < end) {
+        if (*text != '\\') {
+            *to++ = *text++;
+            continue;
+        }
+        if (++text == end)
+            return NULL;
+        switch (*text++) {
+        case '\\': *to++ = '\\'; break;
+        case 'b': *to++ = '\b'; break;
+        case 'f': *to++ = '\f'; break;
+        case 'n': *to++ = '\n'; break;
+        case 'r': *to++ = '\r'; break;
+        case 't': *to++ = '\t'; break;
+        case 'v': *to++ = '\v'; break;
+        default: return NULL; /* PostgreSQL writes no other, but bwtui/pgoutput/transcode.py does. */
+        }
+    }
+    *field = (Field){begin, to - begin};
+    return to;
+}
+
+/* Point `fields` at a line of COPY. */
+static int
+take_line(Encoder *self, PyObject *object)
+{
+    if (!PyBytes_CheckExact(object))
+        return 0;
+    const char *text = PyBytes_AS_STRING(object);
+    Py_ssize_t size = PyBytes_GET_SIZE(object);
+    if (size > LARGEST_ROW)
+        return 0;
+    if (size > 0 && text[size - 1] == '\n')
+        size--;
+    const char *end = text + size;
+    char *to = memchr(text, '\\', size) == NULL ? NULL : unescaped;
+    for (Py_ssize_t i = 0; i < self->width; i++) {
+        const char *stop = memchr(text, '\t', end - text);
+        if ((stop == NULL) != (i == self->width - 1))
+            return 0;
+        if (stop == NULL)
+            stop = end;
+        if (to != NULL && memchr(text, '\\', stop - text) != NULL) {
+            to = unescape(&self->fields[i], text, stop - text, to);
+            if (to == NULL)
+                return 0;
+        }
+        else {
+            self->fields[i] = (Field){text, stop - text};
+        }
+        text = stop + 1;
+    }
+    return 1;
+}
+
+static PyObject *
+encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Encoder *self = (Encoder *)object;
+    PyObject *key = NULL, *value = NULL;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
+        PyErr_SetString(PyExc_TypeError, "a row is one argument");
+        return NULL;
+    }
+    PyObject *row = args[0];
+    if (!busy && take_fields(self, row)) {
+        /* While something else runs, nobody may change the row. */
+        PyObject *kept = PyList_CheckExact(row) ? PyList_AsTuple(row) : Py_NewRef(row);
+        if (kept == NULL)
+            return NULL;
+        busy = 1;
+        int end = encode(self, &key, &value);
+        busy = 0;
+        Py_DECREF(kept);
+        if (end == FAILED)
+            return NULL;
+        if (end == DONE) {
+            PyObject *both = PyTuple_New(2);
+            if (both == NULL) {
+                Py_DECREF(key);
+                Py_DECREF(value);
+                return NULL;
+            }
+            PyTuple_SET_ITEM(both, 0, key);
+            PyTuple_SET_ITEM(both, 1, value);
+            return both;
+        }
+    }
+    return PyObject_CallOneArg(self->fallback, row);
+}
+
+/* Return (key, value, timestamp, headers) of one line; NULL, without an exception: it is left to Python. */
+static PyObject *
+message(Encoder *self, PyObject *line, PyObject *timestamp, PyObject *headers, Py_ssize_t *size)
+{
+    PyObject *key = NULL, *value = NULL;
+    if (!take_line(self, line))
+        return NULL;
+    int end = encode(self, &key, &value);
+    if (end != DONE)
+        return NULL;
+    *size = PyBytes_GET_SIZE(value) + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
+    PyObject *made = PyTuple_New(4);
+    if (made == NULL) {
+        Py_DECREF(key);
+        Py_DECREF(value);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(made, 0, key);
+    PyTuple_SET_ITEM(made, 1, value);
+    PyTuple_SET_ITEM(made, 2, Py_NewRef(timestamp));
+    PyTuple_SET_ITEM(made, 3, Py_NewRef(headers));
+    return made;
+}
+
+PyDoc_STRVAR(lines_doc,
+"lines(lines, timestamp, headers, /)\n--\n\n"
+"Return a list with the message of each line of COPY, or None, and the bytes of all and of the largest.");
+
+static PyObject *
+encoder_lines(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    Encoder *self = (Encoder *)object;
+    if (nargs != 3 || !PyList_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "wanted: a list, a timestamp and headers");
+        return NULL;
+    }
+    /* A CALL could change the list. */
+    PyObject *lines = PyList_AsTuple(args[0]);
+    if (lines == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(lines), all = 0, largest = 0;
+    PyObject *messages = PyList_New(count);
+    if (messages == NULL) {
+        Py_DECREF(lines);
+        return NULL;
+    }
+    int was_busy = busy;
+    busy = 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t size = 0;
+        PyObject *made = NULL;
+        if (!was_busy)
+            made = message(self, PyTuple_GET_ITEM(lines, i), args[1], args[2], &size);
+        if (made == NULL && PyErr_Occurred()) {
+            busy = was_busy;
+            Py_DECREF(lines);
+            Py_DECREF(messages);
+            return NULL;
+        }
+        if (made == NULL)
+            made = Py_NewRef(Py_None);
+        PyList_SET_ITEM(messages, i, made);
+        all += size;
+        if (size > largest)
+            largest = size;
+    }
+    busy = was_busy;
+    Py_DECREF(lines);
+    return Py_BuildValue("Nnn", messages, all, largest);
+}
+
+/* -- the object ---------------------------------------------------------------------------------------- */
+
+static void
+free_record(Record *record)
+{
+    if (record == NULL)
+        return;
+    for (Py_ssize_t i = 0; i < record->count; i++)
+        Py_XDECREF(record->columns[i].call);
+    Py_XDECREF(record->head);
+    PyMem_Free(record->columns);
+    PyMem_Free(record);
+}
+
+/* From (head, columns, whether a tail follows); a column is (index, kind, scale, function or None). */
+static Record *
+new_record(PyObject *from, Py_ssize_t width)
+{
+    PyObject *head, *columns;
+    int has_tail;
+    if (!PyArg_ParseTuple(from, "O!O!p", &PyBytes_Type, &head, &PyTuple_Type, &columns, &has_tail))
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(columns);
+    Record *record = PyMem_Calloc(1, sizeof *record);
+    if (record != NULL)
+        record->columns = PyMem_Calloc(count ? count : 1, sizeof(Column));
+    if (record == NULL || record->columns == NULL) {
+        PyMem_Free(record);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    record->head = Py_NewRef(head);
+    record->has_tail = has_tail;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Column *column = &record->columns[i];
+        PyObject *call;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(columns, i), "niiO", &column->index, &column->kind,
+                              &column->scale, &call))
+            goto refused;
+        if (column->index < 0 || column->index >= width || column->kind < 0 || column->kind >= KINDS
+            || column->scale < 0 || column->scale > 1 << 16 || (column->kind == CALL && !PyCallable_Check(call))) {
+            PyErr_SetString(PyExc_ValueError, "no such column");
+            goto refused;
+        }
+        column->call = column->kind == CALL ? Py_NewRef(call) : NULL;
+        record->count = i + 1;
+    }
+    return record;
+refused:
+    free_record(record);
+    return NULL;
+}
+
+static PyObject *
+encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *key, *value, *fallback;
+    Py_ssize_t width;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "arguments go by position");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OO!nO", &key, &PyTuple_Type, &value, &width, &fallback))
+        return NULL;
+    if (width < 1 || width > 1 << 16 || !PyCallable_Check(fallback) || (key != Py_None && !PyTuple_Check(key))) {
+        PyErr_SetString(PyExc_ValueError, "no such table");
+        return NULL;
+    }
+    Encoder *self = (Encoder *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = encoder_call;
+    self->width = width;
+    self->fallback = Py_NewRef(fallback);
+    self->fields = PyMem_Calloc(width, sizeof(Field));
+    if (self->fields == NULL)
+        PyErr_NoMemory();
+    else if ((key == Py_None || (self->key = new_record(key, width)) != NULL)
+             && (self->value = new_record(value, width)) != NULL)
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
+static int
+encoder_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Encoder *self = (Encoder *)object;
+    Record *records[] = {self->key, self->value};
+    Py_VISIT(self->fallback);
+    for (int r = 0; r < 2; r++)
+        for (Py_ssize_t i = 0; records[r] != NULL && i < records[r]->count; i++)
+            Py_VISIT(records[r]->columns[i].call);
+    return 0;
+}
+
+static void
+encoder_dealloc(PyObject *object)
+{
+    Encoder *self = (Encoder *)object;
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->fallback);
+    free_record(self->key);
+    free_record(self->value);
+    PyMem_Free(self->fields);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef encoder_methods[] = {
+    {"lines", (PyCFunction)(void (*)(void))encoder_lines, METH_FASTCALL, lines_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject EncoderType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "bwtui_compiled.Encoder",
+    .tp_doc = PyDoc_STR("Encoder(key, value, width, fallback, /): from a row's fields to its key and its value."),
+    .tp_basicsize = sizeof(Encoder),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_new = encoder_new,
+    .tp_dealloc = encoder_dealloc,
+    .tp_traverse = encoder_traverse,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Encoder, vectorcall),
+    .tp_methods = encoder_methods,
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "bwtui_compiled",
+    .m_doc = "The compiled twin of bwtui's encoders.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC
+PyInit_bwtui_compiled(void)
+{
+    PyObject *made = NULL;
+    if (PyType_Ready(&EncoderType) < 0 || (made = PyModule_Create(&module)) == NULL)
+        return NULL;
+    if (PyModule_AddObjectRef(made, "Encoder", (PyObject *)&EncoderType) < 0
+        || PyModule_AddIntConstant(made, "SPEAKS", SPEAKS) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}

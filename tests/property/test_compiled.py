@@ -1,0 +1,236 @@
+"""Many rows at once, in Python and compiled: the same bytes as one by one, or none and the row is told."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bwtui.encode import compiled
+from bwtui.encode.avro import EncodeError, build_encoder
+from bwtui.encode.lines import Both, Lines, encode_lines
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
+from tests.compiled_twin import COMPILER, built
+from tests.property.test_any_row import Table, copy_line
+from tests.property.values import CATALOG, SIMPLE, numeric_typmod, tables
+
+#: To make a table takes far longer than what is tested.
+few = settings(max_examples=settings().max_examples // 4)
+HEADERS = [("bwtui.session", b"x")]
+#: Where there is no compiler, there is nothing that could be installed, and Python alone is tested.
+WAYS = ["python", "compiled"] if COMPILER else ["python"]
+#: Of each kind that is compiled a usual value, and odd ones that are known all the same.
+USUAL: list[tuple[int, int, list[Field]]] = [
+    (20, -1, [b"7", b"-42", b"0", b"16384", b"-999999999999999999", b"999999999999999999", None]),
+    (23, -1, [b"2147483647", b"-2147483648", b"63", b"64", b"-64", b"-65", None]),
+    (16, -1, [b"t", b"f", None]),
+    (25, -1, [b"", b"x", "größe, 日本, 🦆".encode(), b"a\tb\nc\\d\r\b\f\v", b"\\N", b"y" * 8192, None]),
+    (2950, -1, [b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", None]),
+    (1700, numeric_typmod(18, 2), [b"0.00", b"-1.28", b"1.28", b"-0.01", b"9999999999999999.99", None]),
+    (1700, numeric_typmod(9, 0), [b"0", b"-128", b"127", b"128", b"-32768", b"999999999", None]),
+    (1700, numeric_typmod(2, 4), [b"0.0099", b"-0.0001", None]),
+    (1082, -1, [b"2024-02-29", b"0001-01-01", b"9999-12-31", b"1970-01-01", b"1969-12-31", None]),
+    (1114, -1, [b"2024-05-06 07:08:09.12", b"1969-12-31 23:59:59.999999", b"0001-01-01 00:00:00", None]),
+    (1184, -1, [b"2024-05-06 07:08:09.123456+00", b"1970-01-01 00:00:00+00", b"2000-02-29 23:59:59.1+00"]),
+    (700, -1, [b"1.5", b"-0", b"1e-45", b"3.4028235e+38", None]),
+    (701, -1, [b"0.1", b"-0", b"5e-324", b"1.7976931348623157e+308", None]),
+]
+#: What Python's own parsers might let pass, or C's; each as a field of every kind.
+ODD = (
+    b"", b"-", b"+1", b" 1", b"1 ", b"1_000", b"0x10", b"01", b"-0", b"1\0", b"999999999999999999999",
+    b"NaN", b"Infinity", b"inf", b"1e999", b"1e5", b".5", b"5.", b"-.5", b"1.5", b"-1.50", b"1.2.3",
+    b"true", b"T", b"2024-02-30", b"2023-02-29", b"1900-02-29", b"2024-13-01", b"0000-01-01", b"2024-1-01",
+    b"20240101", b"2024-01-01 ", b"10000-01-01", b"infinity", b"2024-01-01 24:00:00",
+    b"2024-01-01 23:60:00", b"2024-01-01 23:59:60", b"2024-01-01T00:00:00", b"2024-01-01 00:00:00.",
+    b"2024-01-01 00:00:00.1234567", b"2024-01-01 00:00:00+01", b"2024-01-01 00:00:00.5+00",
+    b"0044-03-15 00:00:00 BC", b"+00", b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80",
+    b"\xe2\x82", b"x" * 65_536, b"x" * 65_537,
+)  # fmt: skip
+
+
+@pytest.fixture(params=WAYS, scope="module")
+def way(request: pytest.FixtureRequest) -> Any:
+    """Return the package, or None for Python alone."""
+    return built() if request.param == "compiled" else None
+
+
+def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tuple[Both, Both, Lines]:
+    """Return the function in Python, and both ways that are compared with it."""
+    encoder = build_encoder(Relation(1, "s", "t", "d", columns), keys, CATALOG)
+    bound = encoder.bind(1 if keys else None, 2)
+    plain = compiled.in_python(*bound.records)
+    made = compiled.twin(*bound.records, package=way)
+    if way is None:
+        assert made is None
+        return plain, plain, lambda lines, time, headers: encode_lines(plain, lines, time, headers)
+    assert made is not None
+    return plain, *made
+
+
+def outcome(encode: Any, argument: Any) -> Any:
+    try:
+        return encode(argument)
+    except EncodeError as error:
+        return error.column, error.reason, error.hint
+
+
+def compare(plain: Both, both: Both, lines: Lines, rows: list[list[Field]]) -> int:
+    """Compare what becomes of rows; return how many were left to be encoded by themselves."""
+    wanted = [outcome(plain, row) for row in rows]
+    assert [outcome(both, row) for row in rows] == wanted
+    found = lines([copy_line(row) for row in rows], 5, HEADERS)
+    assert [n for n, message in enumerate(found.messages) if message is None] == found.holes
+    for message, one in zip(found.messages, wanted, strict=True):
+        assert message is None or message == (*one, 5, HEADERS)
+    sizes = [len(key or b"") + len(value or b"") for key, value, _, _ in filter(None, found.messages)]
+    assert (found.size, found.largest) == (sum(sizes), max(sizes, default=0))
+    return len(found.holes)
+
+
+def odd(texts: Sequence[bytes]) -> list[list[Field]]:
+    return [[b"1", text] for text in texts]
+
+
+@few
+@given(table=tables(), is_keyed=st.booleans())
+def test_any_row_of_any_table_has_the_same_bytes(way: Any, table: Table, is_keyed: bool) -> None:
+    columns, rows = table
+    keys = tuple(column.name for column in columns[::2]) if is_keyed else ()
+    texts: list[list[Field]] = [[sample.text for sample in row] for row in rows]
+    compare(*encoders(columns, keys, way), texts)
+
+
+@few
+@given(table=tables(), data=st.data())
+def test_garbage_has_the_same_end(way: Any, table: Table, data: st.DataObject) -> None:
+    columns, rows = table
+    row: list[Field] = [sample.text for sample in rows[0]]
+    index = data.draw(st.integers(0, len(row) - 1))
+    text = row[index] or b""
+    assert isinstance(text, bytes)
+    at = data.draw(st.integers(0, len(text)))
+    piece = data.draw(
+        st.binary(max_size=2) | st.sampled_from((b"_", b" ", b"+", b"-", b".", b"0", b"e", b":"))
+    )
+    row[index] = text[:at] + piece + text[at + data.draw(st.integers(0, 2)) :]
+    compare(*encoders(columns, (columns[0].name,), way), [row])
+
+
+@given(
+    lines=st.lists(
+        st.lists(
+            st.sampled_from(
+                (b"\\", b"\t", b"N", b"\n", b"x", b"1", b"t", b"\\N", b"\\\\", b"\xc3\xa4", b"\xff")
+            )
+        ).map(b"".join)
+    )
+)
+def test_any_line_has_the_bytes_of_its_fields(way: Any, lines: list[bytes]) -> None:
+    columns = (Column("a", 25, -1, True), Column("b", 23, -1, False), Column("c", 25, -1, False))
+    plain, _, encode = encoders(columns, ("a",), way)
+    if way is None:
+        lines = [line for line in lines if b"\\x" not in line]
+    for line, message in zip(lines, encode(lines, 5, None).messages, strict=True):
+        if message is not None:
+            assert message == (*plain(unescape_copy_line(line)), 5, None)
+
+
+@pytest.mark.parametrize(("oid", "typmod", "texts"), USUAL)
+def test_usual_values_are_never_left_out(way: Any, oid: int, typmod: int, texts: list[Field]) -> None:
+    columns = (Column("id", 20, -1, True), Column("a", oid, typmod, False), Column("b", oid, typmod, True))
+    rows: list[list[Field]] = [[b"%d" % number, text, text] for number, text in enumerate(texts)]
+    assert compare(*encoders(columns, ("id", "b"), way), rows) == 0
+    assert compare(*encoders(columns, (), way), rows) == 0
+
+
+@pytest.mark.parametrize("oid", sorted(SIMPLE))
+def test_odd_values_have_the_same_end(way: Any, oid: int) -> None:
+    columns = (Column("id", 20, -1, True), Column("a", oid, -1, False))
+    compare(*encoders(columns, ("id", "a"), way), odd(ODD))
+
+
+@pytest.mark.parametrize("scale", [0, 1, 2, 17, 18, 1000])
+def test_odd_decimals_have_the_same_end(way: Any, scale: int) -> None:
+    columns = (Column("id", 20, -1, True), Column("a", 1700, numeric_typmod(1000, scale), False))
+    more = [
+        b"%s%d.%s" % (sign, 10**n - 1, b"9" * scale) for sign in (b"", b"-") for n in (0, 1, 16, 17, 18, 19)
+    ]
+    compare(*encoders(columns, ("id",), way), odd((*ODD, *more)))
+
+
+def test_a_row_that_is_no_list_of_texts_has_the_same_end(way: Any) -> None:
+    columns = (Column("id", 20, -1, True), Column("a", 25, -1, False))
+    plain, both, _ = encoders(columns, ("id",), way)
+    rows: list[Any] = [
+        (b"1", b"x"),
+        [b"1"],
+        [b"1", b"x", b"y"],
+        [b"1", UNCHANGED],
+        [UNCHANGED, b"x"],
+        [b"1", Binary(b"x")],
+    ]
+    for row in rows:
+        assert outcome(both, row) == outcome(plain, row)
+
+
+def test_tables_of_no_and_of_1600_columns(way: Any) -> None:
+    columns = tuple(Column(f"c{n}", (20, 25, 16, 1184)[n % 4], -1, n == 0) for n in range(1600))
+    texts: list[Field] = [b"1", "ä\n".encode(), b"t", b"2024-05-06 07:08:09+00"] * 400
+    rows: list[list[Field]] = [
+        texts,
+        [None] * 1600,
+        [text if n % 3 else None for n, text in enumerate(texts)],
+    ]
+    assert compare(*encoders(columns, ("c0",), way), rows) == 0
+    bound = build_encoder(Relation(1, "s", "t", "d", ()), (), CATALOG).bind(None, 2)
+    assert compiled.twin(*bound.records, package=way) is None
+
+
+@pytest.mark.long
+def test_a_value_of_100_mb(way: Any) -> None:
+    columns = (Column("id", 20, -1, True), Column("a", 25, -1, False))
+    plain, both, lines = encoders(columns, ("id",), way)
+    large = b"x" * (100 << 20)
+    wanted = plain([b"1", large])
+    assert both([b"1", large]) == wanted
+    found = lines([b"1\t" + large + b"\n", b"2\ty\n"], 5, None)
+    assert found.messages[0] in (None, (*wanted, 5, None))
+    assert found.messages[1] == (*plain([b"2", b"y"]), 5, None)
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_a_function_in_python_may_encode_another_row_meanwhile_or_stop_all() -> None:
+    package = built()
+
+    def plain(fields: Any) -> tuple[bytes, bytes]:
+        return b"plain", b"%d" % len(fields)
+
+    def encode(text: bytes) -> bytes:
+        if text == b"stop":
+            raise KeyboardInterrupt
+        if text == b"odd":
+            raise ValueError
+        row.clear()
+        assert inner([b"1"]) == (b"plain", b"1")
+        assert inner.lines([b"1\n"], 5, None) == ([None], 0, 0)
+        return text
+
+    inner = package.Encoder(None, (b"h", ((0, 1, 0, None),), False), 1, plain)
+    outer = package.Encoder(None, (b"h", ((1, 0, 0, encode), (0, 3, 0, None)), True), 2, plain)
+    row = [b"ab", b"cd"]
+    assert outer(row) == (None, b"h\2cd\2\4ab\0")
+    assert row == []
+    with pytest.raises(KeyboardInterrupt):
+        outer([b"ab", b"stop"])
+    with pytest.raises(KeyboardInterrupt):
+        outer.lines([b"ab\tcd\n", b"ab\tstop\n"], 5, None)
+    assert outer([b"ab", b"odd"]) == (b"plain", b"2")
+    assert inner([b"1"]) == (None, b"h\2\2")
+    for wrong in (
+        (None, (b"", ((1, 1, 0, None),), False), 1, plain),
+        (None, (b"", ((0, 99, 0, None),), False), 1, plain),
+    ):
+        with pytest.raises(ValueError, match="no such column"):
+            package.Encoder(*wrong)
