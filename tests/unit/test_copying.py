@@ -1,0 +1,157 @@
+"""Rows of a snapshot, a batch at once: the same messages, numbers, frames and dropped rows as one by one."""
+
+import random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bwtui.encode.avro import build_encoder
+from bwtui.pgoutput.messages import Column, Relation
+from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
+from bwtui.relay.report import Report
+from bwtui.relay.routes.route import Route
+from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.gathering import gathering
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import MessageTuple
+from bwtui.sink.destination import TopicLimits
+from tests.faults.doubles import MemorySink
+
+COLUMNS = (Column("id", 20, -1, True), Column("a", 25, -1, False), Column("n", 23, -1, False))
+RELATION = Relation(1, "public", "t", "d", COLUMNS)
+LIMIT = 2_000
+
+
+class Recorder:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.batches: list[Any] = []
+        self._without: list[Any] = []
+
+    def without(self, route: Route, reason: Any) -> None:
+        self._without.append((len(self.frames), reason))
+
+    def write_batch(self, routes: list[Route]) -> list[Any]:
+        sections = [(route.value_schema_id, list(route.messages), list(route.positions)) for route in routes]
+        self.batches.append((list(self.frames), sections, self._without))
+        self.frames.clear()
+        self._without = []
+        return []
+
+    def settle(self) -> None:
+        pass
+
+
+class Wide(Copying):
+    """Has a second route, whose schema has room for bytes that are no text."""
+
+    def _with_room(self, route: Route) -> Route:
+        return route_of(self._context.report, any_bytes=True)
+
+
+def route_of(report: Report, any_bytes: bool = False) -> Route:
+    counters = report.table("public.t")
+    counters.key_schema_id, counters.value_schema_id = 1, 3 if any_bytes else 2
+    bound = build_encoder(RELATION, ("id",), {}, any_bytes).bind(1, counters.value_schema_id)
+    return Route(RELATION, "t", ("id",), counters, bound, TopicLimits(LIMIT, compacted=False))
+
+
+def copying(headers: bool) -> tuple[Wide, Any]:
+    sink, report = MemorySink(), Report()
+    seen = SimpleNamespace(sink=sink, report=report, recorder=Recorder(), dropped=[], sampled=[])
+
+    def refuse(route: Route, row: Any, error: Any, span: Any) -> None:
+        seen.dropped.append((row.identity, row.after, str(error)))
+
+    def take(*sample: Any) -> None:
+        seen.samples.budget -= 1
+        seen.sampled.append(list(sample[4]))
+
+    seen.samples = SimpleNamespace(budget=3, refill=lambda: None, take=take)
+    context = SimpleNamespace(
+        sink=sink,
+        service=sink.destination.service,
+        report=report,
+        recorder=seen.recorder,
+        policy=SimpleNamespace(undelivered=lambda failures: failures, refuse=refuse),
+        session=bytes(8),
+        stop_requested=lambda: False,
+        samples=seen.samples,
+        settings=RelaySettings(headers=headers),
+    )
+    made = Wide(cast(Any, context), 77, lambda: None)
+    made._timestamp = 5
+    made._route = route_of(report)
+    return made, seen
+
+
+def lines_of(seed: int) -> list[bytes]:
+    """Return lines, some of which make no message, or one by another route."""
+    chance = random.Random(seed)
+    odd = [b"x\ty\t1", b"%d\ty\tone", b"%d\t" + b"z" * LIMIT + b"\t1", b"%d\ty"]
+    usual = [b"%d\ttext\t1", b"%d\ta\\tb\\\\\t\\N", b"%d\t\\N\t-7", "%d\tgröße\t1".encode()]
+    found = []
+    for number in range(60):
+        line = chance.choice(odd) if chance.random() < 0.15 else chance.choice(usual)
+        found.append((line % number if b"%d" in line else line) + b"\n")
+    found.insert(chance.randrange(60), b"61\t\xff\t1\n")
+    return found
+
+
+def result(made: Copying, seen: Any) -> Any:
+    messages: list[MessageTuple] = [tuple(message) for _, message in seen.sink.delivered]
+    counters = seen.report.table("public.t")
+    return {
+        "messages": messages,
+        "recorded": seen.recorder.batches,
+        "dropped": seen.dropped,
+        "sampled": seen.sampled,
+        "rows": (counters.snapshot_rows, seen.report.rows_read, made._ordinal),
+        "counted": (counters.messages, counters.bytes, seen.report.messages),
+    }
+
+
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_at_once_is_what_its_rows_are_one_by_one(headers: bool, seed: int) -> None:
+    lines = lines_of(seed)
+    one, seen_one = copying(headers)
+    for line in lines:
+        one._row(line)
+    one._flush()
+    many, seen_many = copying(headers)
+    many._rows(list(lines), sum(map(len, lines)))
+    wanted = result(one, seen_one)
+    assert result(many, seen_many) == wanted
+    assert wanted["rows"] == (61, 61, 61)
+    assert 1 <= len(wanted["dropped"]) <= 30
+    assert len(wanted["messages"]) + len(wanted["dropped"]) == 61
+    # Those after the one whose bytes are no text go under the wider schema.
+    assert {section[0] for batch in wanted["recorded"] for section in batch[1]} == {2, 3}
+
+
+def test_lines_are_gathered_to_as_many_as_a_batch_has_and_a_large_one_does_not_wait() -> None:
+    given: list[tuple[int, int]] = []
+    take, end = gathering(lambda lines, size: given.append((len(lines), size)))
+    for _ in range(2 * BATCH_ROWS + 1):
+        take(b"1\n")
+    take(bytes(BATCH_BYTES))
+    assert given == [(BATCH_ROWS, 2 * BATCH_ROWS)] * 2 + [(2, 2 + BATCH_BYTES)]
+    end()
+    take(b"\n")
+    end()
+    end()
+    assert given[3:] == [(1, 1)]
+
+
+def test_what_gives_lines_and_fails_is_not_given_them_again() -> None:
+    def fail(lines: list[bytes], size: int) -> None:
+        raise OSError
+
+    take, end = gathering(fail)
+    with pytest.raises(OSError):
+        take(bytes(BATCH_BYTES))
+    end()
