@@ -35,8 +35,10 @@ def complaints(expression: str, shown: frozenset[str] = frozenset()) -> Iterator
             elif matcher.name not in _FREE and not matcher.value.startswith("$"):
                 for value in set(matcher.value.split("|")) - _values(name, matcher.name):
                     yield f"{matcher.name} of {name} is never {value}"
-    for label in sorted((shown | _named(expression)) - there):
+    for label in sorted(_named(expression) - there):
         yield f"nothing has the label {label}"
+    for label in sorted(shown - _result(promql.parse(expression))):
+        yield f"no result has the label {label}"
 
 
 def names(expression: str) -> set[str]:
@@ -65,6 +67,25 @@ def _labels(name: str) -> set[str] | None:
     if metric is None or (metric.kind == "histogram") != (_base(name) != name):
         return None
     return {*metric.labels, *_TARGET, *({"le"} if name.endswith("_bucket") else ())}
+
+
+def _result(part: promql.Expr) -> set[str]:
+    """Return the labels of what a part of an expression yields."""
+    if isinstance(part, promql.VectorSelector):
+        return _labels(part.name or "") or set()
+    if isinstance(part, promql.MatrixSelector):
+        return _result(part.vector_selector)
+    if isinstance(part, promql.BinaryExpr):
+        # Whatever matches, the left side's labels are kept; a number has none.
+        return _result(part.lhs) or _result(part.rhs)
+    if isinstance(part, promql.Call):
+        return set().union(*map(_result, part.args)) - ({"le"} if "quantile" in part.func.name else set())
+    if isinstance(part, promql.AggregateExpr) and part.modifier is not None:
+        assert part.modifier.type == promql.AggModifierType.By
+        return set(part.modifier.labels)
+    if isinstance(part, promql.AggregateExpr):
+        return _result(part.expr) if "topk" in str(part.op) else set()
+    return _result(part.expr) if isinstance(part, promql.ParenExpr) else set()
 
 
 def _values(name: str, label: str) -> set[str]:

@@ -18,6 +18,7 @@ from bwtui.relay.process.control import ControlClient
 from bwtui.sandbox.supervisor import Sandbox, ServiceName
 from bwtui.tui.app import RelayApp
 from bwtui.tui.state import RelayModel
+from tests.database import session
 from tests.faults.relays import Relay, wait_for
 from tests.tui.picture import lines
 
@@ -53,6 +54,23 @@ def suspended(pid: int) -> Iterator[None]:
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def drop_slot(database: str, relay: Relay) -> None:
+    """Drop the slot of a relay that streams, while that is suspended, and let it go on."""
+    drop = (
+        "select pg_terminate_backend(active_pid), pg_drop_replication_slot(slot_name)"
+        " from pg_replication_slots where slot_name = %s"
+    )
+    there = "select count(*) from pg_replication_slots where slot_name = %s"
+    with session(database) as source, suspended(relay.pid):
+
+        def is_dropped() -> bool:
+            with suppress(psycopg2.errors.ObjectInUse):
+                source.run(drop, relay.name)
+            return not source.value(there, relay.name)
+
+        wait_for("the slot to be dropped", is_dropped)
 
 
 def _are_stopped(pid: int) -> bool:

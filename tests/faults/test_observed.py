@@ -5,10 +5,9 @@ import math
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 
-import psycopg2
 import pytest
 
 from bwtui.relay.observed.catalogue import METRICS
@@ -16,7 +15,7 @@ from bwtui.relay.observed.labels import label
 from bwtui.sandbox.ports import choose
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from tests.database import session
-from tests.faults.incidents import frozen, suspended, trickle
+from tests.faults.incidents import drop_slot, frozen, suspended, trickle
 from tests.faults.relays import Relay, execute, streaming, wait_for
 from tests.faults.writer import TABLES
 from tests.scraping import Scrape, get, probe
@@ -162,20 +161,7 @@ def truths(scrapes: list[Scrape]) -> None:
 
 def the_slot_is_lost(relay: Relay, database: str, port: int) -> None:
     """Drop the slot: the relay ends, and nobody says that it lives."""
-    drop = (
-        "select pg_terminate_backend(active_pid), pg_drop_replication_slot(slot_name)"
-        " from pg_replication_slots where slot_name = %s"
-    )
-    there = "select count(*) from pg_replication_slots where slot_name = %s"
-    with session(database) as source:
-
-        def is_dropped() -> bool:
-            with suppress(psycopg2.errors.ObjectInUse):
-                source.run(drop, relay.name)
-            return not source.value(there, relay.name)
-
-        with suspended(relay.pid):
-            wait_for("the slot to be dropped", is_dropped)
+    drop_slot(database, relay)
     while True:
         try:
             status, told = probe(port, "/readyz")

@@ -1,0 +1,37 @@
+"""The dashboard for Grafana, and what its panels ask Prometheus for."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATH = Path(__file__).parents[1] / "packaging" / "grafana" / "bwtui.json"
+
+
+@dataclass(frozen=True)
+class Query:
+    """One line of a panel."""
+
+    panel: str
+    expression: str
+    #: The labels that its legend shows.
+    shown: frozenset[str]
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the file as an object."""
+    made = json.loads(PATH.read_text())
+    assert isinstance(made, dict)
+    return made
+
+
+def queries() -> Iterator[Query]:
+    """Yield every query of every panel, with what Grafana puts in for its own variables."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            expression = target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
+            yield Query(
+                panel["title"], expression, frozenset(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            )
