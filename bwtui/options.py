@@ -33,7 +33,7 @@ from bwtui.model.option_checks import (
     check_workers,
     parse_number,
 )
-from bwtui.settings import OnError, OnRecordError, OutputFormat, SnapshotBy, Toast
+from bwtui.settings import LogFormat, OnError, OnRecordError, OutputFormat, SnapshotBy, Toast
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
@@ -372,6 +372,7 @@ OPTIONS: tuple[Option, ...] = (
         check=check_address,
         optional=True,
     ),
+    Option("log-format", "Write the log as 'text', or as 'json' lines.", choices=get_args(LogFormat)),
     Option(
         "name",
         "The relay's name for attach, status and stop.",

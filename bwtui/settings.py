@@ -10,6 +10,7 @@ OnError = Literal["exit", "log"]
 Toast = Literal["fetch", "error", "placeholder"]
 OnRecordError = Literal["stop", "stop-recording"]
 SnapshotBy = Literal["export", "chunks"]
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class RelaySettings:
     record_only: bool = False
     #: Where metrics and probes are served over HTTP: a port, or an address and a port; empty: nowhere.
     listen: str = ""
+    #: How the relay's log is written, and with --headless what it tells on stderr.
+    log_format: LogFormat = "text"
     #: The relay's name, for attach, status and stop. Empty: the slot's name.
     name: str = ""
     #: The screens only look.

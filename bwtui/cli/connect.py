@@ -102,6 +102,19 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
     """Relay in this process. Raises the relay's error, or OutputFailed if its last status is not written."""
+    from bwtui.cli.output.headless import say_failed
+
+    try:
+        _run_headless(settings, as_json)
+    except BwtuiError as error:
+        if settings.log_format == "text":
+            raise
+        # Who reads stderr reads JSON alone.
+        say_failed(settings.relay_name, error)
+        raise click.exceptions.Exit(error.exit_code) from error
+
+
+def _run_headless(settings: RelaySettings, as_json: bool) -> None:
     from bwtui.cli.output.headless import Statuses, line_listener, status_listener
     from bwtui.relay.process.lock import RelayLock
     from bwtui.relay.process.log import log_to_file
@@ -111,9 +124,9 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
     name = settings.relay_name
     lock = RelayLock.acquire(name)
     # stderr is for plain lines of ours; what libraries have to say goes to the log.
-    log_to_file(name)
-    statuses = Statuses()
-    listener = status_listener(statuses) if as_json else line_listener()
+    log_to_file(name, settings.log_format)
+    statuses = Statuses(settings.log_format)
+    listener = status_listener(statuses) if as_json else line_listener(settings.log_format)
     ended = run(settings, lock, listener, supervisor=supervisor_of(os.environ))
     error = ended.error() or statuses.failure
     if error is not None:

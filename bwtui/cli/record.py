@@ -41,7 +41,8 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
         "connect-names",
         "on-record-error",
     ),
-    *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "listen", "name"),
+    *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "name"),
+    *("listen", "log-format"),
     # Only so that what the option would do is refused with a sentence.
     hidden=("on-record-error",),
 )

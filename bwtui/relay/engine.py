@@ -17,6 +17,7 @@ import psycopg2
 from bwtui.blocking import StopRequested, check_stop
 from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.model.events import event
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
@@ -247,7 +248,7 @@ class Engine:
                 context.sink.discard(in_order=True)
             else:
                 if (note := context.memory.check(findings.slot)) is not None:
-                    _log.warning("%s", note)
+                    _log.warning("%s", note, extra=event("slot_differs"))
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 report.confirmed_lsn = findings.slot.confirmed_lsn

@@ -11,6 +11,7 @@ from psycopg import pq
 
 from bwtui.blocking import StopRequested, check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
+from bwtui.model.events import event
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.apart.boundaries import Boundaries, form_of
@@ -245,7 +246,7 @@ class Following:
             self._careful_until = min(self._careful_until, common_end)
         note = context.memory.take_over(server, state, common_end)
         if note is not None:
-            _log.warning("%s", note)
+            _log.warning("%s", note, extra=event("slot_differs"))
             hint = "topics keep what the server lacks: 'bwtui verify --database' says which rows"
             self._report.error("notice", RefusedError(note, hint))
 

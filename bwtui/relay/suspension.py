@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from bwtui.model.events import event
+
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
 #: A stall of the machine is shorter, and the server's wal_sender_timeout longer.
@@ -59,7 +61,9 @@ class Suspension:
                 # First, for who sees the messages fail looks for the reason.
                 self._seconds = gap
                 self._on_gap()
-                _log.warning("the relay was suspended for %.0f s", gap)
+                _log.warning(
+                    "the relay was suspended for %.0f s", gap, extra=event("relay_suspended", seconds=gap)
+                )
 
     def _watch(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):

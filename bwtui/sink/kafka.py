@@ -15,6 +15,7 @@ from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
+from bwtui.model.events import event
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
 from bwtui.sink.delivery_failures import delivery_failure, held_back, reason_of
@@ -269,7 +270,7 @@ class KafkaSink(Recall):
         except KafkaException as error:
             if not error.args[0].fatal():
                 raise
-            log.warning("the producer has ended: %s", error.args[0].str())
+            log.warning("the producer has ended: %s", error.args[0].str(), extra=event("producer_ended"))
             return None
 
     def take_failures(self) -> list[DeliveryFailure]:

@@ -95,6 +95,7 @@ VALUES = (
     *(("--snapshot-share", text) for text in ("", "0", "91", "-1", "1.5", "30%", "1k")),
     *(("--snapshot-workers", text) for text in ("", "0", "33", "-1", "1.5", "two", "2k")),
     *(("--listen", text) for text in ("x", "0", "65536", "-1", "a:", "::1:80", "a b:80", "http://x:80", "٣")),
+    *(("--log-format", text) for text in ("", "JSON", "xml")),
     *(("--commit-rows", text) for text in ("", "0", "-1", "1.5")),
     *(("--commit-ms", text) for text in ("", "0", "100ms")),
     *(("--snapshot-by", text) for text in ("", "chunk", "Export")),

@@ -5,13 +5,18 @@ the relay's log as well. The relay goes on when nobody reads any of it (ADR 44).
 """
 
 import logging
+from typing import Any
 
 from bwtui.cli.output import streams
 from bwtui.console import say
+from bwtui.errors import BwtuiError
 from bwtui.masking import mask_connection
+from bwtui.model.events import event
 from bwtui.model.figures import duration
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.relay.process.main import Listener, stalled_by
+from bwtui.relay.process.log import JsonLines
+from bwtui.relay.process.main import Listener, stalled_by, state_of
+from bwtui.settings import LogFormat
 from bwtui.shown import json_text
 
 #: The error that ends the relay is the command's own, and a stall is a state.
@@ -21,10 +26,45 @@ _STATUS_INTERVAL_SECONDS = 1.0
 _log = logging.getLogger("bwtui.cli.output.headless")
 
 
+class Teller:
+    """Says lines on stderr and in the log: as text, or each as an object."""
+
+    def __init__(self, log_format: LogFormat) -> None:
+        self._is_json = log_format == "json"
+
+    def say(
+        self, relay: str, text: str, extra: dict[str, Any], level: int = logging.INFO, prefix: str = ""
+    ) -> None:
+        """Say ``text`` of a relay, with what `event` makes; a hint of it has a line of its own in text.
+
+        ``prefix`` is what a line of text begins with; in an object the event says that.
+        """
+        line = mask_connection(" ".join(text.split()))
+        if self._is_json:
+            record = _log.makeRecord(_log.name, level, "", 0, "%s", (line,), None, extra=extra)
+            _log.handle(record)
+            say(JsonLines(relay).format(record), err=True)
+            return
+        lines = [f"{prefix}{line}"]
+        if hint := extra["details"].get("hint"):
+            # By itself and whole: it may end with statements to paste.
+            lines.append(mask_connection(f"hint: {' '.join(hint.split())}"))
+        for one in lines:
+            _log.info("%s: %s", relay, one, extra=extra)
+            say(f"bwtui: {relay}: {one}", err=True)
+
+
+def say_failed(relay: str, error: BwtuiError) -> None:
+    """Say as an object on what error a relay ends."""
+    extra = event("failed", exit_code=error.exit_code, hint=error.hint)
+    Teller("json").say(relay, error.message, extra, logging.ERROR)
+
+
 class Lines:
     """Takes status after status, and tells what is new; each distinct error and notice once."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_format: LogFormat = "text") -> None:
+        self._teller = Teller(log_format)
         self._state = ""
         self._waited = ""
         #: Whom the stall waits for that was told of last.
@@ -42,7 +82,7 @@ class Lines:
         by = stalled_by(status)
         if status.state != self._state or (waits and waits != self._waited) or by != self._stalled_by:
             self._state, self._waited, self._stalled_by = status.state, waits or "", by
-            _say(status, self._changed(status))
+            self._teller.say(status.name, self._changed(status), state_of(status))
         if status.recording is not None and status.recording.state == "stopped":
             self._given_up = status.recording.path
         for entry in status.errors:
@@ -70,9 +110,11 @@ class Lines:
         dropped = sum(table.dead_letters for table in status.tables.values())
         if dropped:
             rows = "1 row was" if dropped == 1 else f"{dropped:,} rows were"
-            _say(status, f"{rows} dropped, see 'bwtui status {status.name}' and dead-letters.jsonl")
+            says = f"{rows} dropped, see 'bwtui status {status.name}' and dead-letters.jsonl"
+            self._teller.say(status.name, says, event("rows_dropped", rows=dropped), logging.ERROR)
         if self._given_up:
-            _say(status, f"the recording in {self._given_up} was given up, and lacks what came after")
+            says = f"the recording in {self._given_up} was given up, and lacks what came after"
+            self._teller.say(status.name, says, event("recording_given_up"), logging.ERROR)
 
     def _tell(self, status: Status, entry: ErrorEntry) -> None:
         identity = _identity(entry)
@@ -81,11 +123,12 @@ class Lines:
         self._reported.add(identity)
         where = f"table {entry.table}: " if entry.table and entry.table not in entry.message else ""
         more = "; more such rows are only counted" if entry.kind == "row" else ""
-        kind = "notice" if entry.kind == "notice" else "error"
-        _say(status, f"{kind}: {where}{entry.message}{more}")
-        if entry.hint:
-            # By itself and whole: it may end with statements to paste.
-            _say(status, f"hint: {entry.hint}")
+        about = {"kind": entry.kind, "table": entry.table, "hint": entry.hint}
+        if entry.kind == "notice":
+            extra, level = event("notice", **about), logging.WARNING
+        else:
+            extra, level = event("error", **about), logging.ERROR
+        self._teller.say(status.name, f"{where}{entry.message}{more}", extra, level, f"{extra['event']}: ")
 
 
 def _identity(entry: ErrorEntry) -> tuple[str, str | None, str]:
@@ -96,7 +139,8 @@ def _identity(entry: ErrorEntry) -> tuple[str, str | None, str]:
 class Statuses:
     """Writes a status object a line to stdout, for as long as somebody reads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_format: LogFormat = "text") -> None:
+        self._teller = Teller(log_format)
         #: Why the last status could not be written, if it couldn't.
         self.failure: streams.OutputFailed | None = None
         self._failure_reported = False
@@ -113,25 +157,21 @@ class Statuses:
             self.failure = failure
             if not self._failure_reported:
                 self._failure_reported = True
-                _say(status, f"error: {failure.message}; the relay goes on")
+                says, extra = f"{failure.message}; the relay goes on", event("output_failed")
+                self._teller.say(status.name, says, extra, logging.ERROR, "error: ")
         if streams.reader_is_gone() and not self._reader_reported:
             self._reader_reported = True
             ask = f"'bwtui status {status.name}' says what it does"
-            _say(status, f"notice: nobody reads stdout any more; the relay goes on, and {ask}")
+            says = f"nobody reads stdout any more; the relay goes on, and {ask}"
+            self._teller.say(status.name, says, event("reader_gone"), logging.WARNING, "notice: ")
 
 
-def line_listener() -> Listener:
-    """Return the listener that writes plain lines."""
-    lines = Lines()
+def line_listener(log_format: LogFormat) -> Listener:
+    """Return the listener that writes lines to stderr."""
+    lines = Lines(log_format)
     return Listener(lines.emit, _INTERVAL_SECONDS, lines.emit_last)
 
 
 def status_listener(statuses: Statuses) -> Listener:
     """Return the listener that writes ``statuses``."""
     return Listener(statuses.emit, _STATUS_INTERVAL_SECONDS, statuses.emit)
-
-
-def _say(status: Status, text: str) -> None:
-    line = mask_connection(" ".join(text.split()))
-    _log.info("%s: %s", status.name, line)
-    say(f"bwtui: {status.name}: {line}", err=True)

@@ -21,6 +21,7 @@ from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import pin
 from bwtui.kafka.tails import Sent, SentSince, TailReader
 from bwtui.model.backfill import BackfillRequest
+from bwtui.model.events import event
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.backfill.keys import write_keys
 from bwtui.relay.diverged.divergence import Divergence, Divergences
@@ -108,7 +109,8 @@ class Naming:
                     self._name(one)
                 return
             except ConnectionFailed as error:
-                _log.warning("keys behind the fork can't be named yet: %s", error.message)
+                text = "keys behind the fork can't be named yet: %s"
+                _log.warning(text, error.message, extra=event("diverged"))
                 self._stop.wait(_AGAIN_SECONDS)
             except BwtuiError as error:
                 self._report.error("notice", error)
@@ -180,7 +182,7 @@ class Naming:
             self._notice(f"{says}: no key that topics hold", "nothing need be done")
 
     def _notice(self, text: str, hint: str) -> None:
-        _log.warning("%s", text)
+        _log.warning("%s", text, extra=event("diverged", hint=hint))
         self._report.error("notice", RefusedError(text, hint))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from bwtui.errors import Indeterminate
 from bwtui.model.backfill_told import snapshot_command
+from bwtui.model.events import event
 from bwtui.model.heal import HealStatus
 from bwtui.parent_death import signalled_with_us
 from bwtui.relay.healing.due import Due
@@ -73,7 +74,7 @@ class Comparing:
                     return
             except Exception as error:
                 # Otherwise the heal would never end, without a word.
-                _log.warning("the comparison failed", exc_info=True)
+                _log.warning("the comparison failed", exc_info=True, extra=event("comparison_failed"))
                 self._signal(signal.SIGKILL)
                 tries = self._due.status.tries + 1 if self._due.status is not None else 0
                 kind = type(error).__name__

@@ -16,6 +16,7 @@ import psycopg2
 
 from bwtui.blocking import BlockingCalls, check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedError, SlotLost
+from bwtui.model.events import event
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.context import RelayContext
@@ -65,7 +66,7 @@ class Healing:
         """Forget the heal of the slot made at ``lsn``: a comparison was clean. Raises StateFailed."""
         if self._due is None or not self._due.done(lsn):
             return False
-        _log.warning("the loss of slot %s is made good", self._settings.slot)
+        _log.warning("the loss of slot %s is made good", self._settings.slot, extra=event("heal_done"))
         return True
 
     # -- the main thread -------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class Healing:
             self._release()
             return ()
         self._due.begin(how.message)
-        _log.warning("%s", self._report.detail)
+        _log.warning("%s", self._report.detail, extra=event("heal_begun"))
         lsn, publications = calls.make(partial(self._in_session, self._make_slot))
         memory.renew(lsn, publications)
         self._made_at = lsn

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bwtui.errors import ConnectionFailed, UsageError
+from bwtui.model.events import event
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def arm(text: str | None) -> None:
     *classes, function = path.split(".")
     for one in classes:
         owner = getattr(owner, one)
-    _log.warning("%s is armed: %s", VARIABLE, text)
+    _log.warning("%s is armed: %s", VARIABLE, text, extra=event("failpoint"))
     hit = _Hit(name, int(nth), action)
     setattr(owner, function, _around(getattr(owner, function), hit, side, _HAS_EFFECT.get(effect)))
 

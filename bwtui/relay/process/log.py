@@ -13,11 +13,14 @@ import logging.handlers
 import os
 import stat
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from bwtui.masking import mask_connection
-from bwtui.shown import shown, shown_lines
+from bwtui.model.events import OTHERS, event
+from bwtui.settings import LogFormat
+from bwtui.shown import json_text, shown, shown_lines
 from bwtui.state_folder import state_folder
 
 _KEEP_AT_START = 1024 * 1024
@@ -39,15 +42,44 @@ class _Masking(logging.Formatter):
         return shown_lines(mask_connection(super().formatException(ei)))
 
 
-def log_to_stderr() -> None:
-    """Send the log of this process to stderr, which is the log file of an engine."""
-    _configure(logging.StreamHandler(sys.stderr))
+class JsonLines(logging.Formatter):
+    """Writes an object a line, with what `bwtui.model.events.event` says of it; passwords are taken out."""
+
+    def __init__(self, relay: str) -> None:
+        """``relay`` is the name of the relay whose log it is."""
+        super().__init__()
+        self._relay = relay
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        details: dict[str, object] = getattr(record, "details", {})
+        told: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", OTHERS),
+            "relay": self._relay,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{key: value for key, value in details.items() if value is not None},
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        # Before it is JSON, where what parts a password from what follows would have a backslash before it.
+        masked = {
+            key: mask_connection(value) if isinstance(value, str) else value for key, value in told.items()
+        }
+        return json_text(masked)
 
 
-def log_to_file(name: str) -> None:
+def log_to_stderr(name: str, log_format: LogFormat) -> None:
+    """Send the log of this process, of the relay ``name``, to stderr, which is the log file of an engine."""
+    _configure(logging.StreamHandler(sys.stderr), name, log_format)
+
+
+def log_to_file(name: str, log_format: LogFormat) -> None:
     """Send the log of this process to the relay's log file."""
     os.close(open_log(name))
-    _configure(_PrivateFile(log_path(name), maxBytes=_LIMIT, backupCount=1, delay=True))
+    _configure(_PrivateFile(log_path(name), maxBytes=_LIMIT, backupCount=1, delay=True), name, log_format)
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
@@ -61,8 +93,9 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
         """Lose the line, as on a full disk; logging would show it on stderr with all that is masked here."""
 
 
-def _configure(handler: logging.Handler) -> None:
-    handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+def _configure(handler: logging.Handler, name: str, log_format: LogFormat) -> None:
+    text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(JsonLines(name) if log_format == "json" else _Masking(text))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for library in _TALKATIVE:
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -102,4 +135,6 @@ def trim(name: str, descriptor: int) -> None:
     # descriptor appends, so what is written next lands at the new end.
     os.ftruncate(descriptor, 0)
     if failure is not None:
-        _log.warning("older lines could not be kept in %s: %s", aside.name, failure)
+        _log.warning(
+            "older lines could not be kept in %s: %s", aside.name, failure, extra=event("outcome_unwritten")
+        )

@@ -21,6 +21,7 @@ from typing import Protocol
 from bwtui.crash import crash, frames
 from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError, Interrupted
+from bwtui.model.events import event
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ErrorEntry, State, Status
 from bwtui.model.verdict import ended
@@ -107,7 +108,7 @@ def run(
         outcome.write(name, ended)
     except OSError as failure:
         # A full disk must not hide how the engine ended.
-        _log.error("can't keep the outcome: %s", failure.strerror)
+        _log.error("can't keep the outcome: %s", failure.strerror, extra=event("outcome_unwritten"))
         is_written = False
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
@@ -172,7 +173,7 @@ def _reported(error: BaseException | None, signals: list[int]) -> BwtuiError | N
         return Interrupted()
     if error is None:
         return None
-    _log.error("unexpected exception\n%s", frames(error))
+    _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
     return crash(error)
 
 
@@ -236,7 +237,7 @@ class _Reporter:
         self._last.put(status)
         self._thread.join(_LAST_STATUS_SECONDS)
         if self._thread.is_alive():
-            _log.warning("the last status was not written: nobody reads it")
+            _log.warning("the last status was not written: nobody reads it", extra=event("reader_gone"))
 
     def _work(self) -> None:
         while True:
@@ -256,6 +257,12 @@ def stalled_by(status: Status) -> str:
     return f"{status.verdict.cause} {status.verdict.dependency}" if status.state == "stalled" else ""
 
 
+def state_of(status: Status) -> dict[str, object]:
+    """Return what a line of the log on a relay's state is given besides its words."""
+    verdict = status.verdict
+    return event("state", state=status.state, condition=verdict.condition, cause=verdict.cause or None)
+
+
 def log_listener(name: str) -> Listener:
     """Return the listener of an engine whose stderr is its log: a line when the state changes."""
     last: list[tuple[str, str]] = []
@@ -266,7 +273,7 @@ def log_listener(name: str) -> Listener:
         if [now] != last:
             last[:] = [now]
             words = status.verdict.sentence if status.state == "stalled" else status.detail
-            _log.info("%s%s", status.state, f": {words}" if words else "")
+            _log.info("%s%s", status.state, f": {words}" if words else "", extra=state_of(status))
         trim(name, sys.stderr.fileno())
 
     return Listener(emit, 0.5, emit)
@@ -278,12 +285,14 @@ def main(factory: EngineFactory = real_engine) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    log_to_stderr()
     settings = RelaySettings.from_json(handed["settings"])
     name = settings.relay_name
+    log_to_stderr(name, settings.log_format)
     ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)
     if ended.message is not None:
-        _log.error("%s%s", ended.message, f" (hint: {ended.hint})" if ended.hint else "")
+        hint = f" (hint: {ended.hint})" if ended.hint else ""
+        extra = event("failed", exit_code=ended.exit_code, hint=ended.hint)
+        _log.error("%s%s", ended.message, hint, extra=extra)
     return ended.exit_code
 
 

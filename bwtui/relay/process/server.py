@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast, get_args
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillReason, BackfillRequest, BackfillStatus, to_json
+from bwtui.model.events import event
 from bwtui.model.history import History
 from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
@@ -97,7 +98,7 @@ def answer(source: StatusSource, line: bytes) -> dict[str, Any]:
         return {**_refusal(error.message), "hint": error.hint}
     except Exception as error:
         # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
-        _log.error("control request failed: %s", type(error).__name__)
+        _log.error("control request failed: %s", type(error).__name__, extra=event("answer_failed"))
         return _refusal(f"the engine failed to answer ({type(error).__name__})")
 
 

@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from bwtui.model.events import event
+
 #: Seconds without taking new connections when the system has nothing left for one.
 _REST = 1.0
 #: How often `SocketServer.look_after` is called at least; and while it is due soon.
@@ -131,7 +133,8 @@ class SocketServer(ABC, Generic[Client]):
             self.drop(connection)
         except Exception as error:
             # Its text may hold anything, a row value too.
-            _log.error("a client of %s failed: %s", self._thread.name, type(error).__name__)
+            text = "a client of %s failed: %s"
+            _log.error(text, self._thread.name, type(error).__name__, extra=event("answer_failed"))
             self.drop(connection)
         if connection in self._clients:
             self._selector.modify(connection, self.wanted(client))

@@ -10,6 +10,7 @@ import logging
 from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.events import event
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
@@ -61,7 +62,8 @@ class FailoverSlot:
                 raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
             return
         self._was_refused = False
-        _log.info("slot %s is a failover slot now: standbys take it along", name)
+        text = "slot %s is a failover slot now: standbys take it along"
+        _log.info(text, name, extra=event("failover_slot"))
         if awaited:
             note = f"slot {name} is a failover slot now: it gets nothing while a standby of "
             note += f"synchronized_standby_slots ({awaited}) is down"

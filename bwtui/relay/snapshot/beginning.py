@@ -9,6 +9,7 @@ from functools import partial
 import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.model.events import event
 from bwtui.relay.backfill.first import First
 from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying
@@ -242,4 +243,6 @@ class Beginning:
                 publication.drop(connection, publications)
             connection.close()
         except (BwtuiError, psycopg2.Error):
-            _log.warning("could not drop publication %s", ", ".join(publications))
+            _log.warning(
+                "could not drop publication %s", ", ".join(publications), extra=event("publication_left")
+            )

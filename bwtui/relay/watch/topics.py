@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
+from bwtui.model.events import event
 from bwtui.relay.report import Report
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.sink.destination import PresentTopic, Service
@@ -99,7 +100,8 @@ class TopicWatch:
         self._is_new_run = False
         if cluster and cluster != self._cluster:
             if self._cluster and self._known:
-                _log.warning("Kafka is another cluster than before: %s, was %s", cluster, self._cluster)
+                text = "Kafka is another cluster than before: %s, was %s"
+                _log.warning(text, cluster, self._cluster, extra=event("kafka_changed"))
                 self._report.error(
                     "notice",
                     RefusedError(
@@ -140,10 +142,10 @@ class TopicWatch:
             raise
         except (BwtuiError, OSError) as error:
             # Who is away is told by those who need him.
-            _log.info("the %s were not looked at: %s", what, error)
+            _log.info("the %s were not looked at: %s", what, error, extra=event("topics_unseen"))
         except Exception:
             # One that was not thought of must not end the watch.
-            _log.warning("the %s were not looked at", what, exc_info=True)
+            _log.warning("the %s were not looked at", what, exc_info=True, extra=event("topics_unseen"))
 
     def _is_gone(self, topic: str, table: str) -> None:
         known = self._known.get(topic)
@@ -199,7 +201,7 @@ class TopicWatch:
         self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
 
     def _tell(self, table: str, says: str, hint: str) -> None:
-        _log.warning("%s", says)
+        _log.warning("%s", says, extra=event("topic_changed", table=table, hint=hint))
         self._report.error("topic", RefusedError(says, hint), table)
 
 
@@ -220,5 +222,5 @@ def _read(path: Path) -> tuple[str, dict[str, _Known]]:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        _log.warning("%s is not what was written there: %s", path, error)
+        _log.warning("%s is not what was written there: %s", path, error, extra=event("memory_unreadable"))
     return "", {}

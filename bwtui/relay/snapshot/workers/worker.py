@@ -17,6 +17,7 @@ import psycopg2
 from bwtui.crash import crash, frames
 from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError
+from bwtui.model.events import event
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.process.log import log_to_stderr
 from bwtui.relay.snapshot.workers.channel import WorkerEnd
@@ -76,7 +77,7 @@ class Worker:
         except BwtuiError as error:
             failed = error
         except Exception as error:
-            _log.error("unexpected exception\n%s", frames(error))
+            _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
             failed = crash(error)
         in_session = connection is not None and bool(connection.closed)
         self._line.tell(Failed(Fault.of(failed), at_start=connection is None, in_session=in_session))
@@ -117,7 +118,6 @@ class Worker:
 
 def main() -> None:
     """Work for the engine at the other end of stdin."""
-    log_to_stderr()
     # A service manager may send it to every process of the relay: the engine ends its workers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -128,6 +128,8 @@ def main() -> None:
         begin = end.receive()
     except EOFError:
         sys.exit(1)
+    settings = RelaySettings.from_json(dict(begin.settings))
+    log_to_stderr(settings.relay_name, settings.log_format)
     Worker(begin, end).run()
 
 

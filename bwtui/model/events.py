@@ -1,0 +1,45 @@
+"""What a relay's log tells of, each by a name that stays: ``event`` of a line with ``--log-format json``.
+
+docs/operate.md has the same as a table, which a test compares, with every call of a logger.
+"""
+
+from typing import Any
+
+#: What lines have that are no event of ours, such as a library's.
+OTHERS = "log"
+EVENTS = {
+    "state": "The relay is in another state, or waits for another service.",
+    "error": "Something went wrong; the relay goes on, or says why it ends.",
+    "notice": "Something that its user should know.",
+    "failed": "The relay or the command ends on this error.",
+    "crashed": "An exception that nobody thought of; the line has its frames.",
+    "rows_dropped": "At the end: so many rows are in the dead letters.",
+    "recording_given_up": "At the end: the recording lacks what came after it was given up.",
+    "listening": "Where --listen answers.",
+    "answer_failed": "A request to --listen or to the control socket could not be answered.",
+    "relay_suspended": "The process did not run for a while, and goes on.",
+    "slot_differs": "The slot is not what the relay left, or its server is another.",
+    "failover_slot": "The slot is one that standbys take along.",
+    "heal_begun": "The slot was lost, and is made anew.",
+    "heal_done": "Topics and tables have been found equal since.",
+    "comparison_failed": "The comparison of a heal failed, and is tried again.",
+    "diverged": "What topics hold that a promoted server lacks.",
+    "kafka_changed": "Kafka is another cluster than before.",
+    "topic_changed": "A topic is not the one that it was.",
+    "topics_unseen": "Topics or schemas could not be looked at.",
+    "producer_ended": "librdkafka has ended the producer; the relay makes another.",
+    "publication_left": "A publication that was just made could not be dropped.",
+    "memory_unreadable": "A file of the relay's state folder is not what was written.",
+    "outcome_unwritten": "How the relay ended could not be written, or its log be kept.",
+    "output_failed": "A status could not be written to stdout.",
+    "reader_gone": "Nobody reads stdout any more.",
+    "failpoint": "A failpoint of the tests is armed.",
+}
+
+
+def event(name: str, **details: object) -> dict[str, Any]:
+    """Return what a logger takes as ``extra``: the event's name, and what a program wants of it by itself.
+
+    Details are texts, numbers, or None where there is nothing to say.
+    """
+    return {"event": name, "details": details}
