@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -123,6 +124,55 @@ def test_an_engine_that_fails_to_answer_tells_no_value(
     # Nobody is to start it again for that.
     assert get(port, "/healthz")[0] == 200
     assert get(port, "/")[0] == 200
+
+
+@pytest.mark.usefixtures("server")
+def test_a_picture_that_does_not_come_holds_up_no_probe_of_life(
+    engine: DoubleEngine, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where the disk of the recording hangs, of which the picture says how much is free.
+    answers, looks, measures = threading.Event(), [0], engine.measures
+
+    def hang() -> Measures:
+        looks[0] += 1
+        answers.wait(60)
+        return measures()
+
+    monkeypatch.setattr(engine, "measures", hang)
+    try:
+        for _ in range(3):
+            status, told = probe(port, "/readyz")
+            assert (status, told["ready"]) == (503, False)
+            assert "disk of the recording" in told["reasons"][0]
+            begun = time.monotonic()
+            assert get(port, "/healthz", seconds=5)[0] == 200
+            assert get(port, "/metrics", seconds=5)[0] == 503
+            assert time.monotonic() - begun < 1.5
+        assert looks == [1]
+    finally:
+        answers.set()
+    eventually("it is ready again", lambda: probe(port, "/readyz")[0] == 200)
+    assert get(port, "/metrics")[0] == 200
+
+
+def test_those_who_read_nothing_share_one_text(
+    server: HttpServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More than the system takes for one that does not read.
+    text = bytes(16_000_000)
+    response = http.Response(200, "text/plain", text)
+    monkeypatch.setattr(server._answers, "answer", lambda path, accept: response)
+    with ExitStack() as stack:
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(20):
+            deaf = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        eventually(
+            "all have begun", lambda: sum(bool(one.pending) for one in list(server._clients.values())) == 20
+        )
+        assert tracemalloc.get_traced_memory()[1] < len(text)
+    assert len(said(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")) > len(text)
 
 
 @pytest.mark.usefixtures("server")

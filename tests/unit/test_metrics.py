@@ -1,7 +1,9 @@
 """The metrics of a relay: their names and labels, and that what is not known is not told."""
 
+import ast
 import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -30,7 +32,7 @@ from bwtui.relay.observed.exposition import OPENMETRICS, Exposition
 from bwtui.relay.observed.health import PATIENCE, health, readiness
 from bwtui.relay.observed.labels import label
 from bwtui.relay.observed.tables import MOST_TABLES, OTHERS, Listing, of_tables
-from bwtui.relay.watch.account import Account, Turn
+from bwtui.relay.watch.account import Account, Activity, Turn
 
 HOSTILE = ('a"b', "a\\b", "a\nb", "a\\nb", "\x1b[2Jclean", "\udcff", "\u202ex", 'x",y="1', "{}=,", "ä", "")
 STREAMING = Status(
@@ -151,6 +153,50 @@ def test_a_counter_never_falls() -> None:
         return re.findall(r"^bwtui_messages_acknowledged_total (.*)$", text, re.M)[0]
 
     assert [acknowledged(total) for total in (10, 7, 9, 12)] == ["10.0", "10.0", "10.0", "12.0"]
+
+
+def test_what_the_server_counts_begins_with_zero_and_goes_on_when_the_server_begins_anew() -> None:
+    exposition = Exposition()
+    told = []
+    for spilled in (None, 1000, 1500, 0, 200, 100):
+        text = text_of(Measures(replace(STREAMING, spill_bytes=spilled)), exposition=exposition)
+        told += re.findall(r"^bwtui_slot_spilled_bytes_total (\S+)$", text, re.MULTILINE)
+    assert [float(value) for value in told] == [0, 500, 500, 700, 800]
+
+
+def test_each_kind_of_error_is_counted_from_the_beginning() -> None:
+    kinds = {
+        node.args[0].value
+        for path in (Path(__file__).parents[2] / "bwtui").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "error"
+        if len(node.args) > 1 and isinstance(node.args[0], ast.Constant)
+        if re.fullmatch(r"[a-z]+", str(node.args[0].value))
+    }
+    assert len(kinds) > 5
+    told = {dict(labels)["kind"] for name, labels in samples_of(MEASURED) if name == "bwtui_errors_total"}
+    assert kinds <= told
+
+
+def test_time_of_the_main_thread_is_never_counted_twice() -> None:
+    account = Account()
+    seen: list[float] = []
+
+    class Watched(dict[Activity, float]):
+        """Has another thread look in the middle of a turn."""
+
+        def __setitem__(self, activity: Activity, seconds: float) -> None:
+            super().__setitem__(activity, seconds)
+            seen.append(sum(account.totals(time.monotonic()).values()))
+
+    account._seconds = Watched(account._seconds)
+    begun = account.current[1]
+    time.sleep(0.05)
+    account.turn_to("work")
+    time.sleep(0.05)
+    account.turn_to("read")
+    assert len(seen) == 2
+    assert max(seen) <= time.monotonic() - begun
 
 
 def test_the_first_error_and_the_first_dead_letter_are_an_increase() -> None:

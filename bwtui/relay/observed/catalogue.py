@@ -17,6 +17,8 @@ class Declared:
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
+    #: A counter of PostgreSQL's, which goes on across starts of the relay, and begins anew with its own.
+    is_servers: bool = False
 
     @property
     def family(self) -> str:
@@ -65,7 +67,12 @@ _SLOT = (
     _gauge("bwtui_slot_safe_wal_bytes", "WAL that may be written before the slot is in danger."),
     _gauge("bwtui_slot_runway_seconds", "How long that takes at the rate of the last minute."),
     _gauge("bwtui_slot_wal_status", "1 for the slot's wal_status.", "status"),
-    _counter("bwtui_slot_spilled_bytes_total", "What the server spilled to disk while decoding the slot."),
+    Declared(
+        "bwtui_slot_spilled_bytes_total",
+        "counter",
+        "What the server spilled to disk while decoding the slot.",
+        is_servers=True,
+    ),
     _gauge("bwtui_lsn_bytes", "Positions in the WAL as bytes.", "position"),
 )
 _FLOW = (

@@ -34,6 +34,8 @@ class Exposition:
         #: A counter never falls, or it would count from zero again: what is read again after an outage was
         #: handed to the sink before.
         self._highest: dict[tuple[str, tuple[str, ...]], float] = {}
+        #: Of a counter that is the server's own: what it was last, and what came since it was first seen.
+        self._last: dict[str, float] = {}
         self._listing = Listing()
         self._measures: Measures | None = None
         self._registry = CollectorRegistry()
@@ -74,9 +76,17 @@ class Exposition:
         family = kind(metric.family, metric.help, labels=metric.labels, unit=metric.unit)
         for name, labels, value in values:
             assert len(labels) == len(metric.labels), name
-            shown = value if metric.kind == "gauge" else self._highest_of(name, labels, value)
+            shown = self._since_first(name, value) if metric.is_servers else value
+            if metric.kind == "counter":
+                shown = self._highest_of(name, labels, shown)
             family.add_metric(labels, float(shown))
         return family
+
+    def _since_first(self, name: str, value: float) -> float:
+        """Return what was counted since the first look; a server that begins anew begins with zero."""
+        last = self._last.get(name, value)
+        self._last[name] = value
+        return self._highest.get((name, ()), 0.0) + (value - last if value >= last else value)
 
     def _highest_of(self, name: str, labels: tuple[str, ...], value: float) -> float:
         highest = self._highest[name, labels] = max(value, self._highest.get((name, labels), value))

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 import h11
 
-from bwtui.errors import RefusedError
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.events import event
 from bwtui.model.option_checks import parse_address
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed.exposition import Exposition
 from bwtui.relay.observed.health import Answer, health, readiness
+from bwtui.relay.observed.looking import Looking
 from bwtui.relay.process.server import StatusSource
 from bwtui.relay.process.sockets import SocketServer
 from bwtui.shown import json_text
@@ -61,6 +63,8 @@ class Answers:
 
     def __init__(self, source: StatusSource) -> None:
         self._source = source
+        #: What takes the pictures.
+        self.looking = Looking(source)
         self._exposition = Exposition()
         self._measures: Measures | None = None
         self._measured_at = 0.0
@@ -80,9 +84,15 @@ class Answers:
             return Response(404, _TEXT, b"there is nothing here; " + _INDEX)
         try:
             return make[path]()
+        except ConnectionFailed as error:
+            # No picture: of that nothing is known but that it does not come.
+            if path == "/readyz":
+                return _told(Answer(False, {"ready": False, "reasons": [error.message], "hint": error.hint}))
+            return Response(503, _TEXT, f"{error.message}\n".encode())
         except Exception as error:
             # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
-            _log.error("an answer to %s failed: %s", path, type(error).__name__)
+            kind = type(error).__name__
+            _log.error("an answer to %s failed: %s", path, kind, extra=event("answer_failed"))
             return Response(500, _TEXT, f"the relay failed to answer ({type(error).__name__})\n".encode())
 
     def _metrics(self, accept: str) -> Response:
@@ -98,7 +108,7 @@ class Answers:
     def _now(self) -> Measures:
         now = time.monotonic()
         if self._measures is None or now >= self._measured_at + _FRESH_SECONDS:
-            self._measures, self._measured_at = self._source.measures(), now
+            self._measures, self._measured_at = self.looking.look(), now
         return self._measures
 
 
@@ -144,6 +154,8 @@ class _Visitor:
     #: Its answer waits for its share.
     is_waiting: bool = False
     pending: memoryview = field(default_factory=lambda: memoryview(b""))
+    #: What comes behind that: the text, which all who read it share.
+    body: bytes = b""
     #: It has all of its answer, and may close.
     is_done: bool = False
     until: float = 0.0
@@ -176,7 +188,7 @@ class HttpServer(SocketServer[_Visitor]):
     def start(self) -> None:
         """Bind the socket and begin to serve. Raises RefusedError."""
         super().start()
-        _log.info("listening on %s", self.url)
+        _log.info("listening on %s", self.url, extra=event("listening", url=self.url))
 
     def listen(self) -> socket.socket:
         """Return the socket that listens. Raises RefusedError."""
@@ -217,7 +229,7 @@ class HttpServer(SocketServer[_Visitor]):
             self._step(connection, client)
         finally:
             share = self._share_of(client)
-            share.left -= time.thread_time() - begun
+            share.left -= time.thread_time() - begun + self._answers.looking.spent()
             if share.left < -_MOST_DEBT_SECONDS:
                 self.rest(_PAUSE_SECONDS)
 
@@ -271,10 +283,13 @@ class HttpServer(SocketServer[_Visitor]):
                 client.is_waiting = True
                 self._waiting.append(connection)
                 return
-            client.pending = memoryview(self._response(client, client.request))
+            begin, client.body = self._response(client, client.request)
+            client.pending = memoryview(begin)
             client.request, client.until = None, time.monotonic() + _ANSWER_SECONDS
         sent = connection.send(client.pending)
         client.pending = client.pending[sent:]
+        if not client.pending:
+            client.pending, client.body = memoryview(client.body), b""
         if not client.pending:
             connection.shutdown(socket.SHUT_WR)
             client.is_done, client.until = True, time.monotonic() + _CLOSE_SECONDS
@@ -289,31 +304,38 @@ class HttpServer(SocketServer[_Visitor]):
             # What comes after the request is of no interest; unread, it would have the answer taken back.
             return False
         client.has_spoken = True
-        refusal = b""
+        refusal: Response | None = None
         try:
             client.http.receive_data(received)
             event = client.http.next_event()
         except h11.RemoteProtocolError as error:
-            refusal = _encoded(client.http, Response(error.error_status_hint, _TEXT, b"this is no request\n"))
+            refusal = Response(error.error_status_hint, _TEXT, b"this is no request\n")
         else:
             if not isinstance(event, h11.Request):
                 return False
             if event.method not in (b"GET", b"HEAD"):
-                refusal = _encoded(client.http, Response(405, _TEXT, b"there is only GET and HEAD\n"))
+                refusal = Response(405, _TEXT, b"there is only GET and HEAD\n")
             else:
                 accept = b",".join(value for name, value in event.headers if name == b"accept")
                 path = event.target.partition(b"?")[0].decode("latin-1")
                 client.request = _Request(path, accept.decode("latin-1"), event.method == b"GET")
                 client.is_probe = path in _PROBES
-        client.pending, client.until = memoryview(refusal), time.monotonic() + _ANSWER_SECONDS
+        if refusal is not None:
+            client.pending, client.body = memoryview(_headers(client.http, refusal)), refusal.body
+        client.until = time.monotonic() + _ANSWER_SECONDS
         return True
 
-    def _response(self, client: _Visitor, request: _Request) -> bytes:
+    def _response(self, client: _Visitor, request: _Request) -> tuple[bytes, bytes]:
         response = self._answers.answer(request.path, request.accept)
-        return _encoded(client.http, response, with_body=request.with_body)
+        return _headers(client.http, response), response.body if request.with_body else b""
+
+    def close(self) -> None:
+        """Stop serving, close every connection and the socket."""
+        super().close()
+        self._answers.looking.close()
 
 
-def _encoded(http: h11.Connection, response: Response, *, with_body: bool = True) -> bytes:
+def _headers(http: h11.Connection, response: Response) -> bytes:
     headers = [
         ("Content-Type", response.type),
         ("Content-Length", str(len(response.body))),
@@ -324,5 +346,4 @@ def _encoded(http: h11.Connection, response: Response, *, with_body: bool = True
     if response.status == 405:
         headers.append(("Allow", "GET, HEAD"))
     reason = _REASONS.get(response.status, b"")
-    begin = http.send(h11.Response(status_code=response.status, headers=headers, reason=reason))
-    return (begin or b"") + (response.body if with_body else b"")
+    return http.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""

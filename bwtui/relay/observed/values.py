@@ -22,7 +22,10 @@ _SNAPSHOT_STATES = ("none", "pending", "running", "done")
 _RECORDING_STATES = ("recording", "failed", "stopped")
 _POSITIONS = ("confirmed", "received", "server", "restart")
 #: Errors of these kinds are counted from the beginning, so that the first of them is an increase.
-_ERROR_KINDS = ("notice", "outage", "stalled", "row", "delivery", "backfill", "recording", "topic")
+_ERROR_KINDS = (
+    *("notice", "outage", "stalled", "row", "delivery", "backfill", "recording", "topic", "worker", "state"),
+    "fatal",
+)
 
 
 def samples(measures: Measures, parted: Parted) -> Iterator[Sample]:

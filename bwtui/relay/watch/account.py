@@ -76,8 +76,9 @@ class Account:
         before, since = self.current
         self._turned_at = now = time.monotonic()
         if activity != before:
-            self._seconds[before] += now - since
+            # In this order: who looks in between misses a stay for a moment, and counts none twice.
             self.current = (activity, now)
+            self._seconds[before] += now - since
         return before
 
     @contextmanager
