@@ -33,6 +33,7 @@ EVENTS = {
     "outcome_unwritten": "How the relay ended could not be written, or its log be kept.",
     "output_failed": "A status could not be written to stdout.",
     "reader_gone": "Nobody reads stdout any more.",
+    "supervisor_untold": "systemd could not be told how the relay is.",
     "failpoint": "A failpoint of the tests is armed.",
 }
 

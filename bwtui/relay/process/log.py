@@ -71,6 +71,12 @@ class JsonLines(logging.Formatter):
         return json_text(masked)
 
 
+def json_lines() -> JsonLines | None:
+    """Return what writes the log of this process as objects, or None where it is text."""
+    formatters = (handler.formatter for handler in logging.getLogger().handlers)
+    return next((one for one in formatters if isinstance(one, JsonLines)), None)
+
+
 def log_to_stderr(name: str, log_format: LogFormat) -> None:
     """Send the log of this process, of the relay ``name``, to stderr, which is the log file of an engine."""
     _configure(logging.StreamHandler(sys.stderr), name, log_format)

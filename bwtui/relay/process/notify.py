@@ -16,9 +16,11 @@ from typing import Protocol
 
 from bwtui.console import say
 from bwtui.masking import mask_connection
+from bwtui.model.events import event
 from bwtui.model.status import Status
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed.health import WITHIN_ONE_CALL
+from bwtui.relay.process.log import json_lines
 from bwtui.relay.watch.account import Turn
 from bwtui.shown import shortened
 
@@ -74,8 +76,13 @@ class NotifySocket:
         self._is_told = True
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         words = f"systemd can't be told how the relay is (NOTIFY_SOCKET is {self.address!r}): {reason}"
-        _log.warning("%s", words)
-        say(f"bwtui: notice: {words}; the relay goes on", err=True)
+        record = _log.makeRecord(
+            _log.name, logging.WARNING, "", 0, "%s", (words,), None, extra=event("supervisor_untold")
+        )
+        _log.handle(record)
+        lines = json_lines()
+        says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay goes on"
+        say(says, err=True)
 
 
 @dataclass(slots=True)
@@ -128,7 +135,8 @@ class Supervisor:
         if not self._is_broken:
             self._is_broken = True
             # The text of an unexpected exception may hold a row value.
-            _log.error("systemd is not told how the relay is: %s", type(error).__name__)
+            text = "systemd is not told how the relay is: %s"
+            _log.error(text, type(error).__name__, extra=event("supervisor_untold"))
 
     @property
     def _ping_seconds(self) -> float:
