@@ -133,6 +133,32 @@ def test_a_batch_at_once_is_what_its_rows_are_one_by_one(headers: bool, seed: in
     assert {section[0] for batch in wanted["recorded"] for section in batch[1]} == {2, 3}
 
 
+@pytest.mark.parametrize(
+    ("length", "by_itself"), [(2_000, 0), (200_000, 0), (BATCH_BYTES, 0), (2 * BATCH_BYTES, 1)]
+)
+def test_only_a_line_that_is_far_larger_than_a_batch_goes_by_itself(
+    monkeypatch: pytest.MonkeyPatch, length: int, by_itself: int
+) -> None:
+    made, seen = copying(headers=False)
+    assert made._route is not None
+    made._route.max_message_bytes = 4 * BATCH_BYTES
+    alone: list[int] = []
+    one = made._row
+
+    def row(line: bytes) -> None:
+        alone.append(len(line))
+        one(line)
+
+    monkeypatch.setattr(made, "_row", row)
+    take, end = gathering(made._rows)
+    count = 3 * BATCH_BYTES // length + 1
+    for number in range(count):
+        take(b"%d\t" % number + b"z" * length + b"\t1\n")
+    end()
+    assert len(seen.sink.delivered) == count
+    assert len(alone) == by_itself * count
+
+
 def test_lines_are_gathered_to_as_many_as_a_batch_has_and_a_large_one_does_not_wait() -> None:
     given: list[tuple[int, int]] = []
     take, end = gathering(lambda lines, size: given.append((len(lines), size)))

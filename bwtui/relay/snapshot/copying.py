@@ -172,8 +172,9 @@ class Copying:
             route = self._route
             assert route is not None
             encoded = None
-            # A table without columns has empty lines, which would be read as one empty column.
-            if route.refusal is None and route.column_names and size <= BATCH_BYTES:
+            # A table without columns has empty lines, which would be read as one empty column. A line that is
+            # far larger than a batch is not kept longer than it must be.
+            if route.refusal is None and route.column_names and size < 2 * BATCH_BYTES:
                 encoded = route.lines(rest, self._timestamp, self._session_header)
             if encoded is not None and encoded.largest + RECORD_OVERHEAD <= route.max_message_bytes:
                 done += self._add(route, rest, encoded)
