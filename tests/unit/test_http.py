@@ -15,12 +15,13 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.errors import RefusedError
+from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.option_checks import parse_address
 from bwtui.model.status import TableStatus
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed import http
 from bwtui.relay.observed.http import MOST_VISITORS, HttpServer
+from bwtui.relay.observed.looking import Looking
 from bwtui.sandbox.ports import choose
 from bwtui.settings import RelaySettings
 from tests.scraping import Scrape, get, probe
@@ -153,6 +154,33 @@ def test_a_picture_that_does_not_come_holds_up_no_probe_of_life(
         answers.set()
     eventually("it is ready again", lambda: probe(port, "/readyz")[0] == 200)
     assert get(port, "/metrics")[0] == 200
+
+
+def test_a_relay_that_was_suspended_within_a_look_is_looked_at_again(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, measures, stopped = time.monotonic, engine.measures, [0.0]
+
+    def suspended() -> Measures:
+        # The process is stopped for a minute, and goes on.
+        time.sleep(0.1)
+        stopped[0] += 60.0
+        time.sleep(0.1)
+        return measures()
+
+    monkeypatch.setattr(engine, "measures", suspended)
+    monkeypatch.setattr("time.monotonic", lambda: clock() + stopped[0])
+    look = Looking(engine)
+    for _ in range(2):
+        assert look.look().status.name == "one"
+    # A thread that never came to look leaves nothing behind.
+    monkeypatch.setattr("bwtui.blocking._work", lambda tasks: None)
+    look.close()
+    with pytest.raises(ConnectionFailed):
+        look.look()
+    monkeypatch.undo()
+    look.close()
+    assert look.look().status.name == "one"
 
 
 def test_those_who_read_nothing_share_one_text(

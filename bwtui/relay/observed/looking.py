@@ -12,8 +12,9 @@ from bwtui.errors import ConnectionFailed
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.process.server import StatusSource
 
-#: So long a picture may take before who asked is told that there is none (seconds).
-_PATIENCE_SECONDS = 1.0
+#: So often it is waited for, 50 ms each, before who asked is told that there is no picture. Counted, since
+#: the clock goes on while the whole process is suspended.
+_PATIENCE = 20
 _NO_PICTURE = (
     "the relay's figures can't be had: something that they ask of the system, such as the disk of the "
     "recording, does not answer"
@@ -29,8 +30,9 @@ class Looking:
     def __init__(self, source: StatusSource) -> None:
         self._source = source
         self._calls = BlockingCalls(self._check)
-        self._begun = 0.0
-        #: Whether nothing is under way.
+        self._waits = 0
+        #: Whether a look has begun and is not over; and whether another may be asked for.
+        self._is_at_it = False
         self._idle = threading.Event()
         self._idle.set()
         self._cpu_seconds = 0.0
@@ -40,8 +42,13 @@ class Looking:
         if not self._idle.is_set():
             raise ConnectionFailed(_NO_PICTURE, _HINT)
         self._idle.clear()
-        self._begun = time.monotonic()
-        return self._calls.make(self._take)
+        self._waits = 0
+        try:
+            return self._calls.make(self._take)
+        finally:
+            # A thread that has not come to look yet never will.
+            if not self._is_at_it:
+                self._idle.set()
 
     def spent(self) -> float:
         """Return the processor time that looks took since this was last asked (seconds)."""
@@ -53,13 +60,16 @@ class Looking:
         self._calls.close()
 
     def _take(self) -> Measures:
+        self._is_at_it = True
         begun = time.thread_time()
         try:
             return self._source.measures()
         finally:
             self._cpu_seconds += time.thread_time() - begun
+            self._is_at_it = False
             self._idle.set()
 
     def _check(self, seconds: float) -> None:
-        if time.monotonic() - self._begun > _PATIENCE_SECONDS:
+        self._waits += 1
+        if self._waits > _PATIENCE:
             raise ConnectionFailed(_NO_PICTURE, _HINT)
