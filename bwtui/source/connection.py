@@ -16,6 +16,7 @@ from bwtui.command_log import COMMANDS, POSTGRES
 from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError
 from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.pgoutput.transcode import Decode
+from bwtui.source.connecting import open_session
 from bwtui.source.encoding import decoder
 from bwtui.source.failover.hosts import describe, with_defaults
 from bwtui.source.printed import printed
@@ -118,12 +119,11 @@ def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
     """
     info = with_defaults(dsn, **({"replication": "database"} if replication else {}))
     end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)}{' for replication' if replication else ''}")
-    connection = pq.PGconn.connect(info.encode())
-    end("" if connection.status == pq.ConnStatus.OK else "ConnectionFailed")
-    if connection.status != pq.ConnStatus.OK:
-        message = _text(connection.error_message)
-        connection.finish()
-        raise connection_failed(message, info)
+    opened = open_session(info)
+    connection = opened.connection
+    end("" if connection else "ConnectionFailed")
+    if connection is None:
+        raise connection_failed(opened.failure, info)
     try:
         execute_raw(connection, _PIN_SQL)
         execute_raw(connection, _PIN_TIMEOUTS_SQL)

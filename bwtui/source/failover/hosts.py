@@ -41,10 +41,10 @@ _UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter
 def with_defaults(dsn: str, **extra: str) -> str:
     """Return ``dsn`` with `_DEFAULTS` for what it leaves open, and ``extra``. Raises UsageError."""
     given = _parsed(dsn)
-    effective = _effective(given)
-    several = any("," in effective.get(key, "") for key in ("host", "hostaddr"))
+    values = _effective(given)
+    several = any("," in values.get(key, "") for key in ("host", "hostaddr"))
     defaults = dict(_DEFAULTS_OF_SEVERAL if several else _DEFAULTS)
-    if effective.get("target_session_attrs", "any") != "any" or "PGTARGETSESSIONATTRS" in os.environ:
+    if values.get("target_session_attrs", "any") != "any" or "PGTARGETSESSIONATTRS" in os.environ:
         defaults.pop("target_session_attrs", None)
     added = {key: value for key, value in defaults.items() if key not in given} | extra
     return psycopg2.extensions.make_dsn(dsn, **added)
@@ -68,17 +68,22 @@ def each_host(dsn: str) -> list[str]:
 
     Raises UsageError for a string that libpq can't read.
     """
-    values = _effective(_parsed(dsn))
+    split = split_hosts(dsn)
+    return split if len(split) == 1 else [make_conninfo(one, target_session_attrs="any") for one in split]
+
+
+def split_hosts(dsn: str) -> list[str]:
+    """Return connection strings to each of the hosts that ``dsn`` names, with all else that it says.
+
+    Raises UsageError for a string that libpq can't read.
+    """
+    values = effective(dsn)
     named = {key: values[key].split(",") for key in ("host", "hostaddr", "port") if values.get(key)}
     count = max((len(named[key]) for key in ("host", "hostaddr") if key in named), default=1)
     if count == 1:
         return [dsn]
     return [
-        make_conninfo(
-            dsn,
-            target_session_attrs="any",
-            **{key: given[number if len(given) > 1 else 0] for key, given in named.items()},
-        )
+        make_conninfo(dsn, **{key: given[number if len(given) > 1 else 0] for key, given in named.items()})
         for number in range(count)
     ]
 
@@ -98,8 +103,15 @@ def _parsed(dsn: str) -> dict[str, str]:
         raise _malformed(dsn, str(error)) from error
 
 
+def effective(dsn: str) -> dict[str, str]:
+    """Return what a connection string means with what variables and a service add to it.
+
+    Raises UsageError for a string that libpq can't read.
+    """
+    return _effective(_parsed(dsn))
+
+
 def _effective(given: dict[str, str]) -> dict[str, str]:
-    """Return what a connection string means with what variables and a service add to it."""
     if "service" in given:
         return _of_service(make_conninfo("", **given)) | given
     return _by_keyword(pq.Conninfo.get_defaults()) | given
