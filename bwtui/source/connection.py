@@ -16,8 +16,8 @@ from bwtui.command_log import COMMANDS, POSTGRES
 from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError
 from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.pgoutput.transcode import Decode
-from bwtui.source.connecting import open_session
 from bwtui.source.encoding import decoder
+from bwtui.source.failover.connecting import open_session
 from bwtui.source.failover.hosts import describe, with_defaults
 from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy, remedy_for

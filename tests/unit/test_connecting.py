@@ -9,9 +9,9 @@ import pytest
 from psycopg import pq
 
 from bwtui.errors import ConnectionFailed
-from bwtui.source import connecting
-from bwtui.source.connecting import attempts, open_session
 from bwtui.source.connection import connect_raw
+from bwtui.source.failover import connecting
+from bwtui.source.failover.connecting import attempts, open_session
 
 TICK = 0.02
 
