@@ -1,6 +1,5 @@
 """Where a run goes on recording: a new folder, or after what another run has recorded there."""
 
-import os
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, open_segment, 
 from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.context import SegmentContext
 from bwtui.recording.format.statements import Head, Pass
+from bwtui.recording.free_space import FreeSpace
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class Continuation:
     #: Whether the last segment says that another follows.
     is_expected: bool = False
     _rate: tuple[float, int, float] = (0.0, 0, 0.0)
+    _space: FreeSpace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._space = FreeSpace(self.folder)
 
     def release(self) -> None:
         """Let others write the folder."""
@@ -59,11 +63,7 @@ class Continuation:
         if now - since >= 1.0:
             rate = (written - before) / (now - since) if since else 0.0
             self._rate = (now, written, rate)
-        try:
-            disk = os.statvfs(self.folder)
-            free = disk.f_bavail * disk.f_frsize
-        except OSError:
-            free = 0
+        free = self._space.bytes()
         return RecordingStatus(
             path=str(self.folder),
             state="stopped" if stopped else "failed" if journal.failure else "recording",

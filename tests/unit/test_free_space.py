@@ -1,0 +1,69 @@
+"""The room on the disk of a recording is told without waiting for a disk that hangs."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.recording.continuing import Continuation, continue_in
+from bwtui.recording.free_space import FreeSpace
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A disk that answers while this is set."""
+    answers, statvfs = threading.Event(), os.statvfs
+
+    def hang(path: Path) -> os.statvfs_result:
+        answers.wait(60)
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    answers.set()
+    yield answers
+    answers.set()
+
+
+def test_what_is_known_is_told_while_the_disk_hangs(tmp_path: Path, disk: threading.Event) -> None:
+    space = FreeSpace(tmp_path)
+    found = space.bytes()
+    assert found > 0
+    before = threading.active_count()
+    disk.clear()
+    space._looked_at -= 10
+    begun = time.monotonic()
+    assert [space.bytes() for _ in range(20)] == [found] * 20
+    assert time.monotonic() - begun < 5
+    # One asks, and no more than one.
+    assert threading.active_count() == before + 1
+    disk.set()
+    eventually("it has answered", space._done.is_set)
+    assert space.bytes() > 0
+
+
+def test_a_folder_that_is_gone_has_no_room(tmp_path: Path) -> None:
+    assert FreeSpace(tmp_path / "gone").bytes() == 0
+
+
+def test_a_recording_says_how_it_stands_while_its_disk_hangs(tmp_path: Path, disk: threading.Event) -> None:
+    continuation = continue_in(tmp_path / "r", {})
+    disk.clear()
+    try:
+        begun = time.monotonic()
+        assert status_of(continuation) == 0
+        assert time.monotonic() - begun < 5
+    finally:
+        disk.set()
+        continuation.release()
+
+
+def status_of(continuation: Continuation) -> int:
+    class Journal:
+        bytes_written = segments = durable_lsn = 0
+        failure = None
+
+    return continuation.status(Journal(), stopped=False).free_bytes  # type: ignore[arg-type]
