@@ -14,6 +14,7 @@ import pytest
 
 from bwtui.cli.output.headless import Lines
 from bwtui.model.events import EVENTS, OTHERS, event
+from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import JsonLines, log_path
 from bwtui.shown import is_plain
 from tests.unit.test_cli_headless import LATE, status
@@ -114,19 +115,38 @@ def test_a_headless_relay_tells_objects(capsys: pytest.CaptureFixture[str]) -> N
     assert (told[3]["rows"], told[0]["state"]) == (2, "streaming")
 
 
-def test_a_relay_that_can_not_begin_says_so_in_objects_alone(tmp_path: Path) -> None:
+def connect(state: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a relay whose PostgreSQL is not there."""
     command = (
         *("-m", "bwtui", "connect", "--headless", "--log-format", "json", "-s", "shop"),
         *("-d", f"postgresql://me:{SECRET}@127.0.0.1:1/x"),
     )
-    run = subprocess.run(
+    return subprocess.run(
         [sys.executable, *command],
-        env={**os.environ, "BWTUI_STATE_HOME": str(tmp_path)},
+        env={**os.environ, "BWTUI_STATE_HOME": str(state)},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def test_a_relay_that_runs_already_is_said_to_in_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    lock = RelayLock.acquire("shop")
+    try:
+        run = connect(tmp_path)
+    finally:
+        lock.release()
+    [line] = run.stderr.splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["exit_code"], run.returncode) == ("failed", 2, 2)
+
+
+def test_a_relay_that_can_not_begin_says_so_in_objects_alone(tmp_path: Path) -> None:
+    run = connect(tmp_path)
     assert (run.returncode, run.stdout) == (4, "")
     log = (tmp_path / "shop" / log_path("shop").name).read_text()
     for text in (run.stderr, log):

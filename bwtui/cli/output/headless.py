@@ -42,7 +42,9 @@ class Teller:
         line = mask_connection(" ".join(text.split()))
         if self._is_json:
             record = _log.makeRecord(_log.name, level, "", 0, "%s", (line,), None, extra=extra)
-            _log.handle(record)
+            if _log.hasHandlers():
+                # Before there is a log, Python would write the line on stderr by itself, as text.
+                _log.handle(record)
             say(JsonLines(relay).format(record), err=True)
             return
         lines = [f"{prefix}{line}"]
