@@ -16,7 +16,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist man venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -125,6 +125,9 @@ dist: .venv/installed-dev ## Make wheel and sdist in dist/: of one commit always
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build
 	@cd dist && sha256sum bwtui-*
 
+docs: .venv/docs/installed ## Make the documentation's site in site/; its packages are in an environment of their own.
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build $(ARGS)
+
 man: .venv/installed ## Make man pages and shell completions anew: packaging/share.
 	@$(BIN)/python -m bwtui.cli.output.manual packaging/share
 
@@ -138,7 +141,7 @@ lock: .venv/installed-dev ## Pin all versions anew: constraints.txt and the sand
 	$(BIN)/python -m bwtui.packages.relock
 
 clean: ## Remove .venv and what the tools left; the user's cache folder stays.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist site
 
 .venv/installed: .venv/bin/python constraints.txt pyproject.toml $(COMPILED)
 	@$(PIP_INSTALL) -e .
@@ -149,6 +152,11 @@ clean: ## Remove .venv and what the tools left; the user's cache folder stays.
 	@$(PIP_INSTALL) -e '.[dev]'
 	@$(INSTALL_COMPILED)
 	@touch $@ .venv/installed
+
+.venv/docs/installed: .venv/bin/python packaging/docs.txt
+	@$(BIN)/python -m venv --clear .venv/docs
+	@.venv/docs/bin/python -m pip install --disable-pip-version-check -r packaging/docs.txt
+	@touch $@
 
 .venv/bin/python:
 	@for python in $(CANDIDATES); do \

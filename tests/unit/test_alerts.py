@@ -9,7 +9,7 @@ import click
 import pytest
 import yaml
 
-from bwtui.cli.main import cli
+from tests.command_lines import parsed
 from tests.prometheus import promtool
 from tests.promql import complaints
 
@@ -67,17 +67,6 @@ def test_each_command_of_a_page_can_be_given() -> None:
         parsed(shlex.split(command)[1:])
     with pytest.raises(click.UsageError):
         parsed(["doctor", "--relay", "shop"])
-
-
-def parsed(given: list[str]) -> None:
-    """Parse arguments as the command line does. Raises click.UsageError."""
-    command: click.Command = cli
-    context = click.Context(cli)
-    while isinstance(command, click.Group):
-        _, found, given = command.resolve_command(context, given)
-        assert found is not None
-        command, context = found, click.Context(found, parent=context)
-    command.parse_args(context, given)
 
 
 def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_stays_silent() -> None:
