@@ -2,27 +2,39 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
 from bwtui.cli.main import COMMANDS, cli
-from bwtui.cli.output.manual import pages, shared
 
 SHARE = Path(__file__).parents[2] / "packaging" / "share"
 
 
-def test_what_is_installed_is_what_the_program_says() -> None:
-    there = {path.relative_to(SHARE).as_posix(): path for path in SHARE.rglob("*") if path.is_file()}
-    made = shared()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What make man makes, by path; in a process of its own, since click keeps what it has once looked up."""
+    folder = tmp_path_factory.mktemp("share")
+    subprocess.run([sys.executable, "-m", "bwtui.cli.output.manual", folder], check=True, timeout=120)
+    return texts(folder)
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Return the files of a folder by their paths in it."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="ascii") for path in files}
+
+
+def test_what_is_installed_is_what_the_program_says(made: dict[str, str]) -> None:
+    there = texts(SHARE)
     assert sorted(there) == sorted(made), "make man"
-    for name, text in made.items():
-        assert there[name].read_text(encoding="ascii") == text, f"{name}: make man"
+    assert [name for name, text in made.items() if there[name] != text] == [], "make man"
 
 
-def test_every_command_and_every_option_has_its_place() -> None:
-    made = pages()
+def test_every_command_and_every_option_has_its_place(made: dict[str, str]) -> None:
+    made = {name.removeprefix("man/man1/"): text for name, text in made.items() if name.endswith(".1")}
     assert {f"bwtui-{name}.1" for name in COMMANDS} | {"bwtui.1"} <= set(made)
     context = click.Context(cli, info_name="bwtui")
     connect = cli.get_command(context, "connect")
@@ -36,8 +48,8 @@ def test_every_command_and_every_option_has_its_place() -> None:
             assert other.replace(r"\-", "-") + ".1" in made, name
 
 
-def test_examples_keep_their_lines_and_can_be_copied() -> None:
-    page = pages()["bwtui-connect.1"]
+def test_examples_keep_their_lines_and_can_be_copied(made: dict[str, str]) -> None:
+    page = made["man/man1/bwtui-connect.1"]
     examples = page.partition(".SH EXAMPLES")[2]
     assert r'bwtui connect \-d "host=db dbname=shop user=cdc"          with the screens' in examples
     assert "--" not in page.replace(r"\-", "")
