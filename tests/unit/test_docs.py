@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *s
 TASKS = ["Debug", "Record", "Audit", "Heal", "Operate", "Move from Debezium", "Move from Bottled Water"]
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # It has no types.
     """Passes over what is Python's."""
 
 
@@ -85,11 +85,14 @@ def test_commands_can_be_given(page: Path) -> None:
 @pytest.mark.long
 def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
-    pip = [venv / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "-r", "packaging/docs.txt"]
-    subprocess.run(pip, check=True, cwd=ROOT, timeout=300)
-    build = [venv / "bin" / "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
-    subprocess.run(build, check=True, cwd=ROOT, timeout=120)
+    programs = venv / "bin"
+
+    def run(*command: str | Path) -> None:
+        subprocess.run(command, check=True, cwd=ROOT, timeout=300)
+
+    run(sys.executable, "-m", "venv", venv)
+    run(programs / "pip", "install", "-q", "--disable-pip-version-check", "-r", "packaging/docs.txt")
+    run(programs / "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site")
     assert (tmp_path / "site" / "heal" / "index.html").exists()
 
 
