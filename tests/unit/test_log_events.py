@@ -156,3 +156,31 @@ def test_a_relay_that_can_not_begin_says_so_in_objects_alone(tmp_path: Path) -> 
         [failed] = [one for one in told if one["event"] == "failed"]
         assert (failed["exit_code"], failed["level"], failed["relay"]) == (4, "error", "shop")
         assert "127.0.0.1" in failed["message"]
+
+
+@pytest.mark.long
+def test_a_relay_in_the_background_writes_objects_too(tmp_path: Path) -> None:
+    command = (
+        "connect",
+        "--detach",
+        "--log-format",
+        "json",
+        "-s",
+        "shop",
+        "-d",
+        f"postgresql://me:{SECRET}@127.0.0.1:1/x",
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "bwtui", *command],
+        env={**os.environ, "BWTUI_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert run.returncode == 4
+    log = (tmp_path / "shop" / "engine.log").read_text()
+    assert SECRET not in log
+    told = [json.loads(line) for line in log.splitlines()]
+    assert [one["event"] for one in told][-1] == "failed"
+    assert "hint" not in told[-1]["message"]
+    assert told[-1]["hint"]

@@ -28,7 +28,7 @@ from bwtui.model.verdict import ended
 from bwtui.relay.process import failpoints, outcome
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.log import log_to_stderr, trim
+from bwtui.relay.process.log import json_lines, log_to_stderr, trim
 from bwtui.relay.process.notify import Supervisor
 from bwtui.relay.process.outcome import Outcome
 from bwtui.relay.process.server import ControlServer, StatusSource
@@ -290,7 +290,7 @@ def main(factory: EngineFactory = real_engine) -> int:
     log_to_stderr(name, settings.log_format)
     ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)
     if ended.message is not None:
-        hint = f" (hint: {ended.hint})" if ended.hint else ""
+        hint = f" (hint: {ended.hint})" if ended.hint and json_lines() is None else ""
         extra = event("failed", exit_code=ended.exit_code, hint=ended.hint)
         _log.error("%s%s", ended.message, hint, extra=extra)
     return ended.exit_code
