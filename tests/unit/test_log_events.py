@@ -31,10 +31,18 @@ SECRETS = (
 )
 
 
+def parsed_with(name: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield our files in which something is called that is named so, or a function of it."""
+    for path in (ROOT / "bwtui").rglob("*.py"):
+        text = path.read_text()
+        if re.search(rf"\b_?{name}(ging)?[.(]", text):
+            yield path, ast.parse(text)
+
+
 def calls() -> Iterator[tuple[str, ast.Call]]:
     """Yield each call of a logger of ours, and where it is."""
-    for path in (ROOT / "bwtui").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in parsed_with("log"):
+        for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             of, says = node.func.value, node.func.attr in LEVELS
@@ -51,8 +59,8 @@ def test_each_line_of_ours_says_which_event_it_is() -> None:
 def test_each_event_is_used_and_each_that_is_used_is_known() -> None:
     used = {
         node.args[0].value
-        for path in (ROOT / "bwtui").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for _, tree in parsed_with("event")
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "event"
         if isinstance(node.args[0], ast.Constant)
     }
