@@ -1,6 +1,8 @@
 """What systemd is told of a relay, by a real socket."""
 
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from bwtui.model.status import Status
 from bwtui.model.verdict import Verdict
 from bwtui.relay.measured.measures import Measures
+from bwtui.relay.process import notify
 from bwtui.relay.process.notify import NotifySocket as Sender
 from bwtui.relay.process.notify import Supervisor, supervisor_of
 from bwtui.relay.watch.account import Turn
@@ -194,3 +197,28 @@ def test_what_the_environment_says(given: dict[str, str], seconds: float | None)
     assert (supervisor.watchdog_seconds if supervisor else None) == seconds
     # What the relay starts does not speak for it.
     assert environment == {"PATH": "/bin"}
+
+
+def test_nobody_who_does_not_read_holds_up_the_end(
+    systemd: NotifySocket, engine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "_END_SECONDS", 0.1)
+    goes_on = threading.Event()
+
+    def hangs() -> Measures:
+        goes_on.wait(60)
+        return Measures(engine.status())
+
+    monkeypatch.setattr(engine, "measures", hangs)
+    supervisor = Supervisor(Sender(systemd.address), WATCHDOG)
+    supervisor.watch(engine)
+    supervisor.end(2, "the disk is full")
+    systemd.wait("STATUS=ended with exit code 2: the disk is full")
+    goes_on.set()
+
+
+def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "err").open("w") as closed:
+        pass
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert not Sender("/nowhere/notify").send("READY=1")

@@ -5,6 +5,7 @@ turns. One that turns no more stops these pings, and systemd ends the process af
 start or a stop takes long and the main thread turns, systemd is asked for more time.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -32,6 +33,8 @@ _PINGS = 4
 _EXTENSION_SECONDS = 60.0
 #: So long systemd may be busy with others (seconds); what it did not take is said once more.
 _SEND_SECONDS = 1.0
+#: So long the last look may take (seconds).
+_END_SECONDS = 5.0
 #: systemd takes datagrams of up to 4096 bytes, and a character has up to four.
 _STATUS_CHARACTERS = 500
 _log = logging.getLogger(__name__)
@@ -82,7 +85,8 @@ class NotifySocket:
         _log.handle(record)
         lines = json_lines()
         says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay goes on"
-        say(says, err=True)
+        with contextlib.suppress(OSError, ValueError):
+            say(says, err=True)
 
 
 @dataclass(slots=True)
@@ -112,7 +116,8 @@ class Supervisor:
         """Say that the relay has ended, and with which words; its process ends at once."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            # It may hang where nobody reads our stderr: the relay ends all the same.
+            self._thread.join(_END_SECONDS)
         # Of a start that systemd has not seen the end of it would say that it failed.
         ready = ("READY=1",) if exit_code == 0 and not self._is_ready else ()
         how = f"ended with exit code {exit_code}" if exit_code else "ended"
