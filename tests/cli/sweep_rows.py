@@ -142,7 +142,6 @@ FILES = (
     "headers = []",
     'namespace = "com.acme-shop"',
     'connect-names = "perhaps"',
-    'namespace = "com.acme"\noutput-format = "json"',
     "table = [1]",
     'table = ""',
     'exclude-table = [""]',
@@ -316,6 +315,8 @@ _MODES = (
     Row(("connect", "--headless", "--record", ""), "--record names no folder"),
     Row(("connect", "--headless", "--on-record-error", "stop-recording"), "--on-record-error goes with"),
     Row(("connect", "--headless", "--endpos", "0/1", "--until-caught-up"), "--endpos and --until-caught-up"),
+    Row(("connect", "--headless", "-f", "json", "--namespace", "com.acme"), "--namespace is for Avro"),
+    Row(("connect", "--headless", "-f", "json", "--connect-names"), "--connect-names is for Avro"),
     Row(
         ("connect", "--headless", "--exactly-once", "--snapshot-by", "chunks"),
         "does not go with --snapshot-by",
