@@ -49,6 +49,11 @@ class NotifySocket:
                 return False
         return True
 
+    def goes_silent(self, line: str, seconds: float) -> bool:
+        """Say whether nothing beginning with ``line`` comes any more, but one that was due before."""
+        self.drain()
+        return self.is_silent(line, seconds) or self.is_silent(line, seconds)
+
     def drain(self) -> None:
         """Pass over what is there already."""
         while self._receive(0.001):
