@@ -58,7 +58,9 @@ _NO_LOGIN = re.compile(r'role "(.+)" is not permitted to log in')
 _NO_CONNECT = re.compile(r'permission denied for database "(.+)"')
 _NO_CONVERSION = re.compile(r"conversion between \w+ and \w+ is not supported")
 # What libpq says of a value in the connection string before it tries to connect.
-_MALFORMED = re.compile(r"invalid (?:integer value|port number|[a-z_]+ value)\b")
+_MALFORMED = re.compile(
+    r"invalid (?:integer value|port number|[a-z_]+ value)\b|could not match \d+ (?:port numbers|host names)"
+)
 
 Connection = psycopg2.extensions.connection
 

@@ -1,5 +1,6 @@
 """How a raw session of libpq is opened: nothing else in the process stands still meanwhile."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg import pq
 
-from bwtui.errors import ConnectionFailed
+from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.source.connection import connect_raw
 from bwtui.source.failover import connecting
 from bwtui.source.failover.connecting import attempts, open_session
@@ -77,6 +78,78 @@ def test_one_attempt_for_each_place(dsn: str, expected: list[str]) -> None:
     assert [_pairs(one) for one in attempts(dsn)] == [_pairs(one) for one in expected]
 
 
+def test_one_that_is_refused_late_is_told_as_refused() -> None:
+    """Asked too early, libpq holds a connection that is under way for one that broke: "could not send"."""
+    full = socket.socket()
+    with contextlib.ExitStack() as stack:
+        stack.callback(full.close)
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):
+            # The second one waits already: nobody is answered any more.
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        # Its next attempt, after a second, finds nobody.
+        threading.Timer(0.2, full.close).start()
+        port = full.getsockname()[1]
+        failure = open_session(f"host=127.0.0.1 port={port} connect_timeout=9 dbname=shop user=one").failure
+    assert "Connection refused" in failure
+    assert "Is the server running on that host" in failure
+    assert "could not send" not in failure
+
+
+@pytest.mark.parametrize(
+    ("dsn", "words"),
+    [
+        ("host=127.0.0.1,127.0.0.2,127.0.0.3 port=1,2", "could not match 2 port numbers to 3 hosts"),
+        ("host=a.invalid,b.invalid port=1,2,3", "could not match 3 port numbers to 2 hosts"),
+        ("host=a.invalid,b.invalid hostaddr=127.0.0.1", "could not match 2 host names to 1 hostaddr values"),
+        ("host=127.0.0.1 connect_timeout=soon", 'invalid integer value "soon" for connection option'),
+        ("host=127.0.0.1 connect_timeout=1_0", 'invalid integer value "1_0" for connection option'),
+        ("host=127.0.0.1 connect_timeout=''", 'invalid integer value "" for connection option'),
+        ("host=127.0.0.1 connect_timeout=9999999999", 'invalid integer value "9999999999" for connection'),
+    ],
+)
+def test_what_libpq_refuses_is_no_outage(dsn: str, words: str) -> None:
+    with pytest.raises(BwtuiError) as failure:
+        connect_raw(dsn)
+    assert words in failure.value.message
+    assert not isinstance(failure.value, ConnectionFailed), "that would be waited for"
+
+
+@pytest.mark.parametrize("limit", ["3000000", "2147483647", "0", "-1", " +9 "])
+def test_every_time_limit_of_libpq_is_one_here(limit: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hung_up = threading.Thread(target=_hang_up, args=(server,))
+        hung_up.start()
+        place = f"host=127.0.0.1 port={server.getsockname()[1]} sslmode=disable gssencmode=disable"
+        opened = open_session(f"{place} dbname=shop user=one connect_timeout='{limit}'")
+        hung_up.join()
+    assert "server closed the connection unexpectedly" in opened.failure
+
+
+def test_an_address_of_one_link_keeps_its_zone() -> None:
+    (index,) = [number for number, name in socket.if_nameindex() if name == "lo"]
+    assert connecting._addresses("fe80::1%lo") == [f"fe80::1%{index}"]
+
+
+@pytest.mark.parametrize("name", ["db..example", "a" * 64 + ".example", "b\u00fccher.invalid"])
+def test_a_name_that_can_be_none_is_one_that_nobody_knows(name: str) -> None:
+    assert f'could not translate host name "{name}" to address: ' in open_session(f"host={name}").failure
+
+
+def test_a_name_is_looked_up_when_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that says nothing takes many seconds: they would come before a host that is there."""
+    looked_up: list[str] = []
+    monkeypatch.setattr(connecting, "_addresses", lambda host: looked_up.append(host) or ["127.0.0.2"])
+    places = iter(attempts("host=127.0.0.1,db.example"))
+    assert _pairs(next(places))["host"] == "127.0.0.1"
+    assert not looked_up
+    assert _pairs(next(places))["hostaddr"] == "127.0.0.2"
+    assert looked_up == ["db.example"]
+
+
 def test_a_standby_is_preferred_among_all_hosts() -> None:
     """libpq goes through all hosts for a standby first, and then takes any."""
     dsn = "host=10.0.0.1,10.0.0.2 target_session_attrs=prefer-standby"
@@ -87,6 +160,10 @@ def test_a_standby_is_preferred_among_all_hosts() -> None:
         ("10.0.0.1", "any"),
         ("10.0.0.2", "any"),
     ]
+
+
+def _hang_up(server: socket.socket) -> None:
+    server.accept()[0].close()
 
 
 def _pairs(dsn: str) -> dict[str, str]:

@@ -8,11 +8,15 @@ to the caller then is done here: the addresses of a name, the next host, the tim
 """
 
 import ipaddress
+import os
 import random
+import re
 import select
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
@@ -21,6 +25,11 @@ from bwtui.source.failover.hosts import effective, split_hosts
 
 #: libpq's words, which whoever reads errors looks for.
 _EXPIRED = "timeout expired"
+#: What it takes for a number, and the largest.
+_NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
+_LARGEST = 2**31 - 1
+#: So long one poll(2) may wait (seconds): it counts milliseconds in 31 bits.
+_LONGEST_POLL = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,11 @@ def open_session(dsn: str) -> Opened:
 
     Raises UsageError for a string that libpq can't read.
     """
-    limit = _limit(effective(dsn).get("connect_timeout", ""))
+    given = effective(dsn).get("connect_timeout", "0")
+    if not _is_number(given):
+        # PQconnectPoll leaves this to its caller, too, and so would wait for ever.
+        return Opened(None, f'invalid integer value "{given}" for connection option "connect_timeout"')
+    limit = float(given) if int(given) > 0 else None
     failures: list[str] = []
     for attempt in attempts(dsn, failures):
         connection = pq.PGconn.connect_start(attempt.encode())
@@ -48,26 +61,34 @@ def open_session(dsn: str) -> Opened:
     return Opened(None, "\n".join(dict.fromkeys(failures)))
 
 
-def attempts(dsn: str, failures: list[str] | None = None) -> list[str]:
-    """Return a connection string for each address of each host, in libpq's order.
+def attempts(dsn: str, failures: list[str] | None = None) -> Iterator[str]:
+    """Yield a connection string for each address of each host, in libpq's order.
 
-    What can't be looked up is added to ``failures``. Raises UsageError for a string that libpq can't read.
+    A name is looked up when it is its turn: one that nobody answers for holds up no host before it. What
+    can't be looked up is added to ``failures``. Raises UsageError for a string that libpq can't read.
     """
-    found: list[str] = []
-    for one in split_hosts(dsn):
+    values, hosts = effective(dsn), split_hosts(dsn)
+    is_random = values.get("load_balance_hosts") == "random"
+    if is_random:
+        random.shuffle(hosts)
+    if values.get("target_session_attrs") != "prefer-standby":
+        passes = [hosts]
+    else:
+        passes = [
+            [make_conninfo(one, target_session_attrs=kind) for one in hosts] for kind in ("standby", "any")
+        ]
+    for one in (host for tried in passes for host in tried):
         try:
-            found += _resolved(one)
+            found = _resolved(one)
         except OSError as error:
             host = effective(one).get("host", "")
             text = f'could not translate host name "{host}" to address: {error.strerror or error}'
             if failures is not None:
                 failures.append(text)
-    values = effective(dsn)
-    if values.get("load_balance_hosts") == "random":
-        random.shuffle(found)
-    if values.get("target_session_attrs") != "prefer-standby":
-        return found
-    return [make_conninfo(one, target_session_attrs=kind) for kind in ("standby", "any") for one in found]
+            continue
+        if is_random:
+            random.shuffle(found)
+        yield from found
 
 
 def _resolved(dsn: str) -> list[str]:
@@ -75,12 +96,22 @@ def _resolved(dsn: str) -> list[str]:
     host = values.get("host", "")
     if not host or host[0] in "/@" or values.get("hostaddr") or _is_address(host):
         return [dsn]
+    if "," in host:
+        # Lists that do not match; libpq says which.
+        return [dsn]
     return [make_conninfo(dsn, host=host, hostaddr=address) for address in _addresses(host)]
 
 
 def _addresses(host: str) -> list[str]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    # As bytes, as libpq gives it: Python would make another name of a text, or refuse it.
+    found = socket.getaddrinfo(os.fsencode(host), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(_with_zone(address) for *_, address in found))
+
+
+def _with_zone(address: tuple[Any, ...]) -> str:
+    """Return an address as text; the zone of one that is valid on a link stands beside it."""
+    zone = address[3] if len(address) > 3 else 0
+    return f"{address[0]}%{zone}" if zone and "%" not in address[0] else str(address[0])
 
 
 def _is_address(host: str) -> bool:
@@ -91,32 +122,33 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _limit(given: str) -> float | None:
-    """Return a time limit in seconds, or None where there is none."""
-    try:
-        seconds = int(given)
-    except ValueError:
-        # libpq says what is wrong with it.
-        return None
-    return float(seconds) if seconds > 0 else None
+def _is_number(given: str) -> bool:
+    return _NUMBER.fullmatch(given) is not None and -_LARGEST <= int(given) <= _LARGEST
 
 
 def _shake_hands(connection: pq.abc.PGconn, limit: float | None) -> bool:
     """Let libpq go on until it has a session or has failed; return whether that was within ``limit``."""
     deadline = None if limit is None else time.monotonic() + limit
-    while True:
-        step = connection.connect_poll()
-        if step not in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
-            return True
-        waiting = select.poll()
-        waiting.register(
-            connection.socket, select.POLLIN if step == pq.PollingStatus.READING else select.POLLOUT
-        )
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and (left <= 0 or not waiting.poll(left * 1000)):
+    # As its documentation has it: asked before that, it takes a connection that is under way for made, and
+    # tells of one that is refused what it says of one that broke.
+    step = pq.PollingStatus.WRITING
+    while step in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+        if not _wait(connection.socket, step, deadline):
             return False
-        if left is None:
-            waiting.poll()
+        step = connection.connect_poll()
+    return True
+
+
+def _wait(place: int, step: pq.PollingStatus, deadline: float | None) -> bool:
+    """Wait until libpq can go on, and return whether it can."""
+    waiting = select.poll()
+    waiting.register(place, select.POLLIN if step == pq.PollingStatus.READING else select.POLLOUT)
+    while True:
+        left = _LONGEST_POLL if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            return False
+        if waiting.poll(min(left, _LONGEST_POLL) * 1000):
+            return True
 
 
 def _failure(connection: pq.abc.PGconn, expired: bool) -> str:

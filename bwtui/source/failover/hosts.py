@@ -80,7 +80,10 @@ def split_hosts(dsn: str) -> list[str]:
     values = effective(dsn)
     named = {key: values[key].split(",") for key in ("host", "hostaddr", "port") if values.get(key)}
     count = max((len(named[key]) for key in ("host", "hostaddr") if key in named), default=1)
-    if count == 1:
+    # Lists that do not match are libpq's to refuse.
+    if count == 1 or any(
+        len(given) not in (count, 1 if key == "port" else count) for key, given in named.items()
+    ):
         return [dsn]
     return [
         make_conninfo(dsn, **{key: given[number if len(given) > 1 else 0] for key, given in named.items()})
