@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.blocking import interruptible, within
 from bwtui.command_log import COMMANDS, REGISTRY
-from bwtui.encode.differences import incompatibilities
+from bwtui.encode.differences import as_record, incompatibilities
 from bwtui.encode.registry_config import registry_config
 from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, UsageError
 from bwtui.settings import Pairs
@@ -44,6 +44,7 @@ _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 _WHOLE_ANSWER = 3
 #: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
 _SCHEMAS_KEPT = 1_000
+_ANOTHERS = "others write into that topic: write into topics of your own with --topic-prefix"
 _RENAMED = (
     "--namespace is for topics that are new: give it as it was when these were made, or leave it out, or "
     "write into others with --topic-prefix"
@@ -149,6 +150,8 @@ class SchemaRegistry:
         """
         latest = self._latest(subject)
         was, now = (_record_name(text) for text in (latest or schema, schema))
+        if not was:
+            raise SchemaRefused(f"subject {subject} holds something else than a record", _ANOTHERS, 409)
         if was != now:
             raise SchemaRefused(f"subject {subject} has records called {was}, not {now}", _RENAMED, 409)
 
@@ -272,7 +275,11 @@ class SchemaRegistry:
             latest, rule = self._latest(subject), self.level(subject)
         except BwtuiError:
             return error
-        reasons = "; ".join(incompatibilities(latest or "{}", schema, rule)) or error.message
+        reasons = "; ".join(incompatibilities(latest, schema, rule) if latest else ()) or error.message
+        if latest and not _record_name(latest):
+            return SchemaRefused(
+                f"the schema registry refuses {subject} (HTTP 409): {reasons}", _ANOTHERS, 409
+            )
         if latest and _record_name(latest) != _record_name(schema):
             return SchemaRefused(
                 f"the schema registry refuses {subject} (HTTP 409): {reasons}", _RENAMED, 409
@@ -360,11 +367,11 @@ def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
 
 
 def _record_name(schema: str) -> str:
-    """Return the full name of a schema's record."""
-    found = json.loads(schema)
-    if not isinstance(found, dict):
-        return str(found)
-    return ".".join(str(found[part]) for part in ("namespace", "name") if found.get(part))
+    """Return the full name of a schema's record; empty where it is none."""
+    found = as_record(schema) or {}
+    name = str(found.get("name", ""))
+    # As Avro's specification has it: with dots, it is the full one.
+    return name if "." in name else ".".join(filter(None, (str(found.get("namespace") or ""), name)))
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

@@ -28,7 +28,8 @@ class FreeSpace:
             if begins:
                 self._done.clear()
                 threading.Thread(target=self._look, name="free space", daemon=True).start()
-        if begins:
+        if begins or not self._looked_at:
+            # While nothing is known yet, each waits: 0 would be a disk that is full.
             self._done.wait(_PATIENCE_SECONDS)
         return self._bytes
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bwtui.recording import free_space
 from bwtui.recording.continuing import Continuation, continue_in
 from bwtui.recording.free_space import FreeSpace
 from tests.waiting import eventually
@@ -43,6 +44,21 @@ def test_what_is_known_is_told_while_the_disk_hangs(tmp_path: Path, disk: thread
     disk.set()
     eventually("it has answered", space._done.is_set)
     assert space.bytes() > 0
+
+
+def test_who_asks_beside_the_first_waits_for_its_answer(
+    tmp_path: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads look at a relay that has just begun: 0 would be a disk that is full."""
+    monkeypatch.setattr(free_space, "_PATIENCE_SECONDS", 30.0)
+    space = FreeSpace(tmp_path)
+    disk.clear()
+    first = threading.Thread(target=space.bytes)
+    first.start()
+    eventually("the first look is under way", lambda: not space._done.is_set())
+    threading.Timer(0.1, disk.set).start()
+    assert space.bytes() > 0
+    first.join()
 
 
 def test_a_folder_that_is_gone_has_no_room(tmp_path: Path) -> None:

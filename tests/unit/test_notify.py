@@ -113,6 +113,15 @@ def test_nothing_from_services_begins_a_line_or_names_a_password(
     assert "hunter2" not in "\n".join(systemd.lines)
 
 
+@pytest.mark.usefixtures("supervisor")
+def test_a_status_is_never_longer_than_systemd_takes(systemd: NotifySocket, engine: Watched) -> None:
+    """It drops a datagram of more than 4096 bytes, with the ping that is in it."""
+    engine.state = "streaming"
+    engine.verdict = Verdict(sentence="said " + "\U000e0100" * 5_000)
+    systemd.wait("STATUS=streaming: said ")
+    assert max(len(line.encode()) for line in systemd.lines) <= 2_100
+
+
 def test_one_that_ends_well_before_it_was_seen_to_begin_has_not_failed(systemd: NotifySocket) -> None:
     Supervisor(Sender(systemd.address)).end(0, "")
     systemd.wait("READY=1")

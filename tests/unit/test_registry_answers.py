@@ -188,3 +188,38 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end() -> No
         thread.join()
         listener.close()
         registry.close()
+
+
+RECORD = json.dumps({"type": "record", "namespace": "com.acme", "name": "OrdersKey", "fields": []})
+
+
+@pytest.mark.parametrize(
+    "held", ['"string"', '["null", "string"]', 'syntax = "proto3"; message Orders {}', "7"]
+)
+def test_a_subject_that_holds_no_record_is_refused(server: Answering, held: str) -> None:
+    """Others write keys as plain strings, or in Protobuf: a relay that meets them must not break off."""
+    stored = {"subject": "t-key", "version": 1, "id": 1, "schema": held}
+    server.status, server.body = 409, told(409)
+    server.paths = {
+        "/subjects/t-key/versions/latest": stored,
+        "/config/t-key?defaultToGlobal=true": {"compatibilityLevel": "BACKWARD"},
+    }
+    registry = SchemaRegistry(server.url)
+    for ask in (registry.register, registry.refuse_renamed):
+        with pytest.raises(SchemaRefused) as refused:
+            ask("t-key", RECORD)
+        assert "something else than a record" in refused.value.message
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    "names", [{"name": "com.acme.OrdersKey"}, {"namespace": "other", "name": "com.acme.OrdersKey"}]
+)
+def test_a_name_with_dots_is_the_whole_name(server: Answering, names: dict[str, str]) -> None:
+    """As Avro's specification has it; a registry gives back what another producer wrote."""
+    held = json.dumps({"type": "record", **names, "fields": []})
+    stored = {"subject": "t-key", "version": 1, "id": 1, "schema": held}
+    server.paths = {"/subjects/t-key/versions/latest": stored}
+    registry = SchemaRegistry(server.url)
+    registry.refuse_renamed("t-key", RECORD)
+    registry.close()

@@ -23,7 +23,7 @@ from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed.health import WITHIN_ONE_CALL
 from bwtui.relay.process.log import json_lines
 from bwtui.relay.watch.account import Turn
-from bwtui.shown import shortened
+from bwtui.shown import shortened, shown
 
 #: So often it is looked what is new (seconds); more often where the watchdog is shorter.
 _LOOK_SECONDS = 1.0
@@ -202,4 +202,5 @@ def _words(status: Status) -> str:
 
 def _line(text: str) -> str:
     """Return ``text`` as the value of one line: what comes from services must not begin another one."""
-    return shortened(mask_connection(text), _STATUS_CHARACTERS)
+    # Shown before it is cut: an escape has up to ten characters.
+    return shortened(shown(mask_connection(text)), _STATUS_CHARACTERS)
