@@ -8,7 +8,7 @@ import click
 from bwtui.cli.options import relay_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
-from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, UsageError
 from bwtui.settings import RelaySettings
 from bwtui.terminal import need_screens
 
@@ -109,8 +109,9 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
     except BwtuiError as error:
         if settings.log_format == "text":
             raise
-        # Who reads stderr reads JSON alone.
-        say_failed(settings.relay_name, error)
+        # Who reads stderr reads JSON alone. Of one that is ended by hand the line of its state says that.
+        if not isinstance(error, Interrupted):
+            say_failed(settings.relay_name, error)
         raise click.exceptions.Exit(error.exit_code) from error
 
 

@@ -142,7 +142,12 @@ def test_a_name_that_can_be_none_is_one_that_nobody_knows(name: str) -> None:
 def test_a_name_is_looked_up_when_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resolver that says nothing takes many seconds: they would come before a host that is there."""
     looked_up: list[str] = []
-    monkeypatch.setattr(connecting, "_addresses", lambda host: looked_up.append(host) or ["127.0.0.2"])
+
+    def look_up(host: str) -> list[str]:
+        looked_up.append(host)
+        return ["127.0.0.2"]
+
+    monkeypatch.setattr(connecting, "_addresses", look_up)
     places = iter(attempts("host=127.0.0.1,db.example"))
     assert _pairs(next(places))["host"] == "127.0.0.1"
     assert not looked_up

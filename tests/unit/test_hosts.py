@@ -60,6 +60,18 @@ def test_hosts_of_variables_and_services_count(tmp_path: Path, monkeypatch: pyte
     assert "target_session_attrs" not in added("service=one")
 
 
+def test_what_variables_and_services_say_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = tmp_path / "services"
+    services.write_text("[slow]\nhost=one\nconnect_timeout=45\nkeepalives_idle=7\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    assert {"connect_timeout", "keepalives_idle"}.isdisjoint(added("service=slow"))
+    assert added("service=slow")["tcp_user_timeout"] == "60000"
+    assert added("service=slow connect_timeout=5")["connect_timeout"] == "5"
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "60")
+    assert "connect_timeout" not in added("host=one")
+    assert "connect_timeout" not in added("host=one,two")
+
+
 def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only libpq can read it, by a connection that it begins."""
     services = tmp_path / "services"

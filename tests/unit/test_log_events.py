@@ -10,12 +10,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from bwtui.cli import connect as command
 from bwtui.cli.output.headless import Lines
+from bwtui.errors import Interrupted
 from bwtui.model.events import EVENTS, OTHERS, event
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import JsonLines, log_path
+from bwtui.settings import RelaySettings
 from bwtui.shown import is_plain
 from tests.unit.test_cli_headless import LATE, status
 
@@ -121,6 +125,21 @@ def test_a_headless_relay_tells_objects(capsys: pytest.CaptureFixture[str]) -> N
     assert [one["event"] for one in told] == ["state", "notice", "state", "rows_dropped"]
     assert (told[1]["message"], told[1]["hint"], told[1]["table"]) == (LATE.message, "add it", "public.late")
     assert (told[3]["rows"], told[0]["state"]) == (2, "streaming")
+
+
+def test_who_ends_a_relay_by_hand_reads_of_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line of its state says that it stopped; an alert on the event would be a false one."""
+
+    def end(settings: RelaySettings, as_json: bool) -> None:
+        raise Interrupted()
+
+    monkeypatch.setattr(command, "_run_headless", end)
+    with pytest.raises(click.exceptions.Exit) as ended:
+        command.run_headless(RelaySettings(name="shop", log_format="json"), as_json=False)
+    assert ended.value.exit_code == Interrupted.exit_code
+    assert capsys.readouterr().err == ""
 
 
 def connect(state: Path) -> "subprocess.CompletedProcess[str]":

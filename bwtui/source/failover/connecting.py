@@ -131,7 +131,7 @@ def _shake_hands(connection: pq.abc.PGconn, limit: float | None) -> bool:
     deadline = None if limit is None else time.monotonic() + limit
     # As its documentation has it: asked before that, it takes a connection that is under way for made, and
     # tells of one that is refused what it says of one that broke.
-    step = pq.PollingStatus.WRITING
+    step: int = pq.PollingStatus.WRITING
     while step in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
         if not _wait(connection.socket, step, deadline):
             return False
@@ -139,7 +139,7 @@ def _shake_hands(connection: pq.abc.PGconn, limit: float | None) -> bool:
     return True
 
 
-def _wait(place: int, step: pq.PollingStatus, deadline: float | None) -> bool:
+def _wait(place: int, step: int, deadline: float | None) -> bool:
     """Wait until libpq can go on, and return whether it can."""
     waiting = select.poll()
     waiting.register(place, select.POLLIN if step == pq.PollingStatus.READING else select.POLLOUT)

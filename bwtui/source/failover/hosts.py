@@ -17,8 +17,8 @@ from bwtui.errors import BwtuiError, UsageError
 from bwtui.masking import mask_connection
 from bwtui.options import nearest
 
-#: What a connection string may say otherwise (seconds; tcp_user_timeout in milliseconds). A peer that
-#: vanished without a word is noticed within a minute.
+#: What a connection string, a variable or a service may say otherwise (seconds; tcp_user_timeout in
+#: milliseconds). A peer that vanished without a word is noticed within a minute.
 _DEFAULTS = {
     "connect_timeout": "10",
     "fallback_application_name": "bwtui",
@@ -46,7 +46,9 @@ def with_defaults(dsn: str, **extra: str) -> str:
     defaults = dict(_DEFAULTS_OF_SEVERAL if several else _DEFAULTS)
     if values.get("target_session_attrs", "any") != "any" or "PGTARGETSESSIONATTRS" in os.environ:
         defaults.pop("target_session_attrs", None)
-    added = {key: value for key, value in defaults.items() if key not in given} | extra
+    # What libpq has by itself is no word of the user's.
+    said = {key for key in values if key != "target_session_attrs"} | given.keys()
+    added = {key: value for key, value in defaults.items() if key not in said} | extra
     return psycopg2.extensions.make_dsn(dsn, **added)
 
 
