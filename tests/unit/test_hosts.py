@@ -9,7 +9,7 @@ from psycopg import pq
 
 from bwtui.errors import UsageError
 from bwtui.source.failover import hosts
-from bwtui.source.failover.hosts import describe, each_host, with_defaults
+from bwtui.source.failover.hosts import describe, each_host, effective, with_defaults
 
 
 def added(dsn: str) -> dict[str, str]:
@@ -90,6 +90,15 @@ def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert added("service=once dbname=shop")["target_session_attrs"] == "read-write"
         assert len(each_host("service=once dbname=shop")) == 2
     assert len(begun) == 1
+
+
+def test_a_service_that_is_edited_holds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for libpq: or one session would go to the old server, and the next to the new one."""
+    services = tmp_path / "services"
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    for host in ("127.0.0.1", "127.0.0.22"):
+        services.write_text(f"[moved]\nhost={host}\nport=1\n")
+        assert effective("service=moved")["host"] == host
 
 
 def test_each_host_is_reached_by_itself() -> None:

@@ -7,6 +7,7 @@ primary, which alone accepts writes.
 import functools
 import os
 import re
+from pathlib import Path
 
 import psycopg2
 import psycopg2.extensions
@@ -118,13 +119,28 @@ def effective(dsn: str) -> dict[str, str]:
 
 def _effective(given: dict[str, str]) -> dict[str, str]:
     if "service" in given:
-        return _of_service(make_conninfo("", **given)) | given
+        return _of_service(make_conninfo("", **given), _service_files()) | given
     return _by_keyword(pq.Conninfo.get_defaults()) | given
 
 
-@functools.cache
-def _of_service(dsn: str) -> dict[str, str]:
-    """Return what ``dsn`` means with its service, as it is when it is first asked for.
+def _service_files() -> tuple[tuple[int, int, int] | None, ...]:
+    """Return what changes when a file of services does."""
+    own = os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"
+    found: list[tuple[int, int, int] | None] = []
+    for path in (Path(own), Path(os.environ.get("PGSYSCONFDIR", "/"), "pg_service.conf")):
+        try:
+            file = path.expanduser().stat()
+        except (OSError, RuntimeError):
+            # Not there, or nobody's home.
+            found.append(None)
+        else:
+            found.append((file.st_ino, file.st_size, file.st_mtime_ns))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=16)
+def _of_service(dsn: str, files: tuple[tuple[int, int, int] | None, ...]) -> dict[str, str]:
+    """Return what ``dsn`` means with its service, as long as the ``files`` of services are what they are.
 
     Only libpq reads services, and only when it connects: asked every time, each connection would cost two.
     """
