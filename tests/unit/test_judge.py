@@ -1,5 +1,6 @@
 """The verdict, told from what is seen: whoever is waited for is to blame, and nobody without work."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -139,6 +140,30 @@ def test_who_waits_for_room_waits_for_acknowledgements() -> None:
 )
 def test_a_stall_says_how_long_the_slot_is_safe(safe: dict[str, Any], words: str) -> None:
     assert words in after(3, activity="registry", activity_since=1_000.0, **safe).sentence
+
+
+class Turning(Account):
+    """Turns to something else right after a reader has seen what it was at."""
+
+    turns = False
+
+    def __getattribute__(self, name: str) -> Any:
+        """Turn once ``current`` has been read."""
+        seen = super().__getattribute__(name)
+        if name == "current" and super().__getattribute__("turns"):
+            self.turns = False
+            self.turn_to("produce")
+        return seen
+
+
+def test_a_stay_that_ends_while_it_is_read_is_not_counted_twice() -> None:
+    """A counter that jumped stands still afterwards, until the sum has come up to it."""
+    account = Turning()
+    begun = time.monotonic() - 100
+    account.current = ("work", begun)
+    account.turns = True
+    now = time.monotonic()
+    assert sum(account.totals(now).values()) <= time.monotonic() - begun
 
 
 def test_an_account_adds_up_to_the_time_that_has_passed() -> None:

@@ -105,7 +105,8 @@ class Account:
 
     def totals(self, now: float) -> dict[Activity, float]:
         """Return the seconds of each activity up to ``now``, the present one's included; any thread may."""
-        activity, since = self.current
+        # In this order, see `turn_to`: a stay that ends in between is missed for a moment, not counted twice.
         seconds = dict(self._seconds)
+        activity, since = self.current
         seconds[activity] += max(0.0, now - since)
         return seconds
