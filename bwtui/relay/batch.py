@@ -91,6 +91,10 @@ class Batch:
 
         While recording, the rows' frames are added after that.
         """
+        if not messages:
+            # A route that is listed before it has a message is listed once more with its first one, and its
+            # messages are recorded twice.
+            return
         if not route.messages:
             self.routes.append(route)
             route.committed = self.committed()

@@ -1,5 +1,6 @@
 """Rows of a snapshot, a batch at once: the same messages, numbers, frames and dropped rows as one by one."""
 
+import itertools
 import random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from bwtui.encode.avro import build_encoder
+from bwtui.encode.lines import EncodedLines
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
 from bwtui.relay.report import Report
@@ -89,9 +91,12 @@ def copying(headers: bool) -> tuple[Wide, Any]:
 
 
 def lines_of(seed: int) -> list[bytes]:
-    """Return lines, some of which make no message, or one by another route."""
+    """Return lines, some of which make no message, or one by another route; of odd seeds some are too large."""
     chance = random.Random(seed)
-    odd = [b"x\ty\t1", b"%d\ty\tone", b"%d\t" + b"z" * LIMIT + b"\t1", b"%d\ty"]
+    odd = [b"x\ty\t1", b"%d\ty\tone", b"%d\ty"]
+    if seed % 2:
+        # Where there is one, all of its batch go one by one.
+        odd.append(b"%d\t" + b"z" * LIMIT + b"\t1")
     usual = [b"%d\ttext\t1", b"%d\ta\\tb\\\\\t\\N", b"%d\t\\N\t-7", "%d\tgröße\t1".encode()]
     found = []
     for number in range(60):
@@ -114,23 +119,57 @@ def result(made: Copying, seen: Any) -> Any:
     }
 
 
-@pytest.mark.parametrize("headers", [False, True])
-@pytest.mark.parametrize("seed", range(8))
-def test_a_batch_at_once_is_what_its_rows_are_one_by_one(headers: bool, seed: int) -> None:
-    lines = lines_of(seed)
+def both_ways(headers: bool, lines: list[bytes], left: frozenset[int] = frozenset()) -> Any:
+    """Return what becomes of rows one by one, and see that it is the same of all of them at once.
+
+    Of those that are ``left`` no message is made at once, as bwtui_compiled leaves rows to Python.
+    """
     one, seen_one = copying(headers)
     for line in lines:
         one._row(line)
     one._flush()
     many, seen_many = copying(headers)
+    assert many._route is not None
+    encode = many._route.lines
+
+    def leave(given: list[bytes], *arguments: Any) -> EncodedLines:
+        messages = list(encode(given, *arguments).messages)
+        for number in left:
+            messages[number] = None
+        sizes = [len(key or b"") + len(value or b"") for key, value, _, _ in filter(None, messages)]
+        holes = [number for number, message in enumerate(messages) if message is None]
+        return EncodedLines(messages, holes, sum(sizes), max(sizes, default=0))
+
+    if left:
+        many._route.lines = leave
     many._rows(list(lines), sum(map(len, lines)))
     wanted = result(one, seen_one)
     assert result(many, seen_many) == wanted
+    return wanted
+
+
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_at_once_is_what_its_rows_are_one_by_one(headers: bool, seed: int) -> None:
+    wanted = both_ways(headers, lines_of(seed))
     assert wanted["rows"] == (61, 61, 61)
     assert 1 <= len(wanted["dropped"]) <= 30
     assert len(wanted["messages"]) + len(wanted["dropped"]) == 61
     # Those after the one whose bytes are no text go under the wider schema.
     assert {section[0] for batch in wanted["recorded"] for section in batch[1]} == {2, 3}
+
+
+GOOD, REFUSED, NO_TEXT = b"1\ta\t1\n", b"x\ty\t1\n", b"2\t\xff\t1\n"
+
+
+@pytest.mark.parametrize("lines", list(itertools.product((GOOD, REFUSED, NO_TEXT), repeat=3)))
+def test_a_row_without_a_message_may_stand_anywhere_in_its_batch(lines: tuple[bytes, ...]) -> None:
+    both_ways(False, list(lines))
+
+
+@pytest.mark.parametrize("left", [{0}, {1, 2}, {3}, {0, 1, 2, 3}])
+def test_a_row_that_is_left_out_goes_by_itself(left: set[int]) -> None:
+    assert len(both_ways(True, [GOOD] * 4, frozenset(left))["messages"]) == 4
 
 
 @pytest.mark.parametrize(
