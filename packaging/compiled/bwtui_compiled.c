@@ -358,13 +358,11 @@ encode(Encoder *self, PyObject **key, PyObject **value)
     return end;
 }
 
-/* Point `fields` at a list or tuple of bytes and None. */
+/* Point `fields` at a tuple of bytes and None. */
 static int
 take_fields(Encoder *self, PyObject *row)
 {
-    if (!PyList_CheckExact(row) && !PyTuple_CheckExact(row))
-        return 0;
-    if (PySequence_Fast_GET_SIZE(row) != self->width)
+    if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != self->width)
         return 0;
     PyObject **items = PySequence_Fast_ITEMS(row);
     Py_ssize_t size = 0;
@@ -457,15 +455,17 @@ encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *n
         return NULL;
     }
     PyObject *row = args[0];
-    if (!busy && take_fields(self, row)) {
-        /* While something else runs, nobody may change the row. */
-        PyObject *kept = PyList_CheckExact(row) ? PyList_AsTuple(row) : Py_NewRef(row);
-        if (kept == NULL)
-            return NULL;
+    /* While something else runs, nobody may change the row. To make the tuple may itself run what else there is:
+       before 3.12 the garbage collector looks about there, and finalizers may call this very encoder. */
+    PyObject *kept = PyList_CheckExact(row) ? PyList_AsTuple(row) : Py_NewRef(row);
+    if (kept == NULL)
+        return NULL;
+    if (!busy && take_fields(self, kept)) {
         busy = 1;
         int end = encode(self, &key, &value);
         busy = 0;
         Py_DECREF(kept);
+        kept = NULL;
         if (end == FAILED)
             return NULL;
         if (end == DONE) {
@@ -480,6 +480,7 @@ encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *n
             return both;
         }
     }
+    Py_XDECREF(kept);
     return PyObject_CallOneArg(self->fallback, row);
 }
 

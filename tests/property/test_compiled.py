@@ -1,5 +1,6 @@
 """Many rows at once, in Python and compiled: the same bytes as one by one, or none and the row is told."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -234,3 +235,29 @@ def test_a_function_in_python_may_encode_another_row_meanwhile_or_stop_all() -> 
     ):
         with pytest.raises(ValueError, match="no such column"):
             package.Encoder(*wrong)
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_a_finalizer_may_encode_another_row_while_one_is_taken() -> None:
+    width = 30  # Of shorter tuples Python keeps some, and looks for no garbage.
+    columns = tuple((number, 3, 0, None) for number in range(width))
+    encode = built().Encoder(None, (b"", columns, False), width, lambda row: None)
+    row, ended = [b"mine"] * width, []
+
+    class Loop:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            ended.append(encode([b"another's"] * width))
+
+    wanted, before = encode(row), gc.get_threshold()
+    Loop()
+    gc.set_threshold(1)
+    try:
+        found = encode(row)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert ended == [(None, b"\2\22another's" * width)]
+    assert found == wanted
