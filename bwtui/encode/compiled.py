@@ -37,7 +37,8 @@ def load() -> Any:
         import bwtui_compiled
     except ImportError:
         return None
-    return bwtui_compiled if bwtui_compiled.SPEAKS == SPEAKS else None
+    # An empty folder of that name can be imported, too.
+    return bwtui_compiled if getattr(bwtui_compiled, "SPEAKS", None) == SPEAKS else None
 
 
 _PACKAGE = load()

@@ -153,12 +153,22 @@ is_text(const char *text, Py_ssize_t size)
     return 1;
 }
 
+/* All of a bigint: identifiers made of a time and a counter have 19 digits. */
 static int
 integer(const char *text, Py_ssize_t size, int64_t *number)
 {
-    int is_negative = size > 0 && text[0] == '-';
-    if (!digits(text + is_negative, size - is_negative, number))
+    int is_negative = size > 0 && text[0] == '-', has_last = size - is_negative == 19;
+    int64_t last = 0;
+    if (!digits(text + is_negative, size - is_negative - has_last, number)
+        || (has_last && !digits(text + size - 1, 1, &last)))
         return 0;
+    if (has_last) {
+        /* 19 digits are below 2^64. */
+        uint64_t sum = (uint64_t)*number * 10 + (uint64_t)last;
+        if (sum > (uint64_t)INT64_MAX)
+            return 0;
+        *number = (int64_t)sum;
+    }
     if (is_negative)
         *number = -*number;
     return 1;

@@ -1,7 +1,9 @@
 """Many rows at once, in Python and compiled: the same bytes as one by one, or none and the row is told."""
 
 import gc
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ WAYS = ["python", "compiled"] if COMPILER else ["python"]
 #: Of each kind that is compiled a usual value, and odd ones that are known all the same.
 USUAL: list[tuple[int, int, list[Field]]] = [
     (20, -1, [b"7", b"-42", b"0", b"16384", b"-999999999999999999", b"999999999999999999", None]),
+    (20, -1, [b"1234567890123456789", b"9223372036854775807", b"-9223372036854775807"]),
     (23, -1, [b"2147483647", b"-2147483648", b"63", b"64", b"-64", b"-65", None]),
     (16, -1, [b"t", b"f", None]),
     (25, -1, [b"", b"x", "größe, 日本, 🦆".encode(), b"a\tb\nc\\d\r\b\f\v", b"\\N", b"y" * 8192, None]),
@@ -41,6 +44,8 @@ USUAL: list[tuple[int, int, list[Field]]] = [
 #: What Python's own parsers might let pass, or C's; each as a field of every kind.
 ODD = (
     b"", b"-", b"+1", b" 1", b"1 ", b"1_000", b"0x10", b"01", b"-0", b"1\0", b"999999999999999999999",
+    b"-9223372036854775808", b"9223372036854775808", b"-9223372036854775809", b"9999999999999999999",
+    b"123456789012345678x", b"x123456789012345678", b"-123456789012345678.",
     b"NaN", b"Infinity", b"inf", b"1e999", b"1e5", b".5", b"5.", b"-.5", b"1.5", b"-1.50", b"1.2.3",
     b"true", b"T", b"2024-02-30", b"2023-02-29", b"1900-02-29", b"2024-13-01", b"0000-01-01", b"2024-1-01",
     b"20240101", b"2024-01-01 ", b"10000-01-01", b"infinity", b"2024-01-01 24:00:00",
@@ -159,6 +164,22 @@ def test_odd_decimals_have_the_same_end(way: Any, scale: int) -> None:
         b"%s%d.%s" % (sign, 10**n - 1, b"9" * scale) for sign in (b"", b"-") for n in (0, 1, 16, 17, 18, 19)
     ]
     compare(*encoders(columns, ("id",), way), odd((*ODD, *more)))
+
+
+@pytest.mark.parametrize("content", [None, "", "SPEAKS = 0"])
+def test_what_is_no_package_of_this_version_is_as_good_as_none(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "bwtui_compiled", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "bwtui_compiled"
+    folder.mkdir()
+    if content is not None:
+        (folder / "__init__.py").write_text(content)
+    try:
+        assert compiled.load() is None
+    finally:
+        sys.modules.pop("bwtui_compiled", None)
 
 
 def test_a_row_that_is_no_list_of_texts_has_the_same_end(way: Any) -> None:
