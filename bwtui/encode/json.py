@@ -22,6 +22,10 @@ _NOT_NUMBERS = frozenset((b"NaN", b"Infinity", b"-Infinity"))
 
 _PLACEHOLDER = json.dumps({UNCHANGED_KEY: True}).encode()
 
+#: After so many bytes of messages no more are made at once: with its columns' names a row may be twenty times
+#: its line.
+_ENOUGH = 2 << 20
+
 Convert = Callable[[bytes], bytes]
 
 
@@ -77,8 +81,8 @@ class JsonEncoder:
     def lines(
         self, lines: list[bytes], timestamp: int, headers: list[tuple[str, bytes]] | None
     ) -> EncodedLines:
-        """Return the messages of lines of COPY."""
-        return encode_lines(self.both, lines, timestamp, headers)
+        """Return the messages of lines of COPY, or of the first of them."""
+        return encode_lines(self.both, lines, timestamp, headers, _ENOUGH)
 
     def both_filled(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
         """Return both of a row that keeps UNCHANGED only where a placeholder is to stand for it."""

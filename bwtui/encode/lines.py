@@ -1,5 +1,6 @@
 """Many rows of a snapshot at once, as lines of COPY: so that little is done for each of them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 
 
 class EncodedLines(NamedTuple):
-    """The messages of some rows, in order: None for each row of which none was made, at ``holes``."""
+    """The messages of some rows, or the first of them, in order: None where none was made, at ``holes``."""
 
     messages: list[Encoded | None]
     holes: list[int]
@@ -27,9 +28,16 @@ Lines = Callable[[list[bytes], int, list[tuple[str, bytes]] | None], EncodedLine
 
 
 def encode_lines(
-    both: Both, lines: list[bytes], timestamp: int, headers: list[tuple[str, bytes]] | None
+    both: Both,
+    lines: list[bytes],
+    timestamp: int,
+    headers: list[tuple[str, bytes]] | None,
+    enough: float = math.inf,
 ) -> EncodedLines:
-    """Return the messages that ``both`` makes; of a row of which it makes none, it says why when asked."""
+    """Return the messages that ``both`` makes, of all lines, or of the first that have ``enough`` bytes.
+
+    Of a row of which it makes none, it says why when asked.
+    """
     messages: list[Encoded | None] = []
     holes: list[int] = []
     size = largest = 0
@@ -46,4 +54,6 @@ def encode_lines(
         size += length
         if length > largest:
             largest = length
+        if size >= enough:
+            break
     return EncodedLines(messages, holes, size, largest)

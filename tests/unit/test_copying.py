@@ -8,7 +8,9 @@ from typing import Any, cast
 import pytest
 
 from bwtui.encode.avro import build_encoder
+from bwtui.encode.json import JsonEncoder
 from bwtui.encode.lines import EncodedLines
+from bwtui.model.headers import ORDINAL
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
 from bwtui.relay.report import Report
@@ -91,7 +93,7 @@ def copying(headers: bool) -> tuple[Wide, Any]:
 
 
 def lines_of(seed: int) -> list[bytes]:
-    """Return lines, some of which make no message, or one by another route; of odd seeds some are too large."""
+    """Return lines, some of which make no message, or one by another route; odd: or are too large."""
     chance = random.Random(seed)
     odd = [b"x\ty\t1", b"%d\ty\tone", b"%d\ty"]
     if seed % 2:
@@ -196,6 +198,30 @@ def test_only_a_line_that_is_far_larger_than_a_batch_goes_by_itself(
     end()
     assert len(seen.sink.delivered) == count
     assert len(alone) == by_itself * count
+
+
+def test_messages_that_are_far_larger_than_their_lines_make_more_batches() -> None:
+    made, seen = copying(headers=True)
+    columns = tuple(Column(f"{'a name of some length':_>60}{n}", 25, -1, n == 0) for n in range(300))
+    relation = Relation(1, "public", "t", "d", columns)
+    keys = (columns[0].name,)
+    made._route = Route(
+        relation,
+        "t",
+        keys,
+        seen.report.table("public.t"),
+        JsonEncoder(relation, keys, {}),
+        TopicLimits(BATCH_BYTES, compacted=False),
+    )
+    lines = [b"\t".join((b"%d" % number, *[b"\\N"] * 299)) + b"\n" for number in range(500)]
+    made._rows(lines, sum(map(len, lines)))
+    batches = seen.recorder.batches
+    assert [line for frames, _, _ in batches for line in frames] == lines
+    sizes = [sum(len(value) for _, value, _, _ in sections[0][1]) for _, sections, _ in batches]
+    assert sum(sizes) > 9 * BATCH_BYTES
+    assert max(sizes) < 2.1 * BATCH_BYTES
+    numbers = [dict(message[3])[ORDINAL] for _, message in seen.sink.delivered]
+    assert [int.from_bytes(number) for number in numbers] == [*range(1, 501)]
 
 
 def test_lines_are_gathered_to_as_many_as_a_batch_has_and_a_large_one_does_not_wait() -> None:

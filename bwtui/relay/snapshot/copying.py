@@ -177,7 +177,9 @@ class Copying:
             if route.refusal is None and route.column_names and size < 2 * BATCH_BYTES:
                 encoded = route.lines(rest, self._timestamp, self._session_header)
             if encoded is not None and encoded.largest + RECORD_OVERHEAD <= route.max_message_bytes:
-                done += self._add(route, rest, encoded)
+                done += self._add(route, rest[: len(encoded.messages)], encoded)
+                if done < len(lines) and self._batch.is_full():
+                    self._flush()
                 continue
             for line in rest:
                 self._row(line)
