@@ -106,7 +106,9 @@ def _counted_by_duckdb(recording: str) -> dict[str, int]:
     found = (
         duckdb.connect()
         .execute(
-            """select relation, sum(case op when 'delete' then -1 when 'update' then 0 else 1 end)::bigint
+            """select relation,
+                sum(case when op = 'delete' then -1 when op in ('update', 'key_change') then 0 else 1 end)
+                  ::bigint
              from read_parquet(?, hive_partitioning = true) where not is_repeat group by relation""",
             [f"{recording}/sealed/changes/**/*.parquet"],
         )
