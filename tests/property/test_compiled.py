@@ -171,7 +171,8 @@ def test_what_is_no_package_of_this_version_is_as_good_as_none(
     content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "bwtui_compiled", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    # Nothing else on the path: a folder without a file comes behind an installed package of its name.
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     folder = tmp_path / "bwtui_compiled"
     folder.mkdir()
     if content is not None:
