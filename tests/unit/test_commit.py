@@ -1,5 +1,6 @@
 """A commit of a Kafka transaction counts as made only when Kafka says so."""
 
+import threading
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,10 @@ class Committing:
 def commit(*ends: BaseException | None) -> Commit:
     made = Commit(cast(Producer, Committing(*ends)), "position", b"key", b"value", 0, lambda: True)
     assert made.wait(10)
+    # What its thread raises belongs to this test, and not to the next one.
+    for thread in threading.enumerate():
+        if thread.name == "commit":
+            thread.join(10)
     return made
 
 
