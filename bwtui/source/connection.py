@@ -18,7 +18,7 @@ from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
 from bwtui.source.failover.connecting import open_session
-from bwtui.source.failover.hosts import describe, with_defaults
+from bwtui.source.failover.hosts import describe, effective, with_defaults
 from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy, remedy_for
 
@@ -251,9 +251,9 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     elif role := _NO_LOGIN.search(plain):
         hint = f"let a superuser run: {printed(f'ALTER ROLE {quote_identifier(role[1])} LOGIN')}"
     elif (database := _NO_CONNECT.search(plain)) and info:
-        grant = (
-            f"GRANT CONNECT ON DATABASE {quote_identifier(database[1])} TO {quote_identifier(_user(info))}"
-        )
+        # Also where a service, a variable or the system's user says it.
+        user = quote_identifier(effective(info).get("user", ""))
+        grant = f"GRANT CONNECT ON DATABASE {quote_identifier(database[1])} TO {user}"
         hint = f"let the database's owner run: {printed(grant)}"
     elif _NO_CONVERSION.search(plain):
         hint = "move the data into a database with ENCODING 'UTF8'"
@@ -274,15 +274,6 @@ def _hint_while_away(plain: str) -> str:
         return "end sessions that are not needed, or raise the limit that is named"
     # The text may be in any language, and libpq keeps the SQLSTATE of a login to itself.
     return "check that PostgreSQL runs there and lets us in, and -d/--postgres or BWTUI_POSTGRES"
-
-
-def _user(info: str) -> str:
-    """Return the role that a connection string means, also where a service or the system's user says it."""
-    begun = pq.PGconn.connect_start(info.encode())
-    try:
-        return _text(begun.user)
-    finally:
-        begun.finish()
 
 
 def statement_failed(error: psycopg2.Error) -> BwtuiError:

@@ -94,10 +94,8 @@ def attempts(dsn: str, failures: list[str] | None = None) -> Iterator[str]:
 def _resolved(dsn: str) -> list[str]:
     values = effective(dsn)
     host = values.get("host", "")
-    if not host or host[0] in "/@" or values.get("hostaddr") or _is_address(host):
-        return [dsn]
-    if "," in host:
-        # Lists that do not match; libpq says which.
+    # With a comma they are lists that do not match; libpq says which.
+    if not host or host[0] in "/@" or "," in host or values.get("hostaddr") or _is_address(host):
         return [dsn]
     return [make_conninfo(dsn, host=host, hostaddr=address) for address in _addresses(host)]
 
