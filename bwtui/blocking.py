@@ -77,6 +77,9 @@ class BlockingCalls:
         self._tasks = SimpleQueue()
         self._threads = 0
 
+    #: Nobody may have closed it: its threads would wait for the next call as long as the process runs.
+    __del__ = close
+
 
 def interruptible(call: Callable[[], T]) -> T:
     """Make a call of a library that goes on after Ctrl-C; the main thread raises KeyboardInterrupt at once.

@@ -5,7 +5,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.fix_pilot", "tests.fix_sandbox", "tests.fix_spark"]
+pytest_plugins = ["tests.fix_pilot", "tests.fix_sandbox", "tests.fix_scheduling", "tests.fix_spark"]
 
 # A shell starts what it runs in the background with SIGINT ignored, which every child then inherits.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

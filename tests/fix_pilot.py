@@ -3,22 +3,25 @@
 A pause of the pilot ends when the process did next to nothing between two looks. At 20 ms each the screens'
 tests spent more than half of their time so, several pauses a key. And a process that got no CPU between two
 looks has done nothing either: then messages are still on their way from widget to widget. So a pause goes on
-until nothing is left that could run at once.
+until nothing is left that could run at once; what goes on and on is left alone after a while.
 """
 
 import asyncio
+import time
 from typing import Any
 
 from textual import _wait, app, pilot
 
 _wait.SLEEP_GRANULARITY = 0.005
 _wait_for_idle = _wait.wait_for_idle
+_BUSY_SECONDS = 10.0
 
 
 async def _wait_until_all_has_run(min_sleep: float = 0, max_sleep: float = 1) -> None:
     await _wait_for_idle(min_sleep, max_sleep)
     loop: Any = asyncio.get_running_loop()
-    while loop._ready:
+    until = time.monotonic() + _BUSY_SECONDS
+    while loop._ready and time.monotonic() < until:
         await asyncio.sleep(0)
 
 

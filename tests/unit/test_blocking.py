@@ -94,3 +94,13 @@ def test_what_was_given_up_holds_nothing_up() -> None:
     calls.close()
     eventually("the threads end", lambda: not any(thread.is_alive() for thread in threads))
     assert never == []
+
+
+def test_the_threads_of_one_that_nobody_closed_end_with_it() -> None:
+    others = set(threading.enumerate())
+    calls = BlockingCalls(lambda seconds: None)
+    calls.make_all([lambda: 1] * 3)
+    threads = set(threading.enumerate()) - others
+    assert threads
+    del calls
+    eventually("the threads end", lambda: not any(thread.is_alive() for thread in threads))
