@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from bwtui.cli.main import cli
+from bwtui.cli.main import CONTEXT, cli
 
 _BLOCK = re.compile(r"^```(?:sh|console|bash)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: Where a command ends and a shell goes on.
@@ -38,7 +38,8 @@ def words(command: str) -> list[str]:
 def parsed(given: list[str]) -> None:
     """Parse arguments as the command line does. Raises click.UsageError."""
     command: click.Command = cli
-    context = click.Context(cli)
+    # A command keeps the names of its option for help from the first context that it was asked in.
+    context = click.Context(cli, **CONTEXT)
     while isinstance(command, click.Group):
         _, found, given = command.resolve_command(context, given)
         assert found is not None
