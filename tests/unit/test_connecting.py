@@ -167,6 +167,32 @@ def test_a_standby_is_preferred_among_all_hosts() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("sqlstate", "tried"), [(b"57P03", 2), (b"28P01", 1)], ids=["starts up", "refuses the login"]
+)
+def test_libpq_says_whether_another_host_is_tried(sqlstate: bytes, tried: int) -> None:
+    """By SQLSTATE, whatever language the server speaks: one that starts up is passed by."""
+    report = b"SFATAL\0VFATAL\0C%b\0Mdas Datenbanksystem startet\0\0" % sqlstate
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as shut:
+        shut.bind(("127.0.0.1", 0))
+        answering = threading.Thread(target=_refuse, args=(server, report))
+        answering.start()
+        ports = f"{server.getsockname()[1]},{shut.getsockname()[1]} sslmode=disable gssencmode=disable"
+        dsn = f"host=127.0.0.1,127.0.0.1 port={ports} dbname=shop user=one connect_timeout=9"
+        opened = open_session(dsn)
+        answering.join()
+    lines = [line for line in opened.failure.splitlines() if line.startswith("connection to server")]
+    assert "das Datenbanksystem startet" in lines[0]
+    assert len(lines) == tried, opened.failure
+    assert "/dev/null" not in opened.failure
+
+
+def _refuse(server: socket.socket, report: bytes) -> None:
+    with server.accept()[0] as client:
+        client.recv(4096)
+        client.sendall(b"E" + (len(report) + 4).to_bytes(4, "big") + report)
+
+
 def _hang_up(server: socket.socket) -> None:
     server.accept()[0].close()
 

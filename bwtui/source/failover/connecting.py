@@ -4,7 +4,8 @@
 the lookups of names in ``PQconnectStart``. With a server that is stopped the whole process would stand still
 for ``connect_timeout``: no status, no deliveries, no verdict. Here libpq is asked step by step
 (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PQCONNECTSTARTPARAMS), and what libpq leaves
-to the caller then is done here: the addresses of a name, the next host, the time limit.
+to the caller then is done here: the addresses of a name, the next host, the time limit. Whether a next host
+is tried at all, libpq decides: not behind one that answers and refuses the login.
 """
 
 import ipaddress
@@ -30,6 +31,9 @@ _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 _LARGEST = 2**31 - 1
 #: So long one poll(2) may wait (seconds): it counts milliseconds in 31 bits.
 _LONGEST_POLL = 86_400.0
+#: A host where nobody can listen, named behind each other one: libpq gets there if it would try the next.
+_NOWHERE = "/dev/null"
+_OF_NOWHERE = re.compile(rf'connection to server on socket "{_NOWHERE}/.*', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Opened:
 def open_session(dsn: str) -> Opened:
     """Try the places that ``dsn`` names in turn, each for its ``connect_timeout`` (seconds; 0: for ever).
 
+    As with libpq, the first that answers and refuses the login is the last: the next ones can't mend that.
+
     Raises UsageError for a string that libpq can't read.
     """
     given = effective(dsn).get("connect_timeout", "0")
@@ -52,12 +58,15 @@ def open_session(dsn: str) -> Opened:
     limit = float(given) if int(given) > 0 else None
     failures: list[str] = []
     for attempt in attempts(dsn, failures):
-        connection = pq.PGconn.connect_start(attempt.encode())
+        connection = pq.PGconn.connect_start(_with_nowhere(attempt).encode())
         expired = connection.status != pq.ConnStatus.BAD and not _shake_hands(connection, limit)
         if connection.status == pq.ConnStatus.OK and not expired:
             return Opened(connection)
-        failures.append(_failure(connection, expired))
+        failures.append(_failure(connection, attempt, expired))
+        goes_on = expired or connection.host == _NOWHERE.encode()
         connection.finish()
+        if not goes_on:
+            break
     return Opened(None, "\n".join(dict.fromkeys(failures)))
 
 
@@ -112,6 +121,19 @@ def _with_zone(address: tuple[Any, ...]) -> str:
     return f"{address[0]}%{zone}" if zone and "%" not in address[0] else str(address[0])
 
 
+def _with_nowhere(attempt: str) -> str:
+    values = effective(attempt)
+    host, address = values.get("host", ""), values.get("hostaddr", "")
+    if "," in host or "," in address:
+        # Lists that do not match.
+        return attempt
+    added = {"hostaddr": f"{address},"} if address else {}
+    if values.get("load_balance_hosts", "disable") != "disable":
+        # They are shuffled already, and this one stands last.
+        added["load_balance_hosts"] = "disable"
+    return make_conninfo(attempt, host=f"{host},{_NOWHERE}", **added)
+
+
 def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -149,15 +171,16 @@ def _wait(place: int, step: int, deadline: float | None) -> bool:
             return True
 
 
-def _failure(connection: pq.abc.PGconn, expired: bool) -> str:
-    """Return what libpq would say if it had looked up the name itself."""
-    host, address, port = (
-        part.decode("utf-8", "replace") for part in (connection.host, connection.hostaddr, connection.port)
-    )
+def _failure(connection: pq.abc.PGconn, attempt: str, expired: bool) -> str:
+    """Return what libpq would say of an ``attempt`` if it had looked up the name itself."""
+    values = effective(attempt)
+    address = values.get("hostaddr", "")
+    host = values.get("host") or address
     place = f'at "{host}"' + (f" ({address})" if address and address != host else "")
     if not expired:
-        text = connection.error_message.decode("utf-8", "replace").strip()
+        text = _OF_NOWHERE.sub("", connection.error_message.decode("utf-8", "replace")).strip()
         return text.replace(f'at "{address}",', f"{place},") if address else text
+    host, port = (part.decode("utf-8", "replace") for part in (connection.host, connection.port))
     if host.startswith(("/", "@")):
         place = f'on socket "{host}/.s.PGSQL.{port}"'
         return f"connection to server {place} failed: {_EXPIRED}"
