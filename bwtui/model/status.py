@@ -138,7 +138,8 @@ class RecordingStatus:
     bytes: int = 0
     segments: int = 0
     bytes_per_second: float = 0.0
-    free_bytes: int = 0
+    #: On its disk; None where the disk does not answer.
+    free_bytes: int | None = None
     #: Until the disk is full at the present rate, or None.
     seconds_left: float | None = None
     durable_lsn: int = 0

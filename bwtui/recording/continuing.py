@@ -71,7 +71,7 @@ class Continuation:
             segments=self.number + journal.segments,
             bytes_per_second=round(rate, 1),
             free_bytes=free,
-            seconds_left=round(free / rate, 1) if rate > 1 else None,
+            seconds_left=round(free / rate, 1) if free is not None and rate > 1 else None,
             durable_lsn=journal.durable_lsn,
         )
 

@@ -19,17 +19,17 @@ class FreeSpace:
         #: Done once the look that is under way is.
         self._done = threading.Event()
         self._done.set()
-        self._bytes = 0
+        self._bytes: int | None = None
 
-    def bytes(self) -> int:
-        """Return how many bytes are free, as far as is known; 0 where that can't be said."""
+    def bytes(self) -> int | None:
+        """Return how many bytes are free, as far as is known; None where that can't be said."""
         with self._lock:
             begins = self._done.is_set() and time.monotonic() - self._looked_at > _FRESH_SECONDS
             if begins:
                 self._done.clear()
                 threading.Thread(target=self._look, name="free space", daemon=True).start()
         if begins or not self._looked_at:
-            # While nothing is known yet, each waits: 0 would be a disk that is full.
+            # While nothing is known yet, each waits.
             self._done.wait(_PATIENCE_SECONDS)
         return self._bytes
 
@@ -38,7 +38,7 @@ class FreeSpace:
             disk = os.statvfs(self._folder)
             self._bytes = disk.f_bavail * disk.f_frsize
         except OSError:
-            self._bytes = 0
+            self._bytes = None
         finally:
             self._looked_at = time.monotonic()
             self._done.set()

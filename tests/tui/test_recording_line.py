@@ -20,6 +20,12 @@ def test_little_room_has_a_mark() -> None:
     assert "▲ free" in recording_content(replace(GOOD, free_bytes=1 << 20, seconds_left=None), 120).plain
 
 
+def test_room_that_is_not_known_is_no_full_disk() -> None:
+    """A disk that hangs from the start says nothing of it."""
+    text = recording_content(replace(GOOD, free_bytes=None, seconds_left=None), 120).plain
+    assert "free –" in text and "▲" not in text
+
+
 def test_a_recording_that_ended_is_never_silent() -> None:
     for state, word in (("stopped", "NOT RECORDED ANY MORE"), ("failed", "RECORDING FAILED")):
         for width in (30, 78, 200):

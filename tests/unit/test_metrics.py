@@ -60,7 +60,7 @@ STREAMING = Status(
     errors=(ErrorEntry(1.0, "outage", None, "no row value here", since=1.0),),
     heal=HealStatus(1.0, "slot slot was dropped"),
     first_snapshot=FirstSnapshot(3, 1),
-    recording=RecordingStatus("/x", seconds_left=60.0, durable_lsn=80),
+    recording=RecordingStatus("/x", free_bytes=7, seconds_left=60.0, durable_lsn=80),
     exactly_once=ExactlyOnceStatus("id", "positions", 4, 1.0, 0.1, 0.2),
     backfills=(BackfillStatus("1", "public.orders", "repair", state="running", rows=4, estimate=9),),
 )
@@ -125,6 +125,8 @@ def test_what_is_not_known_has_no_sample() -> None:
         "bwtui_audit_last_timestamp_seconds",
     }
     assert not told & absent
+    hung = Measures(replace(STREAMING, recording=RecordingStatus("/x")))
+    assert ("bwtui_recording_free_bytes", ()) not in samples_of(hung)
     # What was looked at before anything is confirmed is no lag of zero.
     early = Measures(replace(STREAMING, confirmed_lsn=0, wal_lag_bytes=0), slot_age=0.1)
     assert ("bwtui_wal_lag_bytes", ()) not in samples_of(early)

@@ -141,7 +141,7 @@ def _recording(recording: RecordingStatus) -> Iterator[Sample]:
     yield from _one_of("bwtui_recording_state", _RECORDING_STATES, recording.state)
     yield "bwtui_recording_size_bytes", (), recording.bytes
     yield "bwtui_recording_segments", (), recording.segments
-    yield "bwtui_recording_free_bytes", (), recording.free_bytes
+    yield from known("bwtui_recording_free_bytes", recording.free_bytes)
     yield from known("bwtui_recording_runway_seconds", recording.seconds_left)
     if recording.durable_lsn:
         yield "bwtui_lsn_bytes", ("recorded",), recording.durable_lsn

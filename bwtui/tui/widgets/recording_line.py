@@ -45,10 +45,10 @@ def recording_content(recording: RecordingStatus, width: int) -> Content:
 
 
 def _room(recording: RecordingStatus) -> Content:
-    left = recording.seconds_left
+    left, free = recording.seconds_left, recording.free_bytes
     time = "" if left is None else f" ≈ {figures.duration(left)}"
-    is_short = recording.free_bytes < _LITTLE_ROOM or (left is not None and left < _LITTLE_TIME)
-    text = f"{'▲ ' if is_short else ''}free {figures.size(recording.free_bytes)}{time}"
+    is_short = (free is not None and free < _LITTLE_ROOM) or (left is not None and left < _LITTLE_TIME)
+    text = f"{'▲ ' if is_short else ''}free {figures.NONE if free is None else figures.size(free)}{time}"
     return Content.styled(text, "$warning" if is_short else "")
 
 
