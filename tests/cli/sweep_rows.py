@@ -432,7 +432,7 @@ _OF_LETTERS = (
     Row((*_LETTERS, "list", "--relay", "shop"), "no relay called shop", 4),
     Row((*_LETTERS, "list", "--relay", "a/b"), "can't name a relay"),
     Row((*_LETTERS, "list", "3f9a"), "unexpected extra argument"),
-    *(Row((*_LETTERS, "list", "--table", text), "--table: ") for text in ("(", "[", "*")),
+    *(Row((*_LETTERS, "list", "--table", text), "--table: ") for text in ("", "(", "[", "*")),
     *(Row((*_LETTERS, "list", "--reason", text), "--reason: ") for text in (")", "a{2,1}")),
     *(Row((*_LETTERS, "list", "--since", text), "--since: ") for text in ("", "soon", "2026-13-01", "-5x")),
     Row((*_LETTERS, "retry", "3f9a", "--all"), "ids and --all exclude each other"),

@@ -13,12 +13,14 @@ from bwtui.cli.options import relay_options
 from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, RefusedError, StateFailed, UsageError
+from bwtui.model.option_checks import check_regex
 from bwtui.options import refused_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bwtui.model.backfill import BackfillStatus
+    from bwtui.recording.selection import Selection
     from bwtui.relay.dead_letters.handled import Note
     from bwtui.relay.dead_letters.standing import Standing
     from bwtui.settings import RelaySettings
@@ -243,7 +245,7 @@ def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Relay
 class _Filters:
     """What the options choose letters by."""
 
-    table: re.Pattern[str] | None
+    tables: "Selection"
     reason: re.Pattern[str] | None
     #: Unix seconds.
     since: float
@@ -252,31 +254,36 @@ class _Filters:
     def of(cls, given: dict[str, Any]) -> "_Filters":
         """Return what was given. Raises UsageError."""
         from bwtui.recording.query.values import as_time
+        from bwtui.recording.selection import Selection
 
-        since = 0.0
+        since, table = 0.0, given["table"]
+        if table is not None:
+            with refused_at("--table"):
+                check_regex(table)
         if given["since"] is not None:
             with refused_at("--since"):
                 since = as_time(given["since"], time.time_ns() // 1000) / 1_000_000
-        return cls(_pattern("--table", given["table"]), _pattern("--reason", given["reason"]), since)
+        tables = Selection(table=None if table is None else re.compile(table))
+        return cls(tables, _reason(given["reason"]), since)
 
     def __call__(self, letter: "Letter") -> bool:
-        names = (letter.table, letter.table.removeprefix("public."))
         texts = (letter.error, letter.reason)
         return (
             letter.time >= self.since
-            and (self.table is None or any(map(self.table.fullmatch, names)))
+            and self.tables.takes_table(letter.table)
             and (self.reason is None or any(map(self.reason.search, texts)))
         )
 
 
-def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+def _reason(text: str | None) -> re.Pattern[str] | None:
     if text is None:
         return None
     try:
         return re.compile(text)
     except re.error as error:
         raise UsageError(
-            f"{option}: {text!r} is not a regular expression: {error}", "'bwtui dead-letters list' shows both"
+            f"--reason: {text!r} is not a regular expression: {error}",
+            "'bwtui dead-letters list' shows reasons",
         ) from error
 
 
