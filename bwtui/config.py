@@ -90,7 +90,9 @@ class Config:
     def settings(self) -> RelaySettings:
         """Return the relay's settings. Raises UsageError for two that do not go together."""
         settings = self.merged()
-        self._check_together(settings)
+        self.check()
+        if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
+            raise UsageError(f"{self.place('on-record-error')} goes with --record", "add --record DIR")
         return settings
 
     def merged(self) -> RelaySettings:
@@ -107,15 +109,15 @@ class Config:
         told = tuple((name, origin) for name, origin in origins.items() if origin != DEFAULT)
         return RelaySettings(**fields, origins=told)
 
-    def _check_together(self, settings: RelaySettings) -> None:
+    def check(self) -> None:
+        """Raise UsageError for settings that exclude each other, which no further option can make right."""
+        settings = self.merged()
         if len(settings.publication_name.encode()) > 63:
             too_long = "is too long for the name of a publication"
             raise UsageError(
                 f"{self.place('slot')}: {settings.publication_name!r} {too_long}",
                 "give it a name of at most 63 bytes with --publication",
             )
-        if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
-            raise UsageError(f"{self.place('on-record-error')} goes with --record", "add --record DIR")
         if settings.heal and settings.skip_snapshot:
             both = f"{self.place('heal')} and {self.place('skip-snapshot')}"
             raise UsageError(

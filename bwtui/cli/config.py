@@ -60,6 +60,7 @@ def validate(files: tuple[Path, ...]) -> None:
         checked = read_file(path)
         _check_properties(checked)
         for alone in layers.of_file(checked):
+            alone.check()
             _check_screens(alone)
         for doubt in _doubts(checked):
             say(f"bwtui: warning: {doubt}", err=True)
@@ -108,7 +109,9 @@ def _holds_secrets(checked: ConfigFile) -> bool:
 
 
 def _validate_environment() -> None:
-    _check_screens(layers.load())
+    merged = layers.load()
+    merged.check()
+    _check_screens(merged)
     for name, close in layers.unknown_variables(os.environ).items():
         meant = f"; did you mean {close}?" if close else ""
         say(f"bwtui: warning: nothing reads the variable {name}{meant}", err=True)

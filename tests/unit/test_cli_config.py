@@ -91,6 +91,15 @@ def test_validate_warns_of_variables_that_nothing_reads(file: Path, monkeypatch:
         ),
         ("[registry]\ntimeout = 'soon'", "./other.toml [registry]: timeout=soon is no number"),
         ("[registry]\nurl = 'http://x'", "./other.toml [registry]: url is refused"),
+        (
+            'output-format = "json"\nnamespace = "com.acme"',
+            "./other.toml: namespace is for Avro, and JSON messages have no schema",
+        ),
+        (
+            'connect-names = true\n[profile.x]\noutput-format = "json"',
+            "./other.toml: connect-names is for Avro, and JSON messages have no schema",
+        ),
+        ("heal = true\nskip-snapshot = true", "exclude each other"),
     ],
 )
 def test_validate_refuses_a_wrong_file(text: str, message: str) -> None:
@@ -98,6 +107,23 @@ def test_validate_refuses_a_wrong_file(text: str, message: str) -> None:
     code, out, err = invoke("config", "validate", "other.toml")
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_validate_refuses_what_file_and_environment_make_together(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself each is fine; connect refuses both, in the same words."""
+    file.write_text('namespace = "com.acme"')
+    monkeypatch.setenv("BWTUI_OUTPUT_FORMAT", "json")
+    refused = [invoke(*command) for command in (("config", "validate"), ("connect", "--headless"))]
+    assert [code for code, _, _ in refused] == [2, 2]
+    assert refused[0][2] == refused[1][2]
+    assert "./bwtui.toml: namespace is for Avro" in refused[0][2]
+
+
+def test_validate_leaves_open_what_the_command_line_may_add(file: Path) -> None:
+    file.write_text('on-record-error = "stop-recording"')
+    assert invoke("config", "validate")[0] == 0
 
 
 def test_validate_of_a_missing_file() -> None:
