@@ -105,6 +105,18 @@ def test_detach_status_stop() -> None:
     ]
 
 
+def test_who_ends_a_relay_in_the_background_by_hand_finds_no_failure_in_its_log() -> None:
+    """As with one in the foreground: an alert on that event would be a false one."""
+    assert bwtui("connect", "-s", "shop", "--detach", "--log-format", "json").returncode == 0
+    os.kill(status_of("shop").pid, signal.SIGINT)
+    assert wait_until_free("shop", DEADLINE)
+    kept = outcome.read("shop")
+    assert kept is not None and kept.exit_code == 130
+    lines = (state_folder("shop") / "engine.log").read_text().splitlines()
+    told = [(line["event"], line.get("state")) for line in map(json.loads, lines)]
+    assert told[-1] == ("state", "stopped"), told
+
+
 def test_detach_json_prints_the_status() -> None:
     ran = bwtui("connect", "-s", "shop", "--name", "other", "--detach", "--json")
     status = json.loads(ran.stdout)

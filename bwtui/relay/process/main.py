@@ -289,7 +289,8 @@ def main(factory: EngineFactory = real_engine) -> int:
     name = settings.relay_name
     log_to_stderr(name, settings.log_format)
     ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)
-    if ended.message is not None:
+    # Of one that is ended by hand the line of its state says that.
+    if ended.message is not None and ended.exit_code != Interrupted.exit_code:
         hint = f" (hint: {ended.hint})" if ended.hint and json_lines() is None else ""
         extra = event("failed", exit_code=ended.exit_code, hint=ended.hint)
         _log.error("%s%s", ended.message, hint, extra=extra)
