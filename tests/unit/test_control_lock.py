@@ -1,6 +1,7 @@
 """The lock of a relay, and the outcome that it leaves."""
 
 import contextlib
+import errno
 import logging
 import os
 import subprocess
@@ -75,6 +76,27 @@ def test_an_outcome_comes_back_as_the_same_error() -> None:
     assert found.status == status
     outcome.clear("one")
     assert outcome.read("one") is None
+
+
+def test_on_a_full_disk_a_relay_still_says_why_it_ended(
+    state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many end on that very disk: the reason stood in the log alone, and there not either."""
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    RelayLock.acquire("one").release()
+    outcome.clear("one")
+    monkeypatch.setattr(outcome, "write_whole", full)
+    reason = "the state of relay one can't be written: No space left on device"
+    outcome.write("one", Outcome(2, 1.5, reason, "free disk space", Status("failed", "one", "slot")))
+    assert outcome.read("one") == Outcome(2, 1.5, reason, "free disk space", None)
+    (kept,) = {path.name for path in (state_home / "one").glob("outcome*")}
+    assert (kept, (state_home / "one" / kept).stat().st_mode & 0o777) == ("outcome.json", 0o600)
+    # Without the room that was kept it is what it was: said where the log goes.
+    with pytest.raises(OSError, match="No space left"):
+        outcome.write("one", Outcome(2, 1.5, reason, "free disk space", None))
 
 
 def test_an_outcome_that_was_cut_short_says_nothing(state_home: Path) -> None:

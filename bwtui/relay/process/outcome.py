@@ -1,20 +1,25 @@
 """How the last run of a relay ended: a small file in its state folder, to be asked afterwards.
 
 The engine's process writes it as its last act; ``connect`` reads it for the error line and the exit code,
-``bwtui status`` and the UI for the reason why a relay is gone. A new run removes it first.
+``bwtui status`` and the UI for the reason why a relay is gone. A new run removes it first, and keeps room for
+its own: a disk that is full is what many a relay ends on.
 """
 
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bwtui import errors
-from bwtui.durable import write_whole
+from bwtui.durable import private, write_whole
 from bwtui.model.status import Status
 from bwtui.state_folder import state_folder
 
 _FILE_NAME = "outcome.json"
+_ROOM_NAME = "outcome.room"
+_ROOM_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,37 @@ def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiErro
 
 
 def write(name: str, outcome: Outcome) -> None:
-    """Keep ``outcome`` as the end of the relay's last run."""
-    data: dict[str, Any] = dataclasses.asdict(outcome)
+    """Keep ``outcome`` as the end of the relay's last run; on a full disk without its status.
+
+    Raises OSError.
+    """
+    folder = state_folder(name)
+    try:
+        write_whole(folder / _FILE_NAME, _text(outcome))
+    except OSError:
+        if not _is_put_into_room(dataclasses.replace(outcome, status=None), folder):
+            raise
+    (folder / _ROOM_NAME).unlink(missing_ok=True)
+
+
+def _is_put_into_room(outcome: Outcome, folder: Path) -> bool:
+    text = _text(outcome).encode()
+    if len(text) > _ROOM_BYTES:
+        return False
+    try:
+        # Over what is there, which takes no more of the disk.
+        with (folder / _ROOM_NAME).open("r+b", buffering=0) as room:
+            room.write(text.ljust(_ROOM_BYTES))
+        (folder / _ROOM_NAME).replace(folder / _FILE_NAME)
+    except OSError:
+        return False
+    return True
+
+
+def _text(outcome: Outcome) -> str:
+    data: dict[str, Any] = dataclasses.asdict(dataclasses.replace(outcome, status=None))
     data["status"] = outcome.status.to_json() if outcome.status else None
-    write_whole(state_folder(name) / _FILE_NAME, json.dumps(data))
+    return json.dumps(data)
 
 
 def read(name: str) -> Outcome | None:
@@ -70,5 +102,8 @@ def read(name: str) -> Outcome | None:
 
 
 def clear(name: str) -> None:
-    """Forget the last run, because a new one begins."""
-    (state_folder(name) / _FILE_NAME).unlink(missing_ok=True)
+    """Forget the last run, because a new one begins, and keep room for how that will end."""
+    folder = state_folder(name)
+    (folder / _FILE_NAME).unlink(missing_ok=True)
+    with contextlib.suppress(OSError), open(folder / _ROOM_NAME, "wb", opener=private) as room:
+        room.write(b" " * _ROOM_BYTES)
