@@ -27,6 +27,17 @@ class LeftOverScheduling(LoadFileScheduling):  # type: ignore[misc]
             self._reschedule(other)
         return left[0][1] if left else None
 
+    def left(self) -> list[str]:
+        """Return the tests that nobody has run."""
+        files = [self.workqueue, *self.assigned_work.values()]
+        return [
+            test
+            for part in files
+            for tests in part.values()
+            for test, is_done in tests.items()
+            if not is_done
+        ]
+
     def schedule(self) -> None:
         """Give the workers work. Each begins a test only when it knows the next, or that there is none."""
         super().schedule()
@@ -37,3 +48,13 @@ class LeftOverScheduling(LoadFileScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Leave other ways than ``--dist loadfile`` to pytest-xdist."""
     return LeftOverScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What was not run, as too many workers crashed, is what ``--last-failed`` runs, as if it had failed."""
+    plugins = session.config.pluginmanager
+    running, failed = plugins.get_plugin("dsession"), plugins.get_plugin("lfplugin")
+    scheduling = getattr(running, "sched", None)
+    if failed is not None and isinstance(scheduling, LeftOverScheduling):
+        failed.lastfailed.update(dict.fromkeys(scheduling.left(), True))

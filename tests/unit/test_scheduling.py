@@ -8,31 +8,47 @@ from pathlib import Path
 _CRASHES = "import os\ndef test_crashes(): os._exit(1)\ndef test_behind(): pass\n"
 
 
-def test_what_a_worker_that_crashed_leaves_is_run_once(tmp_path: Path) -> None:
-    for name in "abc":
-        (tmp_path / f"test_{name}.py").write_text("def test_1(): pass\ndef test_2(): pass\n")
-    (tmp_path / "test_d.py").write_text(_CRASHES)
-    (tmp_path / "conftest.py").write_text("from tests.fix_scheduling import pytest_xdist_make_scheduler\n")
-    options = [
-        "-n",
-        "1",
-        "--dist",
-        "loadfile",
-        "--max-worker-restart",
-        "1",
-        "-p",
-        "no:randomly",
-        "-c",
-        "/dev/null",
-    ]
+def run(folder: Path, *options: str) -> str:
+    """Run the tests in ``folder`` in one worker; return what is said of them."""
+    (folder / "conftest.py").write_text(
+        "from tests.fix_scheduling import pytest_sessionfinish, pytest_xdist_make_scheduler\n"
+    )
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", *options, "."],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:randomly",
+            "-c",
+            "/dev/null",
+            f"--rootdir={folder}",
+            *options,
+        ],
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.defpath},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert "1 failed, 7 passed" in ran.stdout, ran.stdout + ran.stderr
-    assert "test_d.py::test_crashes" in ran.stdout
+    return ran.stdout + ran.stderr
+
+
+def test_what_a_worker_that_crashed_leaves_is_run_once(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text("def test_1(): pass\ndef test_2(): pass\n")
+    (tmp_path / "test_d.py").write_text(_CRASHES)
+    said = run(tmp_path, "-n", "1", "--dist", "loadfile", "--max-worker-restart", "1")
+    assert "1 failed, 7 passed" in said, said
+    assert "test_d.py::test_crashes" in said
+
+
+def test_what_nobody_has_run_counts_as_failed(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(_CRASHES)
+    (tmp_path / "test_b.py").write_text("def test_1(): pass\ndef test_2(): pass\n")
+    said = run(tmp_path, "-n", "1", "--dist", "loadfile", "--max-worker-restart", "0")
+    assert "worker 'gw0' crashed while running 'test_a.py::test_crashes'" in said, said
+    (tmp_path / "test_a.py").write_text(_CRASHES.replace("os._exit(1)", "pass"))
+    said = run(tmp_path, "--last-failed", "--last-failed-no-failures", "none")
+    assert "4 passed" in said, said
