@@ -44,6 +44,15 @@ def test_what_a_restart_does_not_mend_is_not_started_again(unit: configparser.Ra
     assert int(service["SuccessExitStatus"]) == errors.Interrupted.exit_code
 
 
+def test_a_service_that_is_away_or_lets_nobody_in_is_tried_again_for_ever(
+    unit: configparser.RawConfigParser,
+) -> None:
+    """systemd gave up after a minute of rejected logins: the slot would hold WAL until somebody looks."""
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    # No login a second, which locks accounts.
+    assert int(unit["Service"]["RestartSec"]) >= 10
+
+
 @pytest.mark.long
 def test_systemd_itself_finds_nothing_wrong(tmp_path: Path) -> None:
     program = tmp_path / "bwtui"
