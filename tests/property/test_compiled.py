@@ -1,6 +1,8 @@
 """Many rows at once, in Python and compiled: the same bytes as one by one, or none and the row is told."""
 
 import gc
+import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from bwtui.encode.avro import EncodeError, build_encoder
 from bwtui.encode.lines import Both, Lines, encode_lines
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
-from tests.compiled_twin import COMPILER, built
+from tests.compiled_twin import COMPILER, SOURCE, built
 from tests.property.test_any_row import Table, copy_line
 from tests.property.values import CATALOG, SIMPLE, numeric_typmod, tables
 
@@ -181,6 +183,25 @@ def test_what_is_no_package_of_this_version_is_as_good_as_none(
         assert compiled.load() is None
     finally:
         sys.modules.pop("bwtui_compiled", None)
+
+
+def test_what_changes_the_bytes_raises_the_version() -> None:
+    """An older package that is installed would go on making the bytes that were."""
+    package = Path(compiled.__file__).parents[1]
+    kinds = sorted(one for one in (package / "types").glob("*.py") if "compiled" in one.read_text())
+    assert len(kinds) > 7
+    digest = hashlib.sha256()
+    for path in (SOURCE, package / "encode" / "compiled.py", package / "encode" / "generate.py", *kinds):
+        for line in path.read_text().splitlines():
+            # What is said about the code changes nothing, nor does the version itself.
+            if line.strip() and not re.match(r"\s*#:? |SPEAKS = |SOURCES = |#define SPEAKS", line):
+                digest.update(f"{line}\n".encode())
+    found = digest.hexdigest()[:16]
+    assert found == compiled.SOURCES, (
+        "what makes a row's bytes has changed, here or in packaging/compiled. Where any row's bytes, or what "
+        "both say to each other, are others now, raise SPEAKS in both. "
+        f"Then write SOURCES = {found!r} beside it."
+    )
 
 
 def test_a_row_that_is_no_list_of_texts_has_the_same_end(way: Any) -> None:
