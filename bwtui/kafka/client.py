@@ -158,12 +158,26 @@ def topic_gone(topic: str) -> RefusedError:
 class Heard:
     """The error that a client itself told of: a request that times out does not say why."""
 
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
+    def __init__(self, *, has_answered: bool = False) -> None:
+        """``has_answered``: another client of these settings has reached the cluster, maybe a while ago."""
+        #: Whether the cluster ever answered: one that hangs up since then wants no other protocol.
+        self.has_answered = has_answered
+        self._error: KafkaError | None = None
         #: Brokers that could not be reached, or are none, by the name that librdkafka gives them.
         self.failed: set[str] = set()
         #: Whether that was said of all of them together.
         self.all_failed = False
+
+    @property
+    def error(self) -> KafkaError | None:
+        """What was told of, if anything."""
+        if self.has_answered and self._is_summary:
+            return KafkaError(KafkaError._TRANSPORT, "it does not answer any more")
+        return self._error
+
+    @property
+    def _is_summary(self) -> bool:
+        return self._error is not None and self._error.code() == KafkaError._ALL_BROKERS_DOWN
 
     def __call__(self, error: KafkaError) -> None:
         """Take librdkafka's word; a refusal is not forgotten for an outage, nor a reason for its summary."""
@@ -172,13 +186,13 @@ class Heard:
         else:
             self.failed.add(error.str().partition(": ")[0])
             error = _plain(error)
-        has_reason = self.error is not None and self.error.code() != KafkaError._ALL_BROKERS_DOWN
+        has_reason = self._error is not None and not self._is_summary
         if not has_reason or error.code() in NOT_LET_IN:
-            self.error = error
+            self._error = error
 
     def forget(self) -> None:
         """Forget what was told of earlier connections."""
-        self.error, self.all_failed = None, False
+        self._error, self.all_failed = None, False
         self.failed.clear()
 
     def instead_of(self, error: KafkaError) -> KafkaError:
@@ -218,7 +232,9 @@ def cluster_metadata(
     calls = BlockingCalls(look)
     try:
         # All topics are asked for: asking for one by name could make it.
-        return calls.make(lambda: admin.list_topics(timeout=REQUEST_SECONDS))
+        answer = calls.make(lambda: admin.list_topics(timeout=REQUEST_SECONDS))
+        heard.has_answered = True
+        return answer
     except KafkaException as error:
         admin.poll(0)
         raise KafkaException(heard.instead_of(error.args[0])) from error

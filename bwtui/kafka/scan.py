@@ -89,7 +89,8 @@ class SplitScan:
         #: The next offset that must come out.
         self._next = split.low
         self._count = 1_000
-        self._heard = Heard()
+        # Its places are known from the cluster itself.
+        self._heard = Heard(has_answered=True)
         self._short_since: float | None = None
         settings = {
             **config,

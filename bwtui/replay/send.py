@@ -111,7 +111,7 @@ class _Sender:
         self._granted = 0
         self._reported = time.monotonic()
         self._clock = (0.0, time.monotonic())
-        self._heard = Heard()
+        self._heard = Heard(has_answered=True)
         self._patience = Patience(self._heard)
         self.is_stopped = False
         #: Whether Kafka does not say what became of some messages: nothing more is sent.

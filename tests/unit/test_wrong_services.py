@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import ConnectionFailed
+from bwtui.kafka import scan
+from bwtui.kafka.offsets import pin
+from bwtui.kafka.splits import Split
 from bwtui.sink.topics import TopicAdmin
 from bwtui.source.connection import connect, connect_raw
 
@@ -139,3 +142,16 @@ def test_a_command_obeys_an_interrupt_while_a_service_is_silent(
         assert time.monotonic() - begin < QUICK_SECONDS
         assert (process.returncode, err.splitlines()[-1]) == (130, "bwtui: error: interrupted")
         assert "Traceback" not in out + err
+
+
+def test_only_a_broker_that_never_answered_may_want_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs up once its offsets are known was stopped, or is gone: settings are not to blame."""
+    monkeypatch.setattr(scan, "_SILENCE_SECONDS", 1.0)
+    with answering(b"") as port:
+        config = {"bootstrap.servers": f"127.0.0.1:{port}"}
+        with pytest.raises(ConnectionFailed, match="closes every connection"):
+            pin(config, ["t"])
+        with pytest.raises(ConnectionFailed) as failure:
+            list(scan.SplitScan(config, Split("t", 0, 0, 5), "read_uncommitted", 1.0))
+    assert failure.value.message == f"can't reach Kafka at 127.0.0.1:{port}: it does not answer any more"
+    assert "TLS" not in (failure.value.hint or "")
