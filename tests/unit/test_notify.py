@@ -226,6 +226,19 @@ def test_nobody_who_does_not_read_holds_up_the_end(
     supervisor._thread.join(60)
 
 
+def test_a_stderr_that_nobody_reads_holds_up_neither_pings_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(notify, "say", lambda *lines, err: goes_on.wait(60))
+    supervisor = Supervisor(Sender(str(tmp_path / "nobody")), WATCHDOG)
+    ending = threading.Thread(target=supervisor.end, args=(0, ""), daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
+    goes_on.set()
+
+
 def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (tmp_path / "err").open("w") as closed:
         pass

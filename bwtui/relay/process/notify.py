@@ -85,8 +85,10 @@ class NotifySocket:
         _log.handle(record)
         lines = json_lines()
         says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay goes on"
-        with contextlib.suppress(OSError, ValueError):
-            say(says, err=True)
+        # Nobody may be reading stderr: neither the pings wait for that for long, nor the end of the relay.
+        saying = threading.Thread(target=_say, args=(says,), name="systemd is not told", daemon=True)
+        saying.start()
+        saying.join(_SEND_SECONDS)
 
 
 @dataclass(slots=True)
@@ -177,6 +179,11 @@ class Supervisor:
         if not self._is_ready or self._is_stopping:
             lines.append(f"EXTEND_TIMEOUT_USEC={int(_EXTENSION_SECONDS * 1e6)}")
         return lines
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        say(line, err=True)
 
 
 def supervisor_of(environment: MutableMapping[str, str]) -> Supervisor | None:
