@@ -144,6 +144,7 @@ clean: ## Remove .venv and what the tools left; the user's cache folder stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist site
 
 .venv/installed: .venv/bin/python constraints.txt pyproject.toml $(COMPILED)
+	@echo "installing bwtui and its packages into .venv: 1 GB on the disk, and the first time it takes minutes"
 	@$(PIP_INSTALL) -e .
 	@$(INSTALL_COMPILED)
 	@touch $@

@@ -20,7 +20,7 @@ settings.load_profile("patient")
 #: need the archive of Spark's classes, which the first makes while the others could only wait.
 _FOLDERS = (
     *("integration", "pipeline", "faults", "torture", "shapes", "consumers"),
-    *("audit", "tui", "property", "cli", "unit"),
+    *("docs", "audit", "tui", "property", "cli", "unit"),
 )
 
 

@@ -58,6 +58,10 @@ class OnTerminal:
         """All that the terminal has got."""
         return bytes(self._said)
 
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._master, keys.encode())
+
     def wait_for_screens(self) -> None:
         """Wait until the screens are up, with all that they switch on."""
         up = b"\x1b[?2004h"

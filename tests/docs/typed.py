@@ -1,0 +1,41 @@
+"""Runs a command on a terminal of its own, types keys when texts are shown, and ends with the command's code.
+
+``python -m tests.docs.typed TEXT=KEYS… -- COMMAND…``: KEYS are typed once TEXT is shown; "Enter" is that key.
+"""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from tests.on_terminal import OnTerminal
+from tests.waiting import eventually
+
+_SECONDS = 600
+
+
+def run(steps: list[str], command: list[str]) -> int:
+    """Return the exit code of ``command``."""
+    program = shutil.which(command[0])
+    assert program is not None, command
+    with OnTerminal([program, *command[1:]], os.environ, Path.cwd()) as terminal:
+        for text, keys in (step.split("=") for step in steps):
+            eventually(f"{text} is shown", lambda text=text: is_seen(terminal, text), _SECONDS)
+            terminal.type(keys.replace("Enter", "\r"))
+        eventually("the command ends", lambda: terminal.process.poll() is not None, _SECONDS)
+        code = terminal.ended()
+        if code:
+            print(terminal.said.decode("utf-8", "replace")[-3000:])
+        return code
+
+
+def is_seen(terminal: OnTerminal, text: str) -> bool:
+    """Return whether a text was shown, or never will be."""
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.said.decode("utf-8", "replace"))
+    return text in shown or terminal.process.poll() is not None
+
+
+if __name__ == "__main__":
+    end = sys.argv.index("--")
+    sys.exit(run(sys.argv[1:end], sys.argv[end + 1 :]))
