@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,12 @@ class Shell:
     ) -> None:
         assert self._bash.stdin is not None
         self._bash.stdin.close()
-        self._bash.wait(600)
+        try:
+            self._bash.wait(60)
+        except subprocess.TimeoutExpired:
+            # A command of a test that has failed.
+            os.killpg(self._bash.pid, signal.SIGKILL)
+            self._bash.wait()
 
     def run(self, command: str, seconds: float = 600) -> tuple[int, str]:
         """Run a command, and return its exit code, and what it said on both streams."""

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.on_terminal import OnTerminal
@@ -21,7 +22,7 @@ def run(steps: list[str], command: list[str]) -> int:
     assert program is not None, command
     with OnTerminal([program, *command[1:]], os.environ, Path.cwd()) as terminal:
         for text, keys in (step.split("=") for step in steps):
-            eventually(f"{text} is shown", lambda text=text: is_seen(terminal, text), _SECONDS)
+            eventually(f"{text} is shown", partial(is_seen, terminal, text), _SECONDS)
             terminal.type(keys.replace("Enter", "\r"))
         eventually("the command ends", lambda: terminal.process.poll() is not None, _SECONDS)
         code = terminal.ended()
