@@ -102,6 +102,8 @@ SCENES = {
         },
     ),
     "index.md": Scene(
+        # Who reads takes longer to get there.
+        before={"bwtui status shop": "until bwtui status shop | grep -q streaming; do sleep 0.2; done"},
         says={
             "bwtui verify --database --relay shop": "clean: 1 rows in the tables",
             "bwtui status shop": "streaming",
