@@ -50,6 +50,8 @@ class Topics:
         return {
             "kafka:9092": self.services.broker,
             "http://registry:8081": self.services.schema_registry,
+            # The same registry: beside Confluent's API it has its own.
+            "http://apicurio:8080": self.services.schema_registry.removesuffix("/apis/ccompat/v7"),
             "shop": self.prefix,
         }
 

