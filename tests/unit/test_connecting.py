@@ -104,6 +104,9 @@ def test_one_that_is_refused_late_is_told_as_refused() -> None:
     [
         ("host=127.0.0.1,127.0.0.2,127.0.0.3 port=1,2", "could not match 2 port numbers to 3 hosts"),
         ("host=a.invalid,b.invalid port=1,2,3", "could not match 3 port numbers to 2 hosts"),
+        ("host=127.0.0.1 port=1,2", "could not match 2 port numbers to 1 hosts"),
+        ("host=127.0.0.1 port=1,2,3", "could not match 3 port numbers to 1 hosts"),
+        ("host=127.0.0.1 port=1 load_balance_hosts=often", 'invalid load_balance_hosts value: "often"'),
         ("host=a.invalid,b.invalid hostaddr=127.0.0.1", "could not match 2 host names to 1 hostaddr values"),
         ("host=127.0.0.1 connect_timeout=soon", 'invalid integer value "soon" for connection option'),
         ("host=127.0.0.1 connect_timeout=1_0", 'invalid integer value "1_0" for connection option'),
@@ -185,6 +188,10 @@ def test_libpq_says_whether_another_host_is_tried(sqlstate: bytes, tried: int) -
     assert "das Datenbanksystem startet" in lines[0]
     assert len(lines) == tried, opened.failure
     assert "/dev/null" not in opened.failure
+
+
+def test_a_port_that_is_none_is_told_once() -> None:
+    assert open_session("host=127.0.0.1 port=0 connect_timeout=9").failure == 'invalid port number: "0"'
 
 
 def _refuse(server: socket.socket, report: bytes) -> None:

@@ -123,12 +123,13 @@ def _with_zone(address: tuple[Any, ...]) -> str:
 
 def _with_nowhere(attempt: str) -> str:
     values = effective(attempt)
-    host, address = values.get("host", ""), values.get("hostaddr", "")
-    if "," in host or "," in address:
+    host, address, port = (values.get(key, "") for key in ("host", "hostaddr", "port"))
+    if any("," in given for given in (host, address, port)):
         # Lists that do not match.
         return attempt
-    added = {"hostaddr": f"{address},"} if address else {}
-    if values.get("load_balance_hosts", "disable") != "disable":
+    # Its port is libpq's own: one that is none would be told of twice.
+    added = {"port": f"{port},"} | ({"hostaddr": f"{address},"} if address else {})
+    if values.get("load_balance_hosts") == "random":
         # They are shuffled already, and this one stands last.
         added["load_balance_hosts"] = "disable"
     return make_conninfo(attempt, host=f"{host},{_NOWHERE}", **added)
