@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,20 @@ def test_on_a_full_disk_a_relay_still_says_why_it_ended(
     # Without the room that was kept it is what it was: said where the log goes.
     with pytest.raises(OSError, match="No space left"):
         outcome.write("one", Outcome(2, 1.5, reason, "free disk space", None))
+
+
+def test_a_reason_that_does_not_go_into_its_room_as_a_whole_is_not_taken_for_written() -> None:
+    """The disk was full when the run began: a write of which only the begin has room raises nothing."""
+    RelayLock.acquire("one").release()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        outcome.clear("one")
+        with pytest.raises(OSError, match="File too large"):
+            outcome.write("one", Outcome(2, 1.5, "no space left on device", "free disk space", None))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert outcome.read("one") is None
 
 
 def test_an_outcome_that_was_cut_short_says_nothing(state_home: Path) -> None:

@@ -77,7 +77,9 @@ def _is_put_into_room(outcome: Outcome, folder: Path) -> bool:
     try:
         # Over what is there, which takes no more of the disk.
         with (folder / _ROOM_NAME).open("r+b", buffering=0) as room:
-            room.write(text.ljust(_ROOM_BYTES))
+            if room.write(text.ljust(_ROOM_BYTES)) < len(text):
+                # It was taken on a disk that was full already, and has room for the begin only.
+                return False
         (folder / _ROOM_NAME).replace(folder / _FILE_NAME)
     except OSError:
         return False
