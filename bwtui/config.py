@@ -91,6 +91,12 @@ class Config:
         """Return the relay's settings. Raises UsageError for two that do not go together."""
         settings = self.merged()
         self.check()
+        if len(settings.publication_name.encode()) > 63:
+            too_long = "is too long for the name of a publication"
+            raise UsageError(
+                f"{self.place('slot')}: {settings.publication_name!r} {too_long}",
+                "give it a name of at most 63 bytes with --publication",
+            )
         if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
             raise UsageError(f"{self.place('on-record-error')} goes with --record", "add --record DIR")
         return settings
@@ -112,12 +118,6 @@ class Config:
     def check(self) -> None:
         """Raise UsageError for settings that exclude each other, which no further option can make right."""
         settings = self.merged()
-        if len(settings.publication_name.encode()) > 63:
-            too_long = "is too long for the name of a publication"
-            raise UsageError(
-                f"{self.place('slot')}: {settings.publication_name!r} {too_long}",
-                "give it a name of at most 63 bytes with --publication",
-            )
         if settings.heal and settings.skip_snapshot:
             both = f"{self.place('heal')} and {self.place('skip-snapshot')}"
             raise UsageError(

@@ -121,8 +121,10 @@ def test_validate_refuses_what_file_and_environment_make_together(
     assert "./bwtui.toml: namespace is for Avro" in refused[0][2]
 
 
-def test_validate_leaves_open_what_the_command_line_may_add(file: Path) -> None:
-    file.write_text('on-record-error = "stop-recording"')
+@pytest.mark.parametrize("text", ['on-record-error = "stop-recording"', f'slot = "{"s" * 63}"'])
+def test_validate_leaves_open_what_the_command_line_may_add(file: Path, text: str) -> None:
+    """That is --record, and --publication where the slot's name leaves no room for a publication's."""
+    file.write_text(text)
     assert invoke("config", "validate")[0] == 0
 
 
