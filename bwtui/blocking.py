@@ -72,13 +72,17 @@ class BlockingCalls:
 
     def close(self) -> None:
         """Let the threads end, each after the call that it is in; new calls get new threads."""
-        for _ in range(self._threads):
-            self._tasks.put(None)
+        self._end_threads()
         self._tasks = SimpleQueue()
         self._threads = 0
 
-    #: Nobody may have closed it: its threads would wait for the next call as long as the process runs.
-    __del__ = close
+    def _end_threads(self) -> None:
+        for _ in range(self._threads):
+            self._tasks.put(None)
+
+    #: Nobody may have closed it: its threads would wait for the next call as long as the process runs. At the
+    #: end of that, the names of this module are gone.
+    __del__ = _end_threads
 
 
 def interruptible(call: Callable[[], T]) -> T:

@@ -1,5 +1,7 @@
 """Blocking calls in helper threads: the main thread pulses, and what it gave up does not come back."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,3 +106,17 @@ def test_the_threads_of_one_that_nobody_closed_end_with_it() -> None:
     assert threads
     del calls
     eventually("the threads end", lambda: not any(thread.is_alive() for thread in threads))
+
+
+_KEPT = """
+import threading
+from bwtui.blocking import BlockingCalls
+threading.kept = BlockingCalls(lambda seconds: None)
+threading.kept.make(int)
+"""
+
+
+def test_one_that_lives_as_long_as_the_process_ends_without_a_word() -> None:
+    """The names of the modules are gone by then, and Python would write a traceback on stderr."""
+    ran = subprocess.run([sys.executable, "-c", _KEPT], check=False, capture_output=True, timeout=30)
+    assert (ran.returncode, ran.stderr) == (0, b"")
