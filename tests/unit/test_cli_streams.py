@@ -1,5 +1,6 @@
 """Outputs that can't be written, streams that are closed, and Ctrl-C before anything has begun."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -115,6 +116,43 @@ streams.write_at_once("x" * 1_000_000)
 def test_a_status_into_a_full_pipe_that_does_not_block_is_written_whole() -> None:
     ran = subprocess.run([sys.executable, "-c", _AT_ONCE], capture_output=True, check=False, timeout=60)
     assert (ran.returncode, ran.stderr, len(ran.stdout)) == (0, b"", 1_000_000)
+
+
+_STUCK = """
+import sys, threading
+from bwtui.cli.output import streams
+from bwtui.console import say
+streams.prepare()
+saying = threading.Thread(target=say, args=("nobody reads this",), kwargs={"err": True}, daemon=True)
+saying.start()
+saying.join(1)
+sys.exit(5 if saying.is_alive() else 0)
+"""
+
+
+def test_a_thread_whose_stderr_nobody_reads_does_not_hold_up_the_end_of_the_process() -> None:
+    """It would keep the lock of a buffer, and Python waits for that at its end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for size in (65536, 1):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * size)
+    os.set_blocking(writer, True)
+    try:
+        ran = subprocess.run([sys.executable, "-c", _STUCK], stderr=writer, check=False, timeout=30)
+    finally:
+        os.close(writer)
+        os.close(reader)
+    assert ran.returncode == 5
+
+
+def test_what_is_said_on_stderr_goes_out_whole() -> None:
+    """Without a buffer it is ours to go on after a write that took only the begin."""
+    prepared = "import sys\nfrom bwtui.cli.output import streams\nstreams.prepare()\n"
+    says = f"{prepared}sys.stderr.write('x' * 1_000_000)"
+    ran = subprocess.run([sys.executable, "-c", says], capture_output=True, check=False, timeout=30)
+    assert (ran.returncode, len(ran.stderr)) == (0, 1_000_000)
 
 
 _SLOW = """

@@ -52,13 +52,19 @@ class _Stdout(io.FileIO):
 
 
 class _Stderr(io.FileIO):
-    """Drops what can't be written: there is nowhere else to say so."""
+    """Drops what can't be written: there is nowhere else to say so.
+
+    It has no buffer before it: a thread that blocks as nobody reads would keep the lock of one, and Python,
+    which flushes at its end, would wait for that for ever.
+    """
 
     def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except OSError:
-            return memoryview(data).nbytes
+        rest = memoryview(data)
+        # None: the pipe is full, and whoever shares it does not want it to block.
+        with contextlib.suppress(OSError):
+            while rest and (written := super().write(rest)):
+                rest = rest[written:]
+        return memoryview(data).nbytes
 
 
 def prepare() -> None:
@@ -83,11 +89,12 @@ def prepare() -> None:
         errors=old.errors if old is not None else None,
         line_buffering=old is not None and bool(old.line_buffering),
     )
+    raw_stderr: Any = _Stderr(2, "w", closefd=False)
     sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Stderr(2, "w", closefd=False)),
+        raw_stderr,
         encoding=sys.stderr.encoding if sys.stderr is not None else "utf-8",
         errors="backslashreplace",
-        line_buffering=True,
+        write_through=True,
     )
 
 
