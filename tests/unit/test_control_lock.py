@@ -14,6 +14,7 @@ import pytest
 from bwtui.errors import RefusedError, SlotLost
 from bwtui.model.status import Status
 from bwtui.relay.process import outcome
+from bwtui.relay.process.last_status import LastStatus, of_ended
 from bwtui.relay.process.lock import RelayLock, is_held, wait_until_free
 from bwtui.relay.process.log import _PrivateFile, log_path, open_log, trim
 from bwtui.relay.process.outcome import Outcome
@@ -93,6 +94,11 @@ def test_on_a_full_disk_a_relay_still_says_why_it_ended(
     reason = "the state of relay one can't be written: No space left on device"
     outcome.write("one", Outcome(2, 1.5, reason, "free disk space", Status("failed", "one", "slot")))
     assert outcome.read("one") == Outcome(2, 1.5, reason, "free disk space", None)
+    # What it was doing then is what was kept of it last.
+    LastStatus("one").keep(Status("streaming", "one", "slot", confirmed_lsn=80))
+    ended = of_ended("one")
+    assert ended is not None
+    assert (ended.state, ended.detail, ended.exit_code, ended.confirmed_lsn) == ("failed", reason, 2, 80)
     (kept,) = {path.name for path in (state_home / "one").glob("outcome*")}
     assert (kept, (state_home / "one" / kept).stat().st_mode & 0o777) == ("outcome.json", 0o600)
     # Without the room that was kept it is what it was: said where the log goes.

@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass, replace
 
 from bwtui.durable import write_whole
-from bwtui.model.status import Status
-from bwtui.model.verdict import killed
+from bwtui.errors import BwtuiError, Interrupted
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import ErrorEntry, State, Status
+from bwtui.model.verdict import ended, killed
 from bwtui.relay.process import outcome
 from bwtui.relay.process.log import log_path
 from bwtui.state_folder import known_relays, state_folder
@@ -43,20 +45,54 @@ class LastStatus:
 
 def read(name: str) -> Status | None:
     """Return the last status of a run that did not say how it ended, as that of a relay that failed."""
+    status = _kept(name)
+    if status is None:
+        return None
+    detail = f"{status.state} until it was killed"
+    return replace(status, state="failed", detail=detail, verdict=killed(status.state, str(log_path(name))))
+
+
+def _kept(name: str) -> Status | None:
     try:
-        data = json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8"))
-        status = Status.from_json(data)
-        detail = f"{status.state} until it was killed"
-        verdict = killed(status.state, str(log_path(name)))
-        return replace(status, state="failed", detail=detail, verdict=verdict)
+        return Status.from_json(json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def of_ended(name: str) -> Status | None:
     """Return the last status of a relay that runs no more, whether it has said how it ended or not."""
-    ended = outcome.read(name)
-    return ended.status if ended is not None else read(name)
+    last = outcome.read(name)
+    if last is None:
+        return read(name)
+    # On a full disk it could say why, and no more: what it was doing stands here.
+    kept = _kept(name) if last.status is None else None
+    return at_the_end(kept, last.error(), last.exit_code, last.time) if kept else last.status
+
+
+def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -> Status:
+    """Return the status of a relay that has ended: its verdict says how, and its errors what on.
+
+    ``at`` is in Unix seconds.
+    """
+    is_failed = error is not None and not isinstance(error, Interrupted)
+    state: State = "failed" if is_failed else "stopped"
+    entries = status.errors
+    if is_failed and error is not None and not any(entry.kind == "fatal" for entry in entries):
+        # An unexpected exception, which the engine knows nothing of.
+        entries = (*entries, ErrorEntry(at, "fatal", None, error.message, error.hint))
+    confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
+    message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
+    left = status.first_snapshot.left if status.first_snapshot else ""
+    verdict = ended(message, hint, confirmed=confirmed, left=left, at=at)
+    return replace(
+        status,
+        state=state,
+        phase=state,
+        detail=message or "",
+        verdict=verdict,
+        errors=entries,
+        exit_code=code,
+    )
 
 
 def describe(status: Status) -> str:

@@ -22,11 +22,9 @@ from bwtui.crash import crash, frames
 from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.events import event
-from bwtui.model.lsn import format_lsn
-from bwtui.model.status import ErrorEntry, State, Status
-from bwtui.model.verdict import ended
+from bwtui.model.status import Status
 from bwtui.relay.process import failpoints, outcome
-from bwtui.relay.process.last_status import LastStatus
+from bwtui.relay.process.last_status import LastStatus, at_the_end
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import json_lines, log_to_stderr, trim
 from bwtui.relay.process.notify import Supervisor
@@ -103,16 +101,15 @@ def run(
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
     ended = _outcome(engine, error, signals)
-    is_written = True
+    is_whole = False
     try:
-        outcome.write(name, ended)
+        is_whole = outcome.write(name, ended)
     except OSError as failure:
         # A full disk must not hide how the engine ended.
         _log.error("can't keep the outcome: %s", failure.strerror, extra=event("outcome_unwritten"))
-        is_written = False
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
-    if is_written:
+    if is_whole:
         # Only now does nobody write it any more.
         last_status.forget()
     if supervisor is not None:
@@ -137,32 +134,9 @@ def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals
     code = reported.exit_code if reported else 0
     status = None
     if engine is not None:
-        status = _last_status(engine.status(), reported, code)
+        status = at_the_end(engine.status(), reported, code, time.time())
     return Outcome(
         code, time.time(), reported.message if reported else None, reported.hint if reported else None, status
-    )
-
-
-def _last_status(status: Status, error: BwtuiError | None, code: int) -> Status:
-    """Return the status of a relay that has ended: its verdict says how, and its errors what on."""
-    is_failed = error is not None and not isinstance(error, Interrupted)
-    state: State = "failed" if is_failed else "stopped"
-    entries = status.errors
-    if is_failed and error is not None and not any(entry.kind == "fatal" for entry in entries):
-        # An unexpected exception, which the engine knows nothing of.
-        entries = (*entries, ErrorEntry(time.time(), "fatal", None, error.message, error.hint))
-    confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
-    message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
-    left = status.first_snapshot.left if status.first_snapshot else ""
-    verdict = ended(message, hint, confirmed=confirmed, left=left, at=time.time())
-    return dataclasses.replace(
-        status,
-        state=state,
-        phase=state,
-        detail=message or "",
-        verdict=verdict,
-        errors=entries,
-        exit_code=code,
     )
 
 

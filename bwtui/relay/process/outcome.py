@@ -56,10 +56,10 @@ def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiErro
     return errors.BwtuiError(message, hint)
 
 
-def write(name: str, outcome: Outcome) -> None:
-    """Keep ``outcome`` as the end of the relay's last run; on a full disk without its status.
+def write(name: str, outcome: Outcome) -> bool:
+    """Keep ``outcome`` as the end of the relay's last run; return whether with its status.
 
-    Raises OSError.
+    A full disk has no room for that. Raises OSError.
     """
     folder = state_folder(name)
     try:
@@ -67,7 +67,9 @@ def write(name: str, outcome: Outcome) -> None:
     except OSError:
         if not _is_put_into_room(dataclasses.replace(outcome, status=None), folder):
             raise
+        return False
     (folder / _ROOM_NAME).unlink(missing_ok=True)
+    return True
 
 
 def _is_put_into_room(outcome: Outcome, folder: Path) -> bool:
