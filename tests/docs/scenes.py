@@ -202,8 +202,9 @@ TESTED = {
     ("recording-format.md", "sql"): "tests/pipeline/test_seal.py",
     ("recording-format.md", "python"): "tests/pipeline/test_seal.py",
     ("consumers.md", "properties"): "tests/consumers/test_jdbc_sink.py",
+    ("consumers.md", "java"): "tests/consumers/test_java_consumers.py",
     **{
         ("consumers.md", language): "tests/consumers/test_consumers.py"
-        for language in ("python", "java", "go", "js")
+        for language in ("python", "go", "js", "rust", "toml")
     },
 }
