@@ -171,7 +171,7 @@ NOT_YET = {
     "README.md": "three demos, and an audit: tests/integration/test_demo_run.py has the parts",
     "install.md": "bwtui demo: tests/integration/test_demo_run.py",
     "replay.md": "tests/pipeline/test_replay.py, tests/pipeline/test_replay_missing.py",
-    "walkthrough.md": "three services broken in turn: tests/integration/test_tails.py, tests/faults/test_heal.py",
+    "walkthrough.md": "breaks services in turn: tests/integration/test_tails.py, tests/faults/test_heal.py",
 }
 
 #: Blocks that are nothing to type, though no language says so: by page, how they begin.
