@@ -12,7 +12,7 @@ from bwtui.model.lsn import parse_lsn
 from tests.database import Session, session
 from tests.fix_sandbox import MAJOR
 from tests.second_postgres import SecondPostgres
-from tests.slot_file import saved_lsn, writes_slots_when_stopped
+from tests.slot_file import ended_in_order, saved_lsn, writes_slots_when_stopped
 from tests.waiting import eventually
 
 _OTHERS = [pytest.param(major, marks=pytest.mark.long) for major in (14, 16, 18) if major != MAJOR]
@@ -35,6 +35,7 @@ def test_a_slot_is_taken_back_to_what_is_on_disk(major: int, request: pytest.Fix
         keeps = number is signal.SIGINT and writes_slots_when_stopped(version)
         stands = confirmed if keeps else saved
         assert saved_lsn(server.data, "kept") == stands
+        assert ended_in_order(server.data) == (number is signal.SIGINT)
         server.start(wal_level="logical")
         with session(server.dsn) as again:
             assert stands_at(again) == stands, f"PostgreSQL {version}, {number.name}"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.fix_sandbox import MAJOR
 from tests.torture import faults
 from tests.torture.campaign import sequence, tortured
 from tests.torture.faults import Fault
@@ -100,7 +101,9 @@ def test_what_comes_again_was_not_on_disk(new_stand: NewStand, fault: Fault) -> 
     drawn = [(fault, random.Random(SEED))] * 3
     verdict = tortured(stand, SEED, drawn, 300).verdict
     assert not verdict.problems(exactly_once=False)
-    assert [mark.taken_back for mark in stand.judge.marks].count(True) == 3
+    assert [mark.taken_back for mark in stand.judge.marks].count(True) == (
+        3 if fault is faults.CRASHED or MAJOR < 17 else 0
+    )
 
 
 @pytest.mark.long
