@@ -7,27 +7,19 @@ from collections.abc import Iterator
 import click
 
 from bwtui.cli.main import CONTEXT, cli
+from tests.docs.pages import SHELL, blocks_in
+from tests.docs.pages import commands as shell_commands
 
-_BLOCK = re.compile(r"^```(?:sh|console|bash)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: Where a command ends and a shell goes on.
 _ENDS = re.compile(r"\s(?:\||>|2>|&&|;|&)(?:\s|$).*")
 
 
-def blocks(page: str) -> list[list[str]]:
-    """Return the lines of each block of commands, continued ones as one, without prompts and comments."""
-    found = []
-    for text in _BLOCK.findall(page):
-        lines = [re.sub(r"^\$ ", "", line) for line in re.sub(r"\\\n\s*", " ", text).splitlines()]
-        found.append([stripped for line in lines if (stripped := re.sub(r"\s+#\s.*", "", line).strip())])
-    return found
-
-
 def commands(page: str) -> Iterator[str]:
-    """Return what is given to bwtui itself, command by command."""
-    for block in blocks(page):
-        for line in block:
-            if re.match(r"bwtui\s", line):
-                yield _ENDS.sub("", line)
+    """Return what is given to bwtui itself in the blocks of a page's text, command by command."""
+    for block in blocks_in(page):
+        for command in shell_commands(block) if block.language in SHELL else []:
+            if re.match(r"bwtui\s", command.typed):
+                yield _ENDS.sub("", command.typed)
 
 
 def words(command: str) -> list[str]:

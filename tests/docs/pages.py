@@ -37,7 +37,12 @@ class Command:
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of a page, in order."""
-    return [Block(page, language, text) for language, text in _BLOCK.findall(PAGES[page].read_text())]
+    return blocks_in(PAGES[page].read_text(), page)
+
+
+def blocks_in(markdown: str, page: str = "") -> list[Block]:
+    """Return the blocks of a text, in order."""
+    return [Block(page, language, text) for language, text in _BLOCK.findall(markdown)]
 
 
 def commands(block: Block) -> list[Command]:
