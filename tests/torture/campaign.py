@@ -29,6 +29,7 @@ class Outcome:
     recoveries: list[float] = field(default_factory=list)
     ended: Counter[int] = field(default_factory=Counter)
     torn_looks: int = 0
+    kills: int = 0
     seconds: float = 0.0
 
     def summary(self) -> str:
@@ -38,7 +39,8 @@ class Outcome:
         by_itself = ", ".join(f"{count} with {code}" for code, count in sorted(self.ended.items())) or "never"
         middle = times[len(times) // 2] if times else 0.0
         return (
-            f"seed {self.seed}: {self.faults.total()} faults in {self.seconds:.0f} s\n{kinds}\n"
+            f"seed {self.seed}: {self.faults.total()} faults in {self.seconds:.0f} s, "
+            f"the relay killed {self.kills} times\n{kinds}\n"
             f"rows written {self.rows}, messages {verdict.messages}, repeats {verdict.repeats}, "
             f"repeats of what was confirmed {len(verdict.confirmed_repeats)}\n"
             f"lost {len(verdict.lost)}, out of order {len(verdict.disordered)}, wrong {len(verdict.wrong)}, "
@@ -62,7 +64,7 @@ def tortured(
     faults: Iterable[tuple[Fault, random.Random]],
     seconds: float,
     *,
-    pause: float = 0.01,
+    pause: float = 0.03,
     rows: int = ROWS,
     told: bool = False,
 ) -> Outcome:
@@ -99,7 +101,8 @@ def tortured(
     stand.judge.take(stand.topics.read())
     outcome.verdict = stand.judge.end(stand.database, stand.histories.transactions())
     outcome.rows = stand.histories.count()
-    outcome.recoveries, outcome.ended, outcome.torn_looks = stand.recoveries, stand.ended, stand.torn_looks
+    outcome.recoveries, outcome.ended = stand.recoveries, stand.ended
+    outcome.torn_looks, outcome.kills = stand.torn_looks, stand.kills
     outcome.seconds = time.monotonic() - begun
     return outcome
 

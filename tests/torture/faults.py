@@ -234,8 +234,7 @@ def kill_behind(way: Way, stand: Stand, dice: random.Random) -> None:
     """The relay is killed while the other end does not answer."""
     way.is_half_open = True
     stand.last(dice.uniform(0.05, 2.5))
-    stand.relay.signal(signal.SIGKILL)
-    stand.relay.wait_ended()
+    stand.end_relay()
     way.reset()
     way.is_half_open = False
     stand.bury()
@@ -252,8 +251,7 @@ def carry_late(stand: Stand, dice: random.Random) -> None:
         way.hold_from = _END_TXN
     with contextlib.suppress(AssertionError):
         eventually("a commit is held up", lambda: any(way.held for way in ways), 5)
-    stand.relay.signal(signal.SIGKILL)
-    stand.relay.wait_ended()
+    stand.end_relay()
     for way in ways:
         way.hold_from = None
         way.drop()

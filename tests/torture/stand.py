@@ -75,6 +75,8 @@ class Stand:
         self.ended: Counter[int] = Counter()
         self.recoveries: list[float] = []
         self.torn_looks = 0
+        #: How often the relay was ended with SIGKILL.
+        self.kills = 0
         self._columns = 0
         self._of_slot = f"from pg_replication_slots where slot_name = '{relay.name}'"
 
@@ -172,9 +174,13 @@ class Stand:
 
     def kill_relay(self) -> None:
         """End it with SIGKILL, with all that is on its way, and see what it has left."""
-        self.relay.signal(signal.SIGKILL)
-        self.relay.wait_ended()
+        self.end_relay()
         self.bury()
+
+    def end_relay(self) -> None:
+        """End it with SIGKILL, unless it has ended already."""
+        self.relay.signal(signal.SIGKILL)
+        self.kills += self.relay.wait_ended() == -signal.SIGKILL
 
     def bury(self) -> None:
         """See to what a relay that has ended leaves: connections, and a transaction of Kafka's."""
@@ -250,7 +256,8 @@ class Stand:
 
         def has_recovered() -> bool:
             self.see_to_relay()
-            self.last(0.02)
+            # Each look is a session of PostgreSQL's, which costs more than all that the relay does meanwhile.
+            self.last(0.1)
             return self.confirmed() >= target
 
         eventually("the relay recovers", has_recovered, seconds)

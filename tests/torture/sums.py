@@ -14,7 +14,7 @@ from typing import Any
 from tests.torture.campaign import Outcome
 
 _COUNTED = (
-    "rows", "messages", "repeats", "confirmed repeats", "lost", "out of order", "wrong", "torn",
+    "kills", "rows", "messages", "repeats", "confirmed repeats", "lost", "out of order", "wrong", "torn",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def keep(path: Path, setting: str, outcome: Outcome) -> None:
     """Append the line of one run; ``setting`` says over what it ran."""
     verdict = outcome.verdict
     counts = (
-        outcome.rows, verdict.messages, verdict.repeats, len(verdict.confirmed_repeats),
+        outcome.kills, outcome.rows, verdict.messages, verdict.repeats, len(verdict.confirmed_repeats),
         len(verdict.lost), len(verdict.disordered), len(verdict.wrong), len(verdict.torn),
     )  # fmt: skip
     line = {
