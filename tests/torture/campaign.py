@@ -64,7 +64,7 @@ def tortured(
     faults: Iterable[tuple[Fault, random.Random]],
     seconds: float,
     *,
-    pause: float = 0.03,
+    pause: float = 0.01,
     rows: int = ROWS,
     told: bool = False,
 ) -> Outcome:

@@ -27,6 +27,9 @@ SECONDS = float(os.environ.get("BWTUI_TORTURE_SECONDS", "0"))
 SEED = int(os.environ.get("BWTUI_TORTURE_SEED", "1"))
 SUMS = os.environ.get("BWTUI_TORTURE_SUMS", "")
 EXACTLY_ONCE = os.environ.get("BWTUI_TORTURE_EXACTLY_ONCE", "") not in ("", "0")
+#: Seconds between the transactions of a writer: some hundred rows a second, so that one machine carries
+#: several campaigns at once.
+_PAUSE = 0.06
 #: Of the short run.
 _SHORT = (
     faults.KILLED,
@@ -77,7 +80,8 @@ def test_no_fault_loses_a_row(new_stand: NewStand) -> None:
         drawn = sequence(SEED, faults.EXACTLY_ONCE if EXACTLY_ONCE else faults.FAULTS)
     else:
         drawn = iter([(fault, random.Random(SEED)) for fault in _SHORT])
-    outcome = tortured(stand, SEED, drawn, SECONDS or 60, told=bool(SECONDS))
+    pause = _PAUSE if SECONDS else 0.01
+    outcome = tortured(stand, SEED, drawn, SECONDS or 60, pause=pause, told=bool(SECONDS))
     print(outcome.summary(), flush=True)
     if SUMS:
         keep(Path(SUMS), _setting(stand), outcome)
