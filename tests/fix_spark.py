@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bwtui.spark.class_archive import ClassArchive
 from bwtui.spark.failure import plain_errors
-from bwtui.spark.java import spark_java
+from bwtui.spark.java import class_archive, spark_java
 from bwtui.spark.session import spark_session
 
 #: A short session that loads what most others do. It leaves the archive as it ends, if there is none.
@@ -68,13 +67,13 @@ _java: _Java | None = None
 @pytest.fixture(scope="session")
 def spark_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
     """See that there is the archive of Spark's classes, unless the environment says off."""
-    if os.environ.get("BWTUI_SPARK_ARCHIVE") == "off":
+    if os.environ.get("BWTUI_CLASS_ARCHIVE") == "off":
         return
     # All worker processes of one run have this folder; the first makes the archive, the others wait for it.
     folder = tmp_path_factory.getbasetemp().parent
     with (folder / "spark-classes.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not ClassArchive(spark_java())._archive.exists():
+        if not class_archive(spark_java()).exists:
             place = tmp_path_factory.mktemp("spark-classes") / "rows"
             subprocess.run([sys.executable, "-c", _MAKE, str(place)], check=True, timeout=240)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bwtui.errors import UsageError
 from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import java_binary
 from bwtui.sandbox.layout import Layout, Memory
 from bwtui.sandbox.ports import LOOPBACK
@@ -135,6 +136,9 @@ def _service(
     properties = _write_properties(data, memory, node, every)
     log4j = data / "log4j2.properties"
     log4j.write_text(_LOGGING)
+    jars = store.jars(GROUP)
+    classes = ClassArchive(java_binary(), NAME, jars, by_one=False)
+    classes.prepare()
     java = (
         str(java_binary()),
         f"-Xms{min(128, heap)}m",
@@ -142,7 +146,7 @@ def _service(
         *JVM,
         f"-Djava.io.tmpdir={layout.temporary}",
         f"-Dlog4j2.configurationFile={log4j}",
-        *("-cp", os.pathsep.join(map(str, store.jars(GROUP)))),
+        *("-cp", os.pathsep.join(map(str, jars))),
     )
     before: tuple[Command, ...] = ()
     if not (data / "log" / "meta.properties").exists():
@@ -150,12 +154,13 @@ def _service(
         # into the log, as with --standalone, could not.
         tool = ("kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties))
         # A second of work is not worth the optimizing compiler.
-        before = ((*java, "-XX:TieredStopAtLevel=1", *tool),)
+        before = ((*java, *classes.used(), "-XX:TieredStopAtLevel=1", *tool),)
     return Service(
         name=name,
         title="Kafka" if len(every) == 1 else f"Kafka {node}",
         before=before,
         command=(*java, "kafka.Kafka", str(properties)),
+        classes=classes,
         log=layout.logs / f"{name}.log",
         folder=data,
         ready=lambda: _answers(memory.ports[name], node),

@@ -4,6 +4,7 @@ import urllib.request
 from pathlib import Path
 
 from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import java_binary
 from bwtui.sandbox.layout import Layout, Memory
 from bwtui.sandbox.ports import LOOPBACK
@@ -46,6 +47,9 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
         # In a file, so that ids survive a restart, as do the topics that hold them.
         "apicurio.datasource.url": f"jdbc:h2:file:{data / 'registry'}",
     }
+    program = programs(store) / "quarkus-run.jar"
+    classes = ClassArchive(java_binary(), NAME, [program], by_one=False)
+    classes.prepare()
     return Service(
         name=NAME,
         title="schema registry",
@@ -55,8 +59,9 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
             *JVM,
             f"-Djava.io.tmpdir={layout.temporary}",
             *(f"-D{key}={value}" for key, value in settings.items()),
-            *("-jar", str(programs(store) / "quarkus-run.jar")),
+            *("-jar", str(program)),
         ),
+        classes=classes,
         log=layout.logs / "registry.log",
         folder=data,
         ready=lambda: _answers(url(memory)),

@@ -20,6 +20,8 @@ REMAINS_SECONDS = 10.0
 #: Seconds for a hasty end, where the clean one took too long.
 HASTE_SECONDS = 5.0
 PROBE_SECONDS = 0.05
+#: More for a clean end of a Java program that leaves the archive of its classes.
+ARCHIVE_SECONDS = 20.0
 #: So much of the log's end is looked at for the reason of a death, in bytes.
 _LOG_TAIL = 256 * 1024
 
@@ -83,6 +85,8 @@ class Runner:
         code = self._process.poll() if self._process else None
         if code is not None:
             self._process = None
+            if self.service.classes:
+                self.service.classes.keep()
             self._ended(code)
         elif self.state is State.STARTING:
             self._go_on_starting()
@@ -115,7 +119,7 @@ class Runner:
         self._log_start = service.log.stat().st_size if service.log.exists() else 0
         self._preparing = bool(self._before)
         self._process = processes.start(
-            self._before[0] if self._preparing else service.command,
+            self._before[0] if self._preparing else self._command(),
             service.log,
             service.folder,
             environment=service.environment,
@@ -127,6 +131,10 @@ class Runner:
             self._answered = threading.Event()
             probe = threading.Thread(target=self._probe, args=(self._process, self._answered), daemon=True)
             probe.start()
+
+    def _command(self) -> tuple[str, ...]:
+        program, *rest = self.service.command
+        return (program, *(self.service.classes.options() if self.service.classes else ()), *rest)
 
     def _probe(self, process: subprocess.Popen[bytes], answered: threading.Event) -> None:
         while process.returncode is None and self.state is State.STARTING:
@@ -169,6 +177,8 @@ class Runner:
         self.state = State.STOPPING
         self._harshest = False
         self._deadline = time.monotonic() + self.service.stop_seconds
+        if self.service.classes and self.service.classes.exit_seconds:
+            self._deadline += ARCHIVE_SECONDS
         self._signal(how)
 
     def _signal(self, how: signal.Signals) -> None:

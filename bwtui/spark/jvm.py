@@ -19,8 +19,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from bwtui.errors import BwtuiError
-from bwtui.spark.class_archive import ClassArchive
 from bwtui.spark.environment import environment
+from bwtui.spark.java import class_archive
 
 _HOME = Path(pyspark.__file__).parent
 _START_SECONDS = 120.0
@@ -54,7 +54,7 @@ class Jvm:
         self, java: Path, folder: Path, memory: str, settings: Sequence[tuple[str, str]], *, loopback: bool
     ) -> None:
         """Start it and wait until it listens. Raises BwtuiError when it does not start."""
-        self._archive = ClassArchive(java)
+        self._archive = class_archive(java)
         self.log = folder / "spark.log"
         self._place = folder / "gateway"
         (folder / "log4j2.properties").write_text(_LOG4J)

@@ -47,6 +47,13 @@ def pids_of(sandbox: Sandbox) -> list[int]:
     return [pid for pid in status_of(sandbox).pids.values() if pid]
 
 
+def pid_of(sandbox: Sandbox, name: str) -> int:
+    """Return the process of a service."""
+    pid = status_of(sandbox).pids[name]
+    assert pid is not None
+    return pid
+
+
 def status_of(sandbox: Sandbox) -> SandboxStatus:
     """Return the status of a sandbox that must be running."""
     status = sandbox.status()
@@ -184,6 +191,11 @@ def test_down_keeps_data_and_ports_and_leaves_no_process(own: Sandbox) -> None:
     with pytest.raises(ConnectionFailed, match="not running"):
         own.services()
     assert own.up() == first
+    for name in ("kafka", "registry"):
+        command = Path(f"/proc/{pid_of(own, name)}/cmdline").read_text().split("\0")
+        # What ended in order has left the archive of its classes, if there was none.
+        assert sum(word.startswith("-XX:SharedArchiveFile=") and name in word for word in command) == 1
+        assert not any("ArchiveClassesAtExit" in word for word in command)
     with closing(psycopg2.connect(first.postgres)) as connection, connection.cursor() as cursor:
         cursor.execute("select count(*) from kept")
         assert cursor.fetchone() == (0,)
