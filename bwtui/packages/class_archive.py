@@ -78,9 +78,10 @@ class ClassArchive:
         """Return how much longer than usual Java's exit may take."""
         return _DUMP_SECONDS if self._is_making else 0.0
 
-    def keep(self) -> None:
-        """Keep what Java has left as it exited, if it was to leave something."""
-        if self._is_making and self._partial.exists():
+    def keep(self, code: int) -> None:
+        """Keep what Java has left as it exited with ``code``, if it was to leave something."""
+        # Killed by a signal (below 0) it may have left the half of it.
+        if self._is_making and code >= 0 and self._partial.exists():
             self._partial.replace(self._archive)
             self._remove_unused()
         self.forget()

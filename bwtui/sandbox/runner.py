@@ -86,7 +86,7 @@ class Runner:
         if code is not None:
             self._process = None
             if self.service.classes:
-                self.service.classes.keep()
+                self.service.classes.keep(code)
             self._ended(code)
         elif self.state is State.STARTING:
             self._go_on_starting()

@@ -85,8 +85,7 @@ class Jvm:
             self.gateway.shutdown()
         self._let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_SECONDS + self._archive.exit_seconds)
-            self._archive.keep()
+            self._archive.keep(self.process.wait(_END_SECONDS + self._archive.exit_seconds))
         self.kill()
 
     @property

@@ -1,6 +1,7 @@
 """The archive of a program's classes is made once, used then, and never in the way."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ def test_it_is_made_once_and_used_then(
     assert any("ArchiveClassesAtExit" in option for option in options)
     assert beside.options() == [], "one session makes it, the others do without"
     _run(java, *options)
-    making.keep()
+    making.keep(0)
     using = class_archive(java).options()
     assert len(using) == 1 and using[0].startswith("-XX:SharedArchiveFile=")
     # Shared classes are demanded, so Java would not start if it could not use the archive.
@@ -48,7 +49,7 @@ def test_several_may_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     _run(java, *options[1])
     for one in making:
         # The third was killed, and has left nothing.
-        one.keep()
+        one.keep(143)
     assert making[2].exists and making[2].exit_seconds == 0.0
     _run(java, *ClassArchive(java, "some", [jar]).options(), "-Xshare:on")
     assert list(tmp_path.rglob("*.partial")) == []
@@ -62,9 +63,10 @@ def test_a_session_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("BWTUI_CLASS_ARCHIVE", raising=False)
     java = spark_java()
     failed = class_archive(java)
-    (option,) = [one for one in failed.options() if "AtExit" in one]
-    Path(option.partition("=")[2]).touch()
-    failed.forget()
+    for end in (failed.forget, lambda: failed.keep(-signal.SIGKILL)):
+        (option,) = [one for one in failed.options() if "AtExit" in one]
+        Path(option.partition("=")[2]).touch()
+        end()
     again = class_archive(java)
     assert any("ArchiveClassesAtExit" in option for option in again.options())
     again.forget()
