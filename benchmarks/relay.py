@@ -6,7 +6,7 @@ a backlog of one 7-column table in transactions of 100 rows, and has everybody r
 * pg_recvlogical to /dev/null, where it is installed (the sandbox's PostgreSQL comes without client programs);
 * a loop over libpq that reads and discards, which is always there;
 * ``bwtui connect --headless --json -x --until-caught-up``, from a slot that was made before the backlog;
-* with --pairs N the same N times more, without and with --record in turn;
+* with --pairs N the same N times more, without and with --record in turn, or what else --pairs-of names;
 * with --with-ui the same with the screens open in a pseudo-terminal;
 * and then a snapshot of the table.
 
@@ -53,6 +53,9 @@ from bwtui.relay.process import outcome
 from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
 
+#: What a pair's second run may have that the first has not; the word is part of a slot's name.
+PAIRED = {"recorded": ["--record", "{folder}/recording"], "exactly": ["--exactly-once"]}
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -80,14 +83,15 @@ def main() -> int:
     )
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the backlog (default 1,000,000)")
     parser.add_argument("--with-ui", action="store_true", help="also with the screens in a pseudo-terminal")
-    parser.add_argument("--pairs", type=int, default=0, help="pairs without and with --record (default 0)")
+    parser.add_argument("--pairs", type=int, default=0, help="pairs without and with it (default 0)")
+    parser.add_argument("--pairs-of", choices=PAIRED, default="recorded", help="what (default recorded)")
     parser.add_argument("--postgres", type=int, default=18, help="major version (default 18)")
     add_sandbox_option(parser)
     arguments = parser.parse_args()
     rows = max(arguments.rows // ROWS_A_TRANSACTION, 1) * ROWS_A_TRANSACTION
     try:
         with _services(arguments.postgres, arguments.sandbox) as services:
-            figures = list(_measure(services, rows, arguments.with_ui, arguments.pairs))
+            figures = list(_measure(services, rows, arguments.with_ui, arguments))
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
@@ -105,9 +109,15 @@ def _services(major: int, running: Path | None) -> Iterator[Services]:
             yield services
 
 
-def _measure(services: Services, rows: int, with_ui: bool, pairs: int) -> Iterator[Figures]:
+def _measure(
+    services: Services, rows: int, with_ui: bool, arguments: argparse.Namespace
+) -> Iterator[Figures]:
     dsn = database(services.postgres)
-    paired = [f"bench_{kind}_{number}" for number in range(pairs) for kind in ("plain", "recorded")]
+    paired = [
+        f"bench_{kind}_{number}"
+        for number in range(arguments.pairs)
+        for kind in ("plain", arguments.pairs_of)
+    ]
     streamed = ["bench_headless", *(["bench_ui"] if with_ui else []), *paired]
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
@@ -128,7 +138,7 @@ def _measure(services: Services, rows: int, with_ui: bool, pairs: int) -> Iterat
         yield _pg_recvlogical(program, dsn, end, rows)
     yield _raw_loop(dsn, rows)
     yield _stream(services, dsn, "bench_headless", rows)
-    yield from _pairs(services, dsn, paired, rows)
+    yield from _pairs(services, dsn, arguments.pairs_of, paired, rows)
     if with_ui:
         yield _stream_with_ui(services, dsn, "bench_ui", rows)
     yield _snapshot(services, dsn, rows)
@@ -185,23 +195,30 @@ def _stream(services: Services, dsn: str, slot: str, rows: int) -> Figures:
     return _run_relay(services, dsn, slot, ["-x"], "bwtui: stream", rows)
 
 
-def _pairs(services: Services, dsn: str, slots: Sequence[str], rows: int) -> Iterator[Figures]:
-    """Stream into Kafka, with a recording at every second slot; what that costs is said at the end."""
-    found: dict[str, list[Figures]] = {"plain": [], "recorded": []}
+def _pairs(services: Services, dsn: str, what: str, slots: Sequence[str], rows: int) -> Iterator[Figures]:
+    """Stream into Kafka, with ``what`` at every second slot; what that costs is said at the end."""
+    found: dict[str, list[Figures]] = {"plain": [], what: []}
     for slot in slots:
         kind = slot.split("_")[1]
         with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
-            extra = ["-x", *(["--record", f"{folder}/recording"] if kind == "recorded" else [])]
+            extra = ["-x", *(option.format(folder=folder) for option in PAIRED.get(kind, []))]
             _say(f"bwtui connect {' '.join(extra)}")
             one = _run_relay(services, dsn, slot, extra, f"bwtui: stream, {kind}", rows)
         found[kind].append(one)
         yield one
-    ratios = sorted(
-        with_it.rows_per_second / without.rows_per_second
-        for without, with_it in zip(found["plain"], found["recorded"], strict=True)
-    )
-    if ratios:
-        _say(f"recorded against plain, rows/s, each pair: {', '.join(f'{ratio:.3f}' for ratio in ratios)}")
+    pairs = list(zip(found["plain"], found[what], strict=True))
+    for name, figure in (("rows/s", _rate), ("CPU a row", _cpu)) if pairs else ():
+        ratios = sorted(figure(with_it) / figure(without) for without, with_it in pairs)
+        _say(f"{what} against plain, {name}, each pair: {', '.join(f'{ratio:.3f}' for ratio in ratios)}")
+
+
+def _rate(one: Figures) -> float:
+    return one.steady_rows_per_second or one.rows_per_second
+
+
+def _cpu(one: Figures) -> float:
+    assert one.cpu_us_per_row is not None
+    return one.cpu_us_per_row
 
 
 def _snapshot(services: Services, dsn: str, rows: int) -> Figures:
