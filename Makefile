@@ -16,7 +16,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -62,6 +62,9 @@ bench-compare: .venv/installed ## Measure the comparison of a table with its top
 
 bench-snapshot: .venv/installed ## Measure ways of a first snapshot, in turn (ARGS="--ways export,2,chunks --kill-at 80").
 	@$(BIN)/python benchmarks/first_snapshot.py $(ARGS)
+
+bench-debezium: .venv/installed ## Measure bwtui beside Debezium (ARGS="--workloads stream,snapshot --pairs 5 --rows 2000000").
+	@$(BIN)/python -m benchmarks.debezium $(ARGS)
 
 bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of Spark, beside kcat.
 	@$(BIN)/python benchmarks/kafka_spark.py $(ARGS)

@@ -17,20 +17,23 @@ from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
 BWTUI = (sys.executable, "-m", "bwtui")
 ROWS_A_TRANSACTION = 100
-#: Rows of the table with the ids from one SQL expression to another.
-ROWS = """
-insert into bench
-        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
+COLUMNS = "id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text"
+#: What a row has in them, by its id.
+VALUES = """id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
                timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
-               repeat(md5(id::text), 3) || 'note'
-        from generate_series({low}, {high}) id"""
-_TABLE = """
-create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
+               repeat(md5(id::text), 3) || 'note'"""
+#: Rows of the table with the ids from one SQL expression to another.
+ROWS = f"""
+insert into bench
+        select {VALUES}
+        from generate_series({{low}}, {{high}}) id"""
+_TABLE = f"""
+create table bench ({COLUMNS});
 create procedure fill(total int) language plpgsql as $$
 begin
     for batch in 0 .. total / 100 - 1 loop
-        {rows};
-        {others}
+        {{rows}};
+        {{others}}
         commit;
     end loop;
 end $$;

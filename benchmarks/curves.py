@@ -7,11 +7,11 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg2
+from drawing import FAINT, LIMIT, LINE, MARK, canvas, path, steps, text
 
 from bwtui.errors import BwtuiError
 from bwtui.model.status import Status
@@ -131,7 +131,6 @@ def _resident(pid: int | None, *, own: bool = False) -> int:
 # -- pictures ------------------------------------------------------------------------------------------------
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _PANEL, _GAP = 860, 76, 16, 64, 110, 34
-_INK, _FAINT, _LINE, _LIMIT, _MARK = "#24292f", "#d0d7de", "#0969da", "#cf222e", "#8250df"
 
 
 class Panel(NamedTuple):
@@ -155,26 +154,21 @@ def picture(
         return _LEFT + (second - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
 
     height = _TOP + len(panels) * (_PANEL + _GAP) + 18
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}"'
-        f' height="{height}" font-family="sans-serif" font-size="12" fill="{_INK}">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(_LEFT, 20, title, size=14),
-    ]
+    parts = [canvas(_WIDTH, height), text(_LEFT, 20, title, size=14)]
     bottom = _TOP + len(panels) * (_PANEL + _GAP) - _GAP
-    for second in _steps(low, high, 10):
+    for second in steps(low, high, 10):
         x = across(second)
-        parts.append(_path([(x, _TOP), (x, bottom)], _FAINT, 0.5))
-        parts.append(_text(x, bottom + 16, f"{second:g}", anchor="middle"))
-    parts.append(_text(_WIDTH - _RIGHT, bottom + 32, "seconds", anchor="end"))
+        parts.append(path([(x, _TOP), (x, bottom)], FAINT, 0.5))
+        parts.append(text(x, bottom + 16, f"{second:g}", anchor="middle"))
+    parts.append(text(_WIDTH - _RIGHT, bottom + 32, "seconds", anchor="end"))
     for number, panel in enumerate(panels):
         parts += _panel(panel, [across(second) for second in seconds], _TOP + number * (_PANEL + _GAP))
     for second, word in marks:
         x = across(second)
-        parts.append(_path([(x, _TOP - 20), (x, bottom)], _MARK, 1, dashes="2 3"))
+        parts.append(path([(x, _TOP - 20), (x, bottom)], MARK, 1, dashes="2 3"))
         is_late = x > _WIDTH * 0.75
         beside = x - 4 if is_late else x + 4
-        parts.append(_text(beside, _TOP - 24, word, anchor="end" if is_late else "start", colour=_MARK))
+        parts.append(text(beside, _TOP - 24, word, anchor="end" if is_late else "start", colour=MARK))
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -185,33 +179,11 @@ def _panel(panel: Panel, across: Sequence[float], top: float) -> Iterator[str]:
     def up(value: float) -> float:
         return floor - value / largest * _PANEL
 
-    for value in _steps(0, largest, 4):
-        yield _path([(_LEFT, up(value)), (_WIDTH - _RIGHT, up(value))], _FAINT, 0.5)
-        yield _text(_LEFT - 6, up(value) + 4, f"{value:,g}" if value < 1e6 else f"{value:,.0f}", anchor="end")
+    for value in steps(0, largest, 4):
+        yield path([(_LEFT, up(value)), (_WIDTH - _RIGHT, up(value))], FAINT, 0.5)
+        yield text(_LEFT - 6, up(value) + 4, f"{value:,g}" if value < 1e6 else f"{value:,.0f}", anchor="end")
     if panel.limit is not None:
-        yield _path([(_LEFT, up(panel.limit)), (_WIDTH - _RIGHT, up(panel.limit))], _LIMIT, 1, dashes="6 4")
+        yield path([(_LEFT, up(panel.limit)), (_WIDTH - _RIGHT, up(panel.limit))], LIMIT, 1, dashes="6 4")
     points = [(x, up(value)) for x, value in zip(across, panel.values, strict=True)]
-    yield _path(points, _LINE, 1.5)
-    yield _text(_LEFT, top - 6, panel.title)
-
-
-def _steps(low: float, high: float, about: int) -> Iterator[float]:
-    """Yield round numbers from one to the other."""
-    raw = (high - low) / about
-    size = 10 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
-    number = math.ceil(low / step)
-    while number * step <= high:
-        yield round(number * step, 10)
-        number += 1
-
-
-def _path(points: Sequence[tuple[float, float]], colour: str, width: float, dashes: str = "") -> str:
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashed}/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12, colour: str = _INK) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"'
-    return f"<text {place}>{escape(text)}</text>"
+    yield path(points, LINE, 1.5)
+    yield text(_LEFT, top - 6, panel.title)

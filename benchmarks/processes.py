@@ -29,8 +29,8 @@ class Used:
 
 
 @contextmanager
-def watched(root: int) -> Iterator[Used]:
-    """Watch all processes below ``root`` until the block ends.
+def watched(root: int, every: float = _LOOK_SECONDS) -> Iterator[Used]:
+    """Watch all processes below ``root`` until the block ends, with so many seconds between two looks.
 
     Spark's Python workers are nobody's children at the end, so the kernel adds their CPU to nobody's.
     """
@@ -38,7 +38,7 @@ def watched(root: int) -> Iterator[Used]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_LOOK_SECONDS):
+        while not ended.wait(every):
             _look(root, used, cpu)
 
     thread = threading.Thread(target=watch, daemon=True)

@@ -19,8 +19,6 @@ import json
 import os
 import platform
 import pty
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+import recvlogical
 from bench_table import (
     BWTUI,
     INSERTS,
@@ -133,7 +132,7 @@ def _measure(
         cursor.execute("checkpoint")
         cursor.execute("select pg_current_wal_flush_lsn()::text")
         end = str(cursor.fetchall()[0][0])
-    program = shutil.which("pg_recvlogical")
+    program = recvlogical.program()
     if program:
         yield _pg_recvlogical(program, dsn, end, rows)
     yield _raw_loop(dsn, rows)
@@ -145,29 +144,9 @@ def _measure(
 
 
 def _pg_recvlogical(program: str, dsn: str, end: str, rows: int) -> Figures:
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    _say(f"pg_recvlogical ({version.strip()})")
-    options = ["-o", "proto_version=1", "-o", "publication_names=bench"]
-    start = time.monotonic()
-    subprocess.run(
-        [
-            program,
-            "-d",
-            dsn,
-            "-S",
-            "bench_recv",
-            "--start",
-            "--no-loop",
-            "-f",
-            "/dev/null",
-            "-E",
-            end,
-            *options,
-        ],
-        check=True,
-    )
-    number = re.search(r"\d+[.\d]*", version)
-    return Figures(f"pg_recvlogical {number[0] if number else ''}", rows, time.monotonic() - start)
+    name = f"pg_recvlogical {recvlogical.version(program)}"
+    _say(name)
+    return Figures(name, rows, recvlogical.seconds(program, dsn, "bench_recv", "bench", end))
 
 
 def _raw_loop(dsn: str, rows: int) -> Figures:

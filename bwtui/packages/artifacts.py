@@ -143,13 +143,14 @@ def _unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as jar:
             (name,) = [name for name in jar.namelist() if name.endswith(".txz")]
             with jar.open(name) as inner, tarfile.open(fileobj=inner, mode="r:xz") as tar:
-                _extract(tar, folder)
+                extract(tar, folder)
         return
     with tarfile.open(archive) as tar:
-        _extract(tar, folder)
+        extract(tar, folder)
 
 
-def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+def extract(tar: tarfile.TarFile, folder: Path) -> None:
+    """Unpack an archive that is known to be the one that was meant."""
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
     else:

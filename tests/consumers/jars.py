@@ -1,24 +1,29 @@
 """Java's clients out of package registries, kept between runs; and Kafka Connect in a process of its own."""
 
 import fcntl
+import signal
 import subprocess
 import sys
+import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from bwtui.errors import ConnectionFailed
 from bwtui.packages import ivy
-from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.artifacts import ArtifactStore, extract
 from bwtui.packages.java import java_binary
+from bwtui.parent_death import signalled_with_us
 from bwtui.sandbox.ports import LOOPBACK, choose
 
+#: Kafka Connect alone.
+CONNECT_ALONE = ("org.apache.kafka:connect-runtime:4.3.0", "org.slf4j:slf4j-simple:1.7.36")
 #: Debezium's JDBC sink, and the Connect that runs it.
 CONNECT = (
     "io.debezium:debezium-connector-jdbc:3.4.0.Final",
-    "org.apache.kafka:connect-runtime:4.3.0",
-    "org.slf4j:slf4j-simple:1.7.36",
+    *CONNECT_ALONE,
     # Hibernate's parser needs it; poms manage an older one.
     "org.antlr:antlr4-runtime:4.13.2",
 )
@@ -70,12 +75,32 @@ def maven_jars(name: str, coordinates: tuple[str, ...]) -> list[Path]:
     return sorted((folder / "lib").glob("*.jar"))
 
 
+def connect_plugin(org: str, module: str, revision: str) -> Path:
+    """Return a folder for Connect's ``plugin.path``, with a connector as its project packs it."""
+    with filled(f"{module}-{revision}") as (folder, is_empty):
+        if is_empty:
+            wanted = ivy.dependency(org, module, revision, "all", "tar.gz", "plugin")
+            pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
+            ivy.retrieve(ivy.module(["all"], [wanted]), pattern, folder, lambda size: None)
+            (packed,) = folder.glob("*.tar.gz")
+            with tarfile.open(packed) as archive:
+                extract(archive, folder / "plugins")
+            packed.unlink()
+    return folder / "plugins"
+
+
 def confluent_jars() -> list[Path]:
     """Return Confluent's deserializer and converter for Avro, and what they need."""
     with filled("confluent") as (folder, is_empty):
         if is_empty:
             pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), _CONFLUENT]
-            subprocess.run(pip, check=True, timeout=600)
+            try:
+                subprocess.run(pip, check=True, timeout=600)
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                raise ConnectionFailed(
+                    f"pip could not fetch {_CONFLUENT}, which has Confluent's converter for Avro",
+                    "pip's own lines above say why; it asks the index that pip.conf or PIP_INDEX_URL names",
+                ) from error
             (wheel,) = folder.glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
                 for entry in archive.namelist():
@@ -88,29 +113,41 @@ def confluent_jars() -> list[Path]:
 
 @contextmanager
 def connect_standalone(
-    folder: Path, worker: Mapping[str, str], connector: Mapping[str, str]
+    folder: Path,
+    worker: Mapping[str, str],
+    connector: Mapping[str, str] | None,
+    *,
+    jvm: Sequence[str] = ("-Xmx512m",),
+    jars: Sequence[Path] | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a connector in Kafka Connect; its log is ``connect.log`` in ``folder``."""
+    """Run a connector in Kafka Connect; its log is ``connect.log`` in ``folder``.
+
+    Without one it waits for some at the address that ``worker`` has as ``listeners``. ``jars`` are those of
+    Connect and of the converters, by default with the JDBC sink. It ends with us, in whatever way we end.
+    """
     port = choose(["connect"], {})["connect"]
     own = {
         "listeners": f"http://{LOOPBACK}:{port}",
         "offset.storage.file.filename": str(folder / "offsets"),
         "offset.flush.interval.ms": "1000",
     }
-    paths = [folder / "worker.properties", folder / "connector.properties"]
-    for path, properties in zip(paths, ({**own, **worker}, connector), strict=True):
+    paths = [folder / "worker.properties"]
+    paths += [] if connector is None else [folder / "connector.properties"]
+    for path, properties in zip(paths, ({**own, **worker}, connector or {}), strict=False):
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    jars = [*maven_jars("connect", CONNECT), *confluent_jars()]
-    command = [
-        str(java_binary()),
-        "-Xmx512m",
-        "-cp",
-        ":".join(map(str, jars)),
-    ]
+    if jars is None:
+        jars = [*maven_jars("connect", CONNECT), *confluent_jars()]
+    command = [str(java_binary()), *jvm, "-cp", ":".join(map(str, jars))]
     command += ["org.apache.kafka.connect.cli.ConnectStandalone", *map(str, paths)]
     with (
         (folder / "connect.log").open("wb") as log,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=signalled_with_us(signal.SIGKILL),  # noqa: PLW1509
+        ) as process,
     ):
         try:
             yield process

@@ -1,0 +1,1 @@
+"""bwtui beside Debezium, on the same services and rows: ``python -m benchmarks.debezium``."""

@@ -1,0 +1,63 @@
+"""One run of one way: what it is given, and what came of it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.debezium.source import Source
+from benchmarks.debezium.workloads import Workload
+from bwtui.sandbox.supervisor import Services
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run is of."""
+
+    services: Services
+    workload: Workload
+    source: Source
+    way: str
+    #: Its topics begin with it, and its slot is named so.
+    name: str
+    rows: int
+    warm_rows: int
+    #: Of its own, and gone behind it.
+    folder: Path
+    #: Of Debezium's JVM, as Java says it: ``768m``.
+    heap: str
+
+
+@dataclass(slots=True)
+class Used:
+    """What a way's processes have used; filled in when they have ended."""
+
+    cpu_seconds: float = 0.0
+    resident_mb: float = 0.0
+
+
+class Relaying:
+    """A way that is under way: how to see that it goes on, and what it used."""
+
+    def __init__(self, check: Callable[[], object]) -> None:
+        #: Raises BwtuiError once it is lost.
+        self.check = check
+        self.used = Used()
+
+
+#: Entered, it relays; left, it has ended in order.
+Way = Callable[[Run], AbstractContextManager[Relaying]]
+
+
+@contextmanager
+def slot_of(run: Run) -> Iterator[str]:
+    """The run's slot: from before the rows were written, or one that the way makes itself."""
+    kept = (
+        run.source.slot_gone_after(run.name) if run.workload.kind == "snapshot" else run.source.slot(run.name)
+    )
+    with kept as slot:
+        yield slot
+
+
+Figures = dict[str, Any]
