@@ -63,7 +63,8 @@ def measure(
 
     Raises BwtuiError when rows do not arrive.
     """
-    insert = f"insert into bench select {values} from generate_series(%s, %s) id"
+    # Its own percent signs are doubled, as it is given arguments.
+    insert = f"insert into bench select {values.replace('%', '%%')} from generate_series(%s, %s) id"
     committed: dict[int, float] = {}
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
