@@ -45,7 +45,9 @@ from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Services
 
 def main() -> int:
     """Measure what is asked for, and print one JSON line a run."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Also where a shell has started it in the background, with SIGINT ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
         arguments = arguments_of()
         with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:

@@ -96,7 +96,7 @@ def debezium_relays(run: Run) -> Iterator[Relaying]:
             connect.check("measured")
             relaying.used.cpu_seconds = cpu_of(process.pid) - begin
             connect.delete("measured")
-        # All that the JVM ever had, with its start.
+        # A JVM gives hardly anything back, so that is what it has had since its start.
         relaying.used.resident_mb = seen.peak_mb.get("all", 0.0)
 
 

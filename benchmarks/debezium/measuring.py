@@ -66,7 +66,6 @@ def _latency(run: Run, topics: Topics, topic: str, way: Way) -> Figures:
         figures = measure(run.source.dsn, run.workload.values, arrivals, run.rows, relaying.check)
     counted = topics.read()
     _check(run, counted)
-    run.source.run("truncate bench")
     used = relaying.used
     return {
         **figures,
