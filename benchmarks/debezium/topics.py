@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bwtui.audit.decoding import Schemas
@@ -27,6 +27,8 @@ STUCK_SECONDS = 180.0
 _LOOK_SECONDS = 0.05
 #: Partitions whose offsets are asked for in one request.
 _AT_ONCE = 300
+#: What is said of partitions that have no leader yet, and of topics of which the broker knows nothing yet.
+_TOO_YOUNG = WITHOUT_LEADER | {KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART}
 #: Of so many messages the values are compared with the table.
 _SAMPLED = 200
 #: Of Confluent's wire format: a zero byte and the schema's id.
@@ -127,7 +129,7 @@ class Topics:
             try:
                 found += sum(one.result().offset for one in asked.values())
             except KafkaException as error:
-                if error.args[0].code() not in WITHOUT_LEADER:
+                if error.args[0].code() not in _TOO_YOUNG:
                     raise
                 return None
         return found
