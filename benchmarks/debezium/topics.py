@@ -95,7 +95,7 @@ class Topics:
                 seen, since = there, time.monotonic()
             elif time.monotonic() - since > STUCK_SECONDS:
                 raise BwtuiError(
-                    f"only {max(seen, 0):,} of {messages:,} messages came, and none for {STUCK_SECONDS:.0f} seconds",
+                    f"only {max(seen, 0):,} of {messages:,} messages came, none for {STUCK_SECONDS:.0f} s",
                     NO_FIGURES,
                 )
 
