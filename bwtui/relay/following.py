@@ -77,7 +77,8 @@ class Following:
         """
         # First: a status in between would show what was done before as what streaming waits for.
         self._report.detail = ""
-        self._report.state = self._backfill.phase if self._backfill is not None else "streaming"
+        if self._report.state != "starting":
+            self._begin_phase()
         recall = self._context.destination.recall
         topics = state_folder(self._settings.relay_name) / FILE
         destination = self._context.destination
@@ -104,6 +105,10 @@ class Following:
             try:
                 self._report.account.turn_to("connect")
                 stream, confirmed = self._open_stream(publications)
+                if self._report.state == "starting":
+                    # Not before: what the first session asks may end the relay, of which a supervisor would
+                    # have said that it has started.
+                    self._begin_phase()
                 self._has_streamed = True
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
@@ -145,6 +150,9 @@ class Following:
                 if self._session is not None:
                     self._session.abandon()
                 self._enter(None)
+
+    def _begin_phase(self) -> None:
+        self._report.state = self._backfill.phase if self._backfill is not None else "streaming"
 
     def _enter(self, session: Streaming | None) -> None:
         self._session = session

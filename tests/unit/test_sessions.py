@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 from psycopg import pq
 
 from bwtui.blocking import StopRequested
-from bwtui.errors import ConnectionFailed, ServiceRefused
+from bwtui.errors import ConnectionFailed, ServiceRefused, SlotLost
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.check import check
@@ -391,6 +391,27 @@ def test_streaming_begins_without_the_words_of_the_snapshot(
     monkeypatch.setattr(Following, "_follow", lambda *_: None)
     follower(relay).run((), None)
     assert seen == [("snapshot", ""), ("streaming", "")]
+
+
+@pytest.mark.parametrize("is_older_copy", [True, False])
+def test_a_relay_has_started_once_its_stream_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older_copy: bool
+) -> None:
+    """Until then `connect --detach` and systemd wait: what is asked first may end it."""
+    relay, one, _ = opened(tmp_path, monkeypatch)
+    seen: list[str] = []
+
+    def look(*_: object) -> None:
+        seen.append(relay.report.state)
+        if is_older_copy:
+            raise SlotLost("an older copy", "point it at the other one")
+
+    monkeypatch.setattr(Following, "_check_history", look)
+    monkeypatch.setattr(following.Streaming, "run", lambda session: seen.append(relay.report.state))
+    with pytest.raises(SlotLost) if is_older_copy else nullcontext():
+        one.run((), None)
+    assert seen == (["starting"] if is_older_copy else ["starting", "streaming"])
+    assert relay.report.state == seen[-1]
 
 
 def test_a_slot_that_is_read_is_waited_for_with_words_and_until_a_stop() -> None:
