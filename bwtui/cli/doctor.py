@@ -98,6 +98,17 @@ def _results(settings: RelaySettings) -> Iterable[Result]:
     yield from _postgres(settings)
     for name, check in kind_of(settings).preconditions(settings):
         yield _run(name, check)
+    if settings.output_format == "avro":
+        yield Result("encoding", _encoding())
+
+
+def _encoding() -> str:
+    """Say which of the two encoders runs: they make the same bytes."""
+    from bwtui.encode.compiled import load
+
+    if load() is not None:
+        return "in C, by bwtui_compiled"
+    return "in Python, for bwtui_compiled is not installed, or is another version's; docs/install.md"
 
 
 def _postgres(settings: RelaySettings) -> Iterable[Result]:

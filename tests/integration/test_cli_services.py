@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from bwtui.cli import slots
 from bwtui.cli.main import cli
+from bwtui.encode.compiled import load
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.lock import RelayLock
 from bwtui.sandbox.supervisor import Services
@@ -156,7 +157,9 @@ def test_an_unreachable_server_is_exit_code_4() -> None:
     assert "hunter2" not in err
 
 
-def test_doctor_finds_everything_fine(database: str, services: Services, session: Any) -> None:
+def test_doctor_finds_everything_fine(
+    database: str, services: Services, session: Any, tmp_path: Path
+) -> None:
     session.execute("create table a (id int primary key)")
     args = ["-d", database, "-b", services.broker, "-r", services.schema_registry]
     code, out, err = doctor(*args)
@@ -167,6 +170,13 @@ def test_doctor_finds_everything_fine(database: str, services: Services, session
     assert code == 0
     assert found["ok"] is True
     assert {check["result"] for check in found["checks"]} == {"ok"}
+    (encoding,) = [check["message"] for check in found["checks"] if check["name"] == "encoding"]
+    assert encoding.startswith("in C" if load() is not None else "in Python")
+    # The folder that the command runs in comes first; this package is another version's.
+    (tmp_path / "bwtui_compiled").mkdir()
+    (tmp_path / "bwtui_compiled" / "__init__.py").write_text("SPEAKS = 0")
+    _, out, _ = doctor(*args)
+    assert "ok  encoding: in Python" in out
 
 
 def test_doctor_says_how_to_mend(database: str, services: Services, session: Any) -> None:
@@ -186,4 +196,4 @@ def test_doctor_without_a_server_still_checks_the_other_ends(services: Services)
     args = ["-d", "host=127.0.0.1 port=1", "-b", services.broker, "-r", services.schema_registry]
     code, out, _ = doctor(*args, "--json")
     results = [check["result"] for check in json.loads(out)["checks"]]
-    assert (code, results) == (4, ["failed", "skipped", "ok", "ok"])
+    assert (code, results) == (4, ["failed", "skipped", "ok", "ok", "ok"])
