@@ -171,12 +171,13 @@ class Heard:
     @property
     def error(self) -> KafkaError | None:
         """What was told of, if anything."""
-        if self.has_answered and self._is_summary:
+        if self.has_answered and self.is_summary:
             return KafkaError(KafkaError._TRANSPORT, "it does not answer any more")
         return self._error
 
     @property
-    def _is_summary(self) -> bool:
+    def is_summary(self) -> bool:
+        """Whether librdkafka has no more to tell than that all brokers are down."""
         return self._error is not None and self._error.code() == KafkaError._ALL_BROKERS_DOWN
 
     def __call__(self, error: KafkaError) -> None:
@@ -186,7 +187,7 @@ class Heard:
         else:
             self.failed.add(error.str().partition(": ")[0])
             error = _plain(error)
-        has_reason = self._error is not None and not self._is_summary
+        has_reason = self._error is not None and not self.is_summary
         if not has_reason or error.code() in NOT_LET_IN:
             self._error = error
 

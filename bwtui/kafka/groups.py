@@ -119,6 +119,7 @@ class GroupReader:
     def _listed(self) -> dict[str, str]:
         """Return the state of each group."""
         found = self._asked().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
+        self._heard.has_answered = True
         for error in found.errors:
             # The client's own type of it is not an Exception.
             raise error if isinstance(error, KafkaException) else KafkaException(error)

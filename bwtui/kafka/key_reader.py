@@ -175,7 +175,7 @@ class KeyReader:
         while True:
             self._look_around()
             try:
-                return ask(_TRY_SECONDS)
+                answer = ask(_TRY_SECONDS)
             except KafkaException as error:
                 # What the client has to say of its brokers it says only when it is polled.
                 self._consumer.poll(0)
@@ -183,9 +183,13 @@ class KeyReader:
                 is_down = self._heard.is_refusal or (self._heard.all_failed and waited > QUICK_SECONDS)
                 if error.args[0].code() not in _NO_ANSWER or is_down or waited > REQUEST_SECONDS:
                     told = self._heard.instead_of(error.args[0])
-                    if told.code() == KafkaError._ALL_BROKERS_DOWN and waited > _HANGS_UP_SECONDS:
+                    is_silent = self._heard.is_summary and error.args[0].code() in _NO_ANSWER
+                    if is_silent and waited > _HANGS_UP_SECONDS:
                         raise self._silence(topic) from error
                     raise plain_kafka_error(told, self._config, topic) from error
+            else:
+                self._heard.has_answered = True
+                return answer
 
     def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
         """Yield what lies in these ranges; of a partition that is damaged, that it is. Raises BwtuiError."""

@@ -140,6 +140,7 @@ class LetterReader:
     def _ends(self, consumer: Consumer) -> dict[int, int]:
         """Return where each partition ends, and begin with those that are new. Raises KafkaException."""
         metadata = consumer.list_topics(self._topic, timeout=REQUEST_SECONDS).topics[self._topic]
+        self._heard.has_answered = True
         if metadata.error is not None:
             raise KafkaException(metadata.error)
         ends = {}

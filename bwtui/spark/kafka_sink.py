@@ -237,6 +237,7 @@ class _Sender:
         if error is None and offset is not None:
             figures = self._written.get((topic, message.partition()))
             if figures is None:
+                self._heard.has_answered = True
                 self._written[topic, message.partition()] = [1, offset, offset]
             else:
                 # Offsets of one producer rise within a partition.

@@ -58,6 +58,8 @@ def test_the_records_of_a_key_are_found_in_every_partition(
     alone = reader.of_key(topic, b"key 4".__eq__, 1)
     assert {record.partition for record in alone.records} == {1}
     assert reader.of_key(topic, b"nobody".__eq__).newest is None
+    # A broker that has answered, and hangs up since, wants no other protocol.
+    assert reader._heard.has_answered
 
 
 def test_a_search_reads_the_newest_offsets_only_and_says_so(

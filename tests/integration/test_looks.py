@@ -184,6 +184,8 @@ def test_a_group_is_behind_by_what_it_committed(services: Services, reader: Grou
     lags = [(lag.partition, lag.committed, lag.end) for lag in behind.partitions]
     assert lags == [(0, 4, 10), (1, None, 3)]
     assert (found[done].unread, found[done].unread_since, found[done].uncommitted) == (0, None, 0)
+    # A broker that has answered, and hangs up since, wants no other protocol.
+    assert reader._heard.has_answered
     # What was read is not read again, until the group has moved on.
     before = _reads()
     assert groups(reader, topic)[late] == behind
