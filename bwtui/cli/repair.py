@@ -98,7 +98,7 @@ def repair(
     if as_json:
         say_json(to_json(target, outcome))
     else:
-        say(*summary(target.relay, outcome))
+        say(*summary(target.relay, outcome, is_known=screen.has_asked))
     raise click.exceptions.Exit(outcome.exit_code)
 
 

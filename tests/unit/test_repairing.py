@@ -9,6 +9,9 @@ import pytest
 
 from bwtui.audit.classes import Verdict
 from bwtui.audit.report import Report
+from bwtui.cli.output import repair_view
+from bwtui.cli.output.progress import View
+from bwtui.cli.output.repair_view import Screen, summary
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus, to_json
 from bwtui.relay.process.control import DoesNotAnswer
@@ -90,6 +93,24 @@ def test_what_differs_is_asked_for_once_and_the_heal_ends(monkeypatch: pytest.Mo
     relay = Relay(monkeypatch, found=(_DIFFERS,))
     assert relay.repair().exit_code == 0
     assert (relay.asked, relay.lists, relay.healed) == (1, ["1-orders"], ["0/1"])
+
+
+@pytest.mark.parametrize("has_asked", [True, False])
+def test_what_was_found_before_is_not_told_as_if_it_were_still_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_asked: bool
+) -> None:
+    """Who has said yes to it has seen it; for others it stands there as what was before."""
+    relay = Relay(monkeypatch, found=(_DIFFERS,))
+    monkeypatch.setattr(repair_view, "agreed", lambda question: True)
+    screen = Screen("shop", View(), yes=not has_asked, is_dry=True)
+    relay.confirm = screen.confirm  # type: ignore[method-assign]
+    outcome = relay.repair()
+    shown = capsys.readouterr().err.splitlines()
+    lines = summary("shop", outcome, is_known=screen.has_asked)
+    found = [line for line in lines if "anomalies" in line]
+    assert ("anomalies: 0 in 0" in "".join(shown), len(found)) == (has_asked, not has_asked)
+    assert all(line.startswith("before: ") for line in found)
+    assert [line for line in lines if line.startswith("clean: ")]
 
 
 def test_a_heal_that_nothing_proves_ends_only_after_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ class Screen:
         self._relay = relay
         self._view = view
         self._yes = yes
+        #: Whether somebody was shown what differs, and said yes to it.
+        self.has_asked = False
         if not (yes or is_dry or (sys.stdin.isatty() and sys.stderr.isatty())):
             raise RefusedError(
                 "there is no terminal to ask whether it is to be sent",
@@ -43,8 +45,9 @@ class Screen:
         """Let somebody decide, with the bar out of the way. Raises RefusedError."""
         if self._yes:
             return
+        self.has_asked = True
         with self._view.out_of_the_way():
-            say(*planned(outcome), err=True)
+            say(headline(outcome.before), *planned(outcome), err=True)
             if outcome.messages:
                 what = plural(outcome.messages, "message")
                 relay = self._relay
@@ -97,8 +100,8 @@ def _left(outcome: Outcome) -> list[str]:
     return lines + [f"note: {note}" for note in outcome.notes]
 
 
-def summary(relay: str, outcome: Outcome) -> list[str]:
-    """Return the result for a reader."""
+def summary(relay: str, outcome: Outcome, *, is_known: bool = False) -> list[str]:
+    """Return the result for a reader; ``is_known``: who reads was shown before what differs."""
     if outcome.is_dry:
         what = (
             f"{plural(outcome.messages, 'message')} would be sent"
@@ -106,7 +109,9 @@ def summary(relay: str, outcome: Outcome) -> list[str]:
             else "nothing is to be sent"
         )
         return [headline(outcome.before), *planned(outcome), what]
-    lines = [headline(outcome.before)]
+    # Behind what was sent the finding would read as if it were still so.
+    before = f"before: {headline(outcome.before)}" if outcome.sent else headline(outcome.before)
+    lines = [] if is_known and outcome.sent else [before]
     if outcome.sent:
         rows, dead = (sum(getattr(one, name) for one in outcome.sent) for name in ("rows", "tombstones"))
         newer = sum(one.left_out for one in outcome.sent)
