@@ -2,11 +2,14 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,3 +49,55 @@ def test_the_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bwtui").rglob("*") if path.is_file()}
     assert there == {name for name in files if "__pycache__" not in name}
     assert len(shared) == sum(path.is_file() for path in (ROOT / "packaging" / "share").rglob("*"))
+
+
+def without_dependencies(wheel: Path, folder: Path) -> Path:
+    """Return a copy of a wheel that asks for nothing: 1 GB would say nothing more about its files."""
+    folder.mkdir()
+    copy = folder / wheel.name
+    with zipfile.ZipFile(wheel) as read, zipfile.ZipFile(copy, "w") as written:
+        for info in read.infolist():
+            content = read.read(info)
+            if info.filename.endswith(".dist-info/METADATA"):
+                content = re.sub(rb"^Requires-Dist:.*\n", b"", content, flags=re.MULTILINE)
+            written.writestr(info, content)
+    return copy
+
+
+@pytest.mark.long
+def test_pipx_puts_man_pages_and_completions_where_they_are_looked_for(tmp_path: Path) -> None:
+    """As docs/install.md says; ``uv tool`` keeps them in its own folder."""
+    build(tmp_path / "sources", 0o644, 1_500_000_000)
+    [wheel] = (tmp_path / "sources" / "dist").glob("*.whl")
+    wheel = without_dependencies(wheel, tmp_path / "alone")
+    home, tools = tmp_path / "home", tmp_path / "tools"
+    home.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", tools], check=True)
+    pip = [tools / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "pipx>=1.18", "uv"]
+    subprocess.run(pip, check=True)
+    path = f"{home}/.local/bin:{tools}/bin:/usr/bin:/bin"
+
+    def at_home(command: str) -> str:
+        return subprocess.run(
+            ["bash", "-c", command],
+            env={"HOME": str(home), "PATH": path},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        ).stdout.strip()
+
+    at_home(f"pipx install --python {sys.executable} {wheel}")
+    pages = {page.name for page in (ROOT / "packaging" / "share" / "man" / "man1").iterdir()}
+    assert {page.name for page in (home / ".local/share/man/man1").iterdir()} == pages
+    assert at_home("man -w bwtui-connect").endswith("/man1/bwtui-connect.1")
+    completion = home / ".local/share/bash-completion/completions/bwtui"
+    assert "-F _bwtui_completion bwtui" in at_home(f"source {completion} && complete -p bwtui")
+    assert (home / ".local/share/zsh/site-functions/_bwtui").is_file()
+    assert (home / ".local/share/fish/vendor_completions.d/bwtui.fish").is_file()
+    at_home("pipx uninstall bwtui")
+    assert not list(home.glob(".local/share/man/man1/*"))
+    at_home(f"uv tool install --python {sys.executable} {wheel}")
+    # By PATH man finds nothing of uv's.
+    assert at_home("man -w bwtui-connect || echo none") == "none"
+    assert at_home('man -w -M "$(uv tool dir)/bwtui/share/man" bwtui-connect').endswith("bwtui-connect.1")
