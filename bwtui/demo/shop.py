@@ -1,7 +1,8 @@
 """The demo's shop: its tables, and the rows they hold before the relay starts."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg2
 from psycopg2 import sql
@@ -11,7 +12,7 @@ from psycopg2.extras import execute_values
 
 from bwtui.demo.logs import look_at_log
 from bwtui.demo.rows import SITES, Row, RowMaker
-from bwtui.errors import ConnectionFailed
+from bwtui.errors import ConnectionFailed, RefusedError
 
 DATABASE = "shop"
 
@@ -168,16 +169,18 @@ def connect(dsn: str, database: str | None = None) -> Connection:
         ) from error
 
 
-def recreate_database(dsn: str, database: str = DATABASE, slots: Iterable[str] = ()) -> str:
+def recreate_database(dsn: str, database: str = DATABASE, slots: Sequence[str] = ()) -> str:
     """Drop and create the demo's own database, with what an earlier demo left; return a DSN for it.
 
-    Slots come first: PostgreSQL refuses to drop a database that a replication slot reads.
+    Slots come first: PostgreSQL refuses to drop a database that a replication slot reads. Raises
+    RefusedError where a slot of somebody else's does.
     """
     connection = connect(dsn, "postgres")
     try:
         # DROP DATABASE does not run inside a transaction.
         connection.autocommit = True
         with connection.cursor() as cursor:
+            _refuse_others(cursor, database, slots)
             for slot in slots:
                 cursor.execute(
                     "select pg_terminate_backend(active_pid) from pg_replication_slots"
@@ -193,6 +196,20 @@ def recreate_database(dsn: str, database: str = DATABASE, slots: Iterable[str] =
     finally:
         connection.close()
     return make_dsn(dsn, dbname=database)
+
+
+def _refuse_others(cursor: Any, database: str, ours: Sequence[str]) -> None:
+    cursor.execute(
+        "select slot_name from pg_replication_slots where database = %s and slot_name <> all(%s) order by 1",
+        [database, list(ours)],
+    )
+    others = [str(name) for (name,) in cursor.fetchall()]
+    if others:
+        raise RefusedError(
+            f"the demo makes database {database} anew, and slot {others[0]} of another relay reads it",
+            f"end that relay ('bwtui stop') and drop its slot ('bwtui slots drop {others[0]}'), or wipe the "
+            "demo's services: BWTUI_SANDBOX_HOME=… bwtui sandbox down --wipe",
+        )
 
 
 #: A terminated walsender needs a moment to let go of its slot: wait for that, for ten seconds at most.

@@ -16,7 +16,7 @@ from bwtui.packages.artifacts import cache_folder
 from bwtui.sandbox.ports import choose
 from bwtui.sandbox.supervisor import Services
 from tests.docs.pages import PAGES, ROOT, SHELL, Block, Command, blocks, commands, missing
-from tests.docs.scenes import CANNOT, NO_COMMANDS, NOT_YET, SCENES, STATEMENTS, TESTED, Scene, replaced
+from tests.docs.scenes import CANNOT, NO_COMMANDS, SCENES, STATEMENTS, TESTED, Scene, replaced
 from tests.docs.shell import Shell
 
 
@@ -47,7 +47,7 @@ def run_by(page: str) -> list[Command]:
     return [command for command in told(page) if not cannot(page, command)]
 
 
-RUN = [page for page in PAGES if run_by(page) and page not in NOT_YET]
+RUN = [page for page in PAGES if run_by(page)]
 #: Others take minutes; this one has screens' relay, an audit and a repair.
 QUICK = "heal.md"
 
@@ -122,10 +122,6 @@ def test_what_is_not_run_is_named_with_a_reason_and_is_there() -> None:
             assert any(command.typed.startswith(beginning) for command in told(page)), (page, beginning)
             for path in re.findall(r"tests/[\w/]+(?:\.py)?", reason):
                 assert (ROOT / path).exists(), reason
-    for page, reason in NOT_YET.items():
-        assert run_by(page), page
-        for path in re.findall(r"tests/[\w/]+\.py", reason):
-            assert (ROOT / path).exists(), reason
     for page, reasons in NO_COMMANDS.items():
         for beginning in reasons:
             assert any(block.first.startswith(beginning) for block in blocks(page)), (page, beginning)

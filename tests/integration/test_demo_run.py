@@ -14,10 +14,11 @@ from bwtui.demo import shop
 from bwtui.demo.headless import run_for
 from bwtui.demo.run import NAME, Demo, Options, running
 from bwtui.demo.verdict import TableVerdict
-from bwtui.errors import BwtuiError
+from bwtui.errors import BwtuiError, RefusedError
 from bwtui.packages.progress import Progress
 from bwtui.relay.process.lock import is_held
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
+from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
+from tests.database import session
 
 pytestmark = [
     pytest.mark.services,
@@ -54,6 +55,19 @@ def until_streaming(demo: Demo) -> None:
             return
         time.sleep(0.05)
     pytest.fail("the relay did not get to streaming")
+
+
+def test_a_shop_that_another_relay_reads_is_not_made_anew(services: Services, database: str) -> None:
+    """As once somebody has pointed a relay of their own at the demo's services, and shows the demo again."""
+    slot = f"other_{time.monotonic_ns():x}"
+    with session(database) as opened:
+        opened.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+        opened.run("create table kept (id int)")
+    with pytest.raises(RefusedError, match=f"slot {slot} of another relay reads it") as refused:
+        shop.recreate_database(services.postgres, database.rpartition("/")[2])
+    assert f"bwtui slots drop {slot}" in refused.value.hint
+    with session(database) as opened:
+        opened.run("select from kept")
 
 
 def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(

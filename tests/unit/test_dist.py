@@ -73,7 +73,7 @@ def test_pipx_puts_man_pages_and_completions_where_they_are_looked_for(tmp_path:
     home, tools = tmp_path / "home", tmp_path / "tools"
     home.mkdir()
     subprocess.run([sys.executable, "-m", "venv", tools], check=True)
-    pip = [tools / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "pipx>=1.18", "uv"]
+    pip = [str(tools / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "pipx>=1.18", "uv"]
     subprocess.run(pip, check=True)
     path = f"{home}/.local/bin:{tools}/bin:/usr/bin:/bin"
 

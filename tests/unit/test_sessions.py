@@ -26,6 +26,7 @@ from bwtui.relay.memory import SlotMemory
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.promotion import failover_slot, former
 from bwtui.relay.report import Report
+from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
@@ -407,7 +408,7 @@ def test_a_relay_has_started_once_its_stream_is_open(
             raise SlotLost("an older copy", "point it at the other one")
 
     monkeypatch.setattr(Following, "_check_history", look)
-    monkeypatch.setattr(following.Streaming, "run", lambda session: seen.append(relay.report.state))
+    monkeypatch.setattr(Streaming, "run", lambda session: seen.append(relay.report.state))
     with pytest.raises(SlotLost) if is_older_copy else nullcontext():
         one.run((), None)
     assert seen == (["starting"] if is_older_copy else ["starting", "streaming"])
