@@ -90,7 +90,7 @@ def main() -> int:
     rows = max(arguments.rows // ROWS_A_TRANSACTION, 1) * ROWS_A_TRANSACTION
     try:
         with _services(arguments.postgres, arguments.sandbox) as services:
-            figures = list(_measure(services, rows, arguments.with_ui, arguments))
+            figures = list(_measure(services, rows, arguments))
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
@@ -108,16 +108,14 @@ def _services(major: int, running: Path | None) -> Iterator[Services]:
             yield services
 
 
-def _measure(
-    services: Services, rows: int, with_ui: bool, arguments: argparse.Namespace
-) -> Iterator[Figures]:
+def _measure(services: Services, rows: int, arguments: argparse.Namespace) -> Iterator[Figures]:
     dsn = database(services.postgres)
     paired = [
         f"bench_{kind}_{number}"
         for number in range(arguments.pairs)
         for kind in ("plain", arguments.pairs_of)
     ]
-    streamed = ["bench_headless", *(["bench_ui"] if with_ui else []), *paired]
+    streamed = ["bench_headless", *(["bench_ui"] if arguments.with_ui else []), *paired]
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(f"{INSERTS} create publication bench for all tables")
@@ -138,7 +136,7 @@ def _measure(
     yield _raw_loop(dsn, rows)
     yield _stream(services, dsn, "bench_headless", rows)
     yield from _pairs(services, dsn, arguments.pairs_of, paired, rows)
-    if with_ui:
+    if arguments.with_ui:
         yield _stream_with_ui(services, dsn, "bench_ui", rows)
     yield _snapshot(services, dsn, rows)
 

@@ -16,14 +16,13 @@ benchmarks.debezium.page`` makes tables and pictures of the files.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,19 +164,14 @@ def _measure(
             for turn, way in enumerate(turns, 1):
                 _say(f"{workload.name}, pair {pair}: {way}")
                 name = f"b{os.getpid()}_{workload.name}_{pair}_{turn}"
-                with _folder_in(folder) as own:
-                    run = Run(services, workload, source, way, name, rows, warm_rows, own, arguments.heap)
+                with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as own:
+                    place = Path(own)
+                    run = Run(services, workload, source, way, name, rows, warm_rows, place, arguments.heap)
                     figures = {"pair": pair, "turn": turn, "way": way, **measured(run)}
                 kept["runs"].append(figures)
                 print(json.dumps({"workload": workload.name, **figures}), flush=True)
             if arguments.write is not None:
                 results.write(arguments.write, kept)
-
-
-@contextlib.contextmanager
-def _folder_in(folder: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as own:
-        yield Path(own)
 
 
 def _say(text: str) -> None:

@@ -28,7 +28,7 @@ def bwtui_relays(run: Run) -> Iterator[Relaying]:
 
     Raises BwtuiError if it does not end well.
     """
-    with slot_of(run) as slot:
+    with slot_of(run, run.name) as slot:
         child = _Child(run, slot)
         relaying = Relaying(child.check)
         try:

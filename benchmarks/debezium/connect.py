@@ -88,7 +88,7 @@ def debezium_relays(run: Run) -> Iterator[Relaying]:
         connect.wait_until_up()
         if run.warm_rows:
             _warm_up(run, connect)
-        with slot_of(run) as slot, watched(process.pid, _LOOK_SECONDS) as seen:
+        with slot_of(run, run.name) as slot, watched(process.pid, _LOOK_SECONDS) as seen:
             begin = cpu_of(process.pid)
             connect.put("measured", _connector(run, slot, run.name, PUBLICATION))
             relaying = Relaying(lambda: connect.check_now_and_then("measured"))
@@ -107,16 +107,11 @@ def _jars() -> list[Path]:
 def _warm_up(run: Run, connect: "Connect") -> None:
     """Have the JVM compile what it will run, by rows of the same shape out of another table."""
     name = f"{run.name}_warm"
-    kept = run.source.slot_gone_after(name) if _is_snapshot(run) else run.source.slot(name, WARM)
     topics = Topics(run.services, {WARM: f"{name}.public.{WARM}"}, 3)
-    with kept as slot, topics.made():
+    with slot_of(run, name, WARM) as slot, topics.made():
         connect.put("warm-up", _connector(run, slot, name, WARM))
         topics.wait_for(run.warm_rows, lambda: connect.check_now_and_then("warm-up"))
         connect.delete("warm-up")
-
-
-def _is_snapshot(run: Run) -> bool:
-    return run.workload.kind is Kind.SNAPSHOT
 
 
 def _connector(run: Run, slot: str, prefix: str, publication: str) -> dict[str, str]:
@@ -135,7 +130,7 @@ def _connector(run: Run, slot: str, prefix: str, publication: str) -> dict[str, 
         "publication.name": publication,
         "table.include.list": tables,
         # Without an offset of its own no_data begins where the slot stands.
-        "snapshot.mode": "initial" if _is_snapshot(run) else "no_data",
+        "snapshot.mode": "initial" if run.workload.kind is Kind.SNAPSHOT else "no_data",
         "snapshot.max.threads": threads or "1",
     }
 

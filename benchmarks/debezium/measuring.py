@@ -2,13 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 
 from benchmarks import recvlogical
 from benchmarks.debezium.bwtui_way import bwtui_relays
 from benchmarks.debezium.connect import debezium_relays
 from benchmarks.debezium.latency import Arrivals, measure
-from benchmarks.debezium.runs import Figures, Run, Way
+from benchmarks.debezium.runs import Figures, Relaying, Run, Way
 from benchmarks.debezium.source import PUBLICATION
 from benchmarks.debezium.topics import Counted, Topics, check, check_values, decoded
 from benchmarks.debezium.workloads import BWTUI, RECVLOGICAL, Kind
@@ -51,36 +50,29 @@ def _throughput(run: Run, topics: Topics, way: Way) -> Figures:
     return {
         "seconds": round(seconds, 3),
         "rows_per_second": round(run.rows / seconds),
-        "cpu_seconds": round(relaying.used.cpu_seconds, 2),
-        "cpu_us_per_row": round(relaying.used.cpu_seconds / run.rows * 1e6, 2),
-        "resident_mb": round(relaying.used.resident_mb),
+        **_used(relaying, run.rows),
         "value_bytes": counted.value_bytes,
     }
 
 
 def _latency(run: Run, topics: Topics, topic: str, way: Way) -> Figures:
     with (
-        _seen(Arrivals(run.services.broker, topic, run.workload.partitions)) as arrivals,
+        contextlib.closing(Arrivals(run.services.broker, topic, run.workload.partitions)) as arrivals,
         way(run) as relaying,
     ):
         figures = measure(run.source.dsn, run.workload.values, arrivals, run.rows, relaying.check)
     counted = topics.read()
     _check(run, counted)
+    return {**figures, **_used(relaying, run.rows)}
+
+
+def _used(relaying: Relaying, rows: int) -> Figures:
     used = relaying.used
     return {
-        **figures,
         "cpu_seconds": round(used.cpu_seconds, 2),
-        "cpu_us_per_row": round(used.cpu_seconds / run.rows * 1e6, 2),
+        "cpu_us_per_row": round(used.cpu_seconds / rows * 1e6, 2),
         "resident_mb": round(used.resident_mb),
     }
-
-
-@contextlib.contextmanager
-def _seen(arrivals: Arrivals) -> Iterator[Arrivals]:
-    try:
-        yield arrivals
-    finally:
-        arrivals.close()
 
 
 def _check(run: Run, counted: Counted) -> None:

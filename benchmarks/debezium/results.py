@@ -16,6 +16,7 @@ from benchmarks import recvlogical
 from benchmarks.debezium.runs import Figures
 from benchmarks.debezium.workloads import BWTUI
 from bwtui.durable import write_durably
+from bwtui.encode.compiled import load
 from bwtui.errors import UsageError
 from bwtui.packages import lockfile
 
@@ -116,7 +117,7 @@ def versions(major: int) -> dict[str, str]:
     program = recvlogical.program()
     return {
         "bwtui": f"{version('bwtui')}, {_commit()}",
-        "compiled": "with the compiled twin" if _has("bwtui_compiled") else "without the compiled twin",
+        "compiled": "with the compiled twin" if load() is not None else "without the compiled twin",
         "python": platform.python_version(),
         "librdkafka": __import__("confluent_kafka").libversion()[0],
         "debezium": DEBEZIUM[2],
@@ -126,12 +127,6 @@ def versions(major: int) -> dict[str, str]:
         "registry": locked["registry"][0].rev,
         "pg_recvlogical": recvlogical.version(program) if program else "not installed",
     }
-
-
-def _has(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
 
 
 def _commit() -> str:

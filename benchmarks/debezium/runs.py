@@ -1,13 +1,13 @@
 """One run of one way: what it is given, and what came of it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.debezium.source import Source
-from benchmarks.debezium.workloads import Workload
+from benchmarks.debezium.source import PUBLICATION, Source
+from benchmarks.debezium.workloads import Kind, Workload
 from bwtui.sandbox.supervisor import Services
 
 
@@ -50,14 +50,11 @@ class Relaying:
 Way = Callable[[Run], AbstractContextManager[Relaying]]
 
 
-@contextmanager
-def slot_of(run: Run) -> Iterator[str]:
-    """The run's slot: from before the rows were written, or one that the way makes itself."""
-    kept = (
-        run.source.slot_gone_after(run.name) if run.workload.kind == "snapshot" else run.source.slot(run.name)
-    )
-    with kept as slot:
-        yield slot
+def slot_of(run: Run, name: str, publication: str = PUBLICATION) -> AbstractContextManager[str]:
+    """A slot of the run's: from before the rows were written, or one that the way makes itself."""
+    if run.workload.kind is Kind.SNAPSHOT:
+        return run.source.slot_gone_after(name)
+    return run.source.slot(name, publication)
 
 
 Figures = dict[str, Any]

@@ -1,9 +1,7 @@
 """The topics of one run: made alike for whoever writes them, and read to the last message behind the run."""
 
 import contextlib
-import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bwtui.audit.decoding import Schemas
+from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError
 from bwtui.kafka.client import WITHOUT_LEADER
 from bwtui.sandbox.supervisor import Services
@@ -169,15 +168,9 @@ def check(counted: Counted, rows: int) -> None:
 
 def decoded(services: Services, samples: Mapping[int, bytes]) -> dict[int, dict[str, Any]]:
     """Return values by key, decoded by fastavro under the schemas that the registry has."""
-    # A proxy of the environment is not for loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def ask(number: int) -> str:
-        with opener.open(f"{services.schema_registry}/schemas/ids/{number}", timeout=30) as answer:
-            return str(json.load(answer)["schema"])
-
-    schemas = Schemas({}, ask)
-    return {key: schemas.decode(value)[1] for key, value in samples.items()}
+    with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
+        schemas = Schemas({}, registry.schema_text)
+        return {key: schemas.decode(value)[1] for key, value in samples.items()}
 
 
 def check_values(

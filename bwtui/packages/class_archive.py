@@ -47,8 +47,8 @@ class ClassArchive:
         self._folder = cache / f"{program}-classes-{_fingerprint(java, *files)}"
         self._archive = self._folder / f"{program}.jsa"
         self._partial = self._folder / f"{uuid.uuid4().hex[:8]}.partial"
+        #: While it is being made; held against others where one alone makes it.
         self._lock: IO[bytes] | None = None
-        self._is_making = False
 
     @property
     def exists(self) -> bool:
@@ -76,22 +76,20 @@ class ClassArchive:
     @property
     def exit_seconds(self) -> float:
         """Return how much longer than usual Java's exit may take."""
-        return _DUMP_SECONDS if self._is_making else 0.0
+        return 0.0 if self._lock is None else _DUMP_SECONDS
 
     def keep(self, code: int) -> None:
         """Keep what Java has left as it exited with ``code``, if it was to leave something."""
         # Killed by a signal (below 0) it may have left the half of it.
-        if self._is_making and code >= 0 and self._partial.exists():
+        if self._lock is not None and code >= 0 and self._partial.exists():
             self._partial.replace(self._archive)
             self._remove_unused()
         self.forget()
 
     def forget(self) -> None:
         """Leave it to another process."""
-        if self._is_making:
-            self._partial.unlink(missing_ok=True)
-            self._is_making = False
         if self._lock is not None:
+            self._partial.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
@@ -111,7 +109,7 @@ class ClassArchive:
         except BaseException:
             lock.close()
             raise
-        self._lock, self._is_making = lock, True
+        self._lock = lock
         self._remove_stale()
         return [*base, f"-XX:ArchiveClassesAtExit={self._partial}", _QUIET]
 
