@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
+from bwtui.model.duckdb_session import session
 from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import Sealed
@@ -186,7 +187,7 @@ def _duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
     """Open DuckDB, with a folder for what its memory can't hold."""
     with (
         scratch("bwtui-replay-") as folder,
-        duckdb.connect(config={"temp_directory": str(folder / "spill")}) as connection,
+        session(temp_directory=str(folder / "spill")) as connection,
     ):
         yield connection
 

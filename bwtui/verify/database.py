@@ -29,6 +29,7 @@ from bwtui.audit.report import Finding, Report, unreadable
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, pin
+from bwtui.model.duckdb_session import session
 from bwtui.model.lsn import format_lsn
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.slot import create_temporary, slot_state
@@ -96,7 +97,7 @@ def verify_database(
         scratch("bwtui-verify-") as folder,
         contextlib.closing(connect(request.dsn)) as connection,
         # In memory as long as there is room, and then in the folder.
-        contextlib.closing(duckdb.connect(config={"temp_directory": str(folder / "spill")})) as store,
+        session(temp_directory=str(folder / "spill")) as store,
     ):
         report = _Live(request, connection, store, Schemas({}, ask)).run(on_phase)
     report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}

@@ -23,6 +23,7 @@ from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, TopicState
+from bwtui.model.duckdb_session import session
 from bwtui.model.duckdb_text import exact
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
@@ -276,16 +277,11 @@ def _work(options: Options) -> Iterator[Path]:
 @contextlib.contextmanager
 def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
     # A database in a file compresses its tables, which costs as much as the audit itself.
-    connection = duckdb.connect(
-        ":memory:" if rows <= _IN_MEMORY else str(work / "audit.duckdb"),
-        config={"memory_limit": _DUCKDB_MEMORY, "temp_directory": str(work / "spill")},
-    )
-    # Rows have their own order, in their columns.
-    connection.execute("set preserve_insertion_order = false")
-    try:
+    database = ":memory:" if rows <= _IN_MEMORY else work / "audit.duckdb"
+    with session(database, memory_limit=_DUCKDB_MEMORY, temp_directory=str(work / "spill")) as connection:
+        # Rows have their own order, in their columns.
+        connection.execute("set preserve_insertion_order = false")
         yield connection
-    finally:
-        connection.close()
 
 
 # -- notes and details ---------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ asked for them, and they say again what changes have said. Where bytes differ on
 (another registry), what PostgreSQL said decides.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ from bwtui.audit.classes import (
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.texts import parse_row
 from bwtui.errors import UsageError
+from bwtui.model.duckdb_session import session
 from bwtui.model.duckdb_text import exact
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
@@ -108,9 +108,7 @@ def verify_recordings(
     on_phase("comparing")
     with (
         scratch("bwtui-verify-") as work,
-        contextlib.closing(
-            duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(work / "spill")})
-        ) as connection,
+        session(memory_limit=_MEMORY, temp_directory=str(work / "spill")) as connection,
     ):
         connection.execute("set preserve_insertion_order = false")
         for name, side in zip("ab", sides, strict=True):

@@ -1,20 +1,17 @@
 """The command line as a whole: help, errors, exit codes, and what is imported."""
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import duckdb
 import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.lazy import LazyGroup
-from bwtui.cli.main import COMMANDS, _plain_ends, cli, guarded
+from bwtui.cli.main import COMMANDS, cli, guarded
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, SlotLost
 
 HEAVY = (
@@ -237,15 +234,6 @@ def test_errors_set_the_exit_code(
 
     assert guarded(fail) == code
     assert capsys.readouterr().err == line
-
-
-def test_ctrl_c_within_a_query_of_duckdb_is_an_interrupt() -> None:
-    """DuckDB makes an error of its own of it."""
-    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
-    with pytest.raises(Interrupted), _plain_ends():
-        duckdb.execute("select sum(hash(range)) from range(1000000000000)")
-    interrupt.join()
 
 
 def test_an_unexpected_error_tells_its_place_and_nothing_of_its_text(
