@@ -109,6 +109,8 @@ def _options(run: Run, slot: str) -> list[str]:
     _, _, what = run.way.partition("-")
     if what == "record":
         options += ["--record", str(run.folder / "recording")]
+    elif what == "exactly":
+        options += ["--exactly-once"]
     elif what:
         options += ["--snapshot-workers", what]
     return options

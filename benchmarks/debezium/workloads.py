@@ -10,6 +10,7 @@ BWTUI, DEBEZIUM, RECVLOGICAL = "bwtui", "debezium", "pg_recvlogical"
 WAYS = {
     "bwtui": "bwtui as it is by itself",
     "bwtui-record": "bwtui with --record",
+    "bwtui-exactly": "bwtui with --exactly-once",
     "bwtui-1": "bwtui with --snapshot-workers 1",
     "bwtui-2": "bwtui with --snapshot-workers 2",
     "bwtui-4": "bwtui with --snapshot-workers 4",

@@ -17,7 +17,7 @@ def session(database: Path | str = ":memory:", **settings: str | int) -> Iterato
     DuckDB looks for signals only between the tasks of a query, and the thread that waits takes tasks itself:
     one that reads a large table would go on to its end, however often Ctrl-C is pressed.
     """
-    with duckdb.connect(str(database), config=settings) as connection, _interruptible(connection):
+    with duckdb.connect(str(database), config={**settings}) as connection, _interruptible(connection):
         yield connection
 
 
