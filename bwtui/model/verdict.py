@@ -55,6 +55,10 @@ class Verdict:
         return verdict
 
 
+#: What would last longer counts as no bound: hardly anything is written then, and that does not stay so.
+FORESEEABLE_SECONDS = 365 * 86_400
+
+
 def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) -> str:
     """Say how long the slot is safe if nothing more is confirmed."""
     if safe_bytes is None:
@@ -62,7 +66,7 @@ def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) 
     if safe_bytes <= 0 or wal_status in ("unreserved", "lost"):
         return "THE SLOT IS IN DANGER: its WAL may be removed"
     room = f"{size(safe_bytes)} of WAL may still be written"
-    if safe_seconds is None:
+    if safe_seconds is None or safe_seconds > FORESEEABLE_SECONDS:
         return f"the slot is safe: {room}"
     return f"the slot is safe for ≈ {duration(safe_seconds)}: {room}"
 

@@ -127,6 +127,19 @@ def test_who_waits_for_room_waits_for_acknowledgements() -> None:
         moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
         verdict = judge.look(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
     assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
+    assert "which takes 0.8 s to acknowledge" in verdict.sentence
+
+
+def test_a_wait_that_is_none_is_not_told() -> None:
+    """Much is acknowledged at once right after an outage, and what is under way is young."""
+    judge = Judge(NAMES)
+    for step in range(20):
+        now = 1_000.0 + step / 2
+        totals: Any = {"room": step * 0.35, "work": step * 0.15}
+        young: Any = {"in_flight": 900, "oldest_since": now - 0.02, "activity": "work", "activity_since": now}
+        moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
+        verdict = judge.look(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
+    assert "what holds it up is Kafka at k:9092, 70% of its time" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -135,11 +148,22 @@ def test_who_waits_for_room_waits_for_acknowledgements() -> None:
         ({"wal_status": "reserved"}, "the slot is safe while PostgreSQL's disk has room"),
         ({"safe_bytes": 1 << 30, "safe_seconds": 7_500.0}, "the slot is safe for ≈ 2 h 05 m: 1.00 GB of WAL"),
         ({"safe_bytes": 1 << 30}, "the slot is safe: 1.00 GB of WAL may still be written"),
+        (
+            {"safe_bytes": 1 << 30, "safe_seconds": 4e8},
+            "the slot is safe: 1.00 GB of WAL may still be written",
+        ),
         ({"safe_bytes": -1, "wal_status": "unreserved"}, "THE SLOT IS IN DANGER"),
     ],
 )
 def test_a_stall_says_how_long_the_slot_is_safe(safe: dict[str, Any], words: str) -> None:
     assert words in after(3, activity="registry", activity_since=1_000.0, **safe).sentence
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(86_400.0, True), (1.6e10, False)])
+def test_a_healthy_relay_tells_a_runway_that_can_be_foreseen(seconds: float, is_told: bool) -> None:
+    """Where hardly anything is written it would be centuries."""
+    assert ("would be safe for ≈ 1 d 0 h" in after(1, safe_seconds=seconds).sentence) == is_told
+    assert ("would be safe" in after(1, safe_seconds=seconds).sentence) == is_told
 
 
 class Turning(Account):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bwtui.model.figures import duration, rate, size
-from bwtui.model.verdict import Cause, Verdict, runway
+from bwtui.model.verdict import FORESEEABLE_SECONDS, Cause, Verdict, runway
 from bwtui.relay.watch.bottleneck import busy, slowest
 from bwtui.relay.watch.seen import Names, Seen
 from bwtui.relay.watch.unsent import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
@@ -30,6 +30,8 @@ from bwtui.relay.watch.wait import (
 _LONG_QUESTION_SECONDS = 5.0
 #: A wait this long is worth telling, though it is no stall yet.
 _TOLD_SECONDS = 1.0
+#: A shorter one is none to speak of.
+_SPOKEN_SECONDS = 0.1
 #: The relay is behind when so much WAL waits, or its queue is so full.
 BEHIND_BYTES, _FULL = 16 << 20, 0.6
 #: So much of the room for messages in flight is many.
@@ -353,8 +355,9 @@ class Judge:
             decodes = f"{names.postgresql}, which decodes its WAL" if is_busy else names.postgresql
             return "postgresql", names.postgresql, decodes
         if stage == "acknowledge":
-            late = f", which takes {duration(seen.now - seen.oldest_since)} to acknowledge"
-            return "kafka", names.sink, names.sink + (late if seen.oldest_since else "")
+            waits = seen.now - seen.oldest_since if seen.oldest_since else 0.0
+            late = f", which takes {duration(waits)} to acknowledge" if waits >= _SPOKEN_SECONDS else ""
+            return "kafka", names.sink, names.sink + late
         if stage == "":
             return "disk", names.recording, f"the disk of {names.recording}"
         return "relay", "", {"encode": "decoding and encoding"}.get(stage, "handing over to Kafka")
@@ -367,7 +370,7 @@ class Judge:
         else:
             sentence = idle(seen)
         sentence += dropped(seen)
-        if seen.safe_seconds is not None:
+        if seen.safe_seconds is not None and seen.safe_seconds <= FORESEEABLE_SECONDS:
             safe = f"the slot would be safe for ≈ {duration(seen.safe_seconds)}"
             sentence += f"; if the relay stopped now, {safe}"
         return self._verdict(
