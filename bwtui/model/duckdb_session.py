@@ -2,12 +2,13 @@
 
 import contextlib
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+
+from bwtui.signals import heard
 
 
 @contextlib.contextmanager
@@ -23,25 +24,10 @@ def session(database: Path | str = ":memory:", **settings: str | int) -> Iterato
 
 @contextlib.contextmanager
 def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    # Python's own handler runs in the main thread, once that is back; this descriptor is written at once.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
+    def on_signal(number: int) -> None:
+        if number == signal.SIGINT:
+            connection.interrupt()
 
-    def watch() -> None:
-        while number := reader.recv(1):
-            if number[0] == signal.SIGINT:
-                connection.interrupt()
-
-    thread = threading.Thread(target=watch, name="duckdb signals", daemon=True)
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    thread.start()
-    try:
+    is_main = threading.current_thread() is threading.main_thread()
+    with heard(on_signal) if is_main else contextlib.nullcontext():
         yield
-    finally:
-        signal.set_wakeup_fd(before)
-        writer.close()
-        thread.join()
-        reader.close()

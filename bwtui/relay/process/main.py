@@ -11,7 +11,6 @@ import logging
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from bwtui.relay.process.notify import Supervisor
 from bwtui.relay.process.outcome import Outcome
 from bwtui.relay.process.server import ControlServer, StatusSource
 from bwtui.settings import RelaySettings
+from bwtui.signals import heard
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How long the reader of our output may take for the last status.
@@ -153,41 +153,28 @@ def _reported(error: BaseException | None, signals: list[int]) -> BwtuiError | N
 
 @contextlib.contextmanager
 def _stop_on_signal(engine: RunnableEngine, received: list[int]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a clean stop, and a second SIGINT into a hard end.
+    """Turn SIGINT, SIGTERM and SIGHUP into a clean stop, and a second SIGINT into a hard end."""
 
-    Python runs its handlers in the main thread only, which may be inside a long call of libpq or librdkafka.
-    So a thread reads the wakeup descriptor, which the C handler writes to at once.
-    """
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
+    def on_signal(number: int) -> None:
+        if number not in _SIGNALS:
+            return
+        if number == signal.SIGINT and signal.SIGINT in received:
+            # Nothing is lost: what was not confirmed comes again after the next start.
+            os._exit(Interrupted.exit_code)
+        received.append(number)
+        engine.stop()
 
-    def watch() -> None:
-        while number := reader.recv(1):
-            if number[0] not in _SIGNALS:
-                continue
-            if number[0] == signal.SIGINT and signal.SIGINT in received:
-                # Nothing is lost: what was not confirmed comes again after the next start.
-                os._exit(Interrupted.exit_code)
-            received.append(number[0])
-            engine.stop()
-
-    thread = threading.Thread(target=watch, name="signals", daemon=True)
     before = {number: signal.signal(number, _ignore) for number in _SIGNALS}
-    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    thread.start()
     try:
-        yield
+        with heard(on_signal):
+            yield
     finally:
-        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        writer.close()
-        thread.join()
-        reader.close()
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Stand in for the default action; `_stop_on_signal`'s thread does the work."""
+    """Stand in for the default action; the thread of `heard` does the work."""
 
 
 class _Reporter:
