@@ -72,8 +72,9 @@ bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of S
 bench-replay: .venv/installed ## Measure messages per second, CPU and memory of a replay.
 	@$(BIN)/python benchmarks/replay.py $(ARGS)
 
-torture: .venv/installed-dev ## Random faults on all services for SECONDS, by SEED (VERSION=14, BROKERS=3, EXACTLY_ONCE=1); SUMS=file adds runs up.
+torture: .venv/installed-dev ## Random faults on all services for SECONDS, by SEED (VERSION=14, BROKERS=3, EXACTLY_ONCE=1, CLOCK=1); SUMS=file adds runs up.
 	BWTUI_TORTURE_SECONDS=$(or $(SECONDS),600) BWTUI_TORTURE_SEED=$(or $(SEED),1) BWTUI_TORTURE_EXACTLY_ONCE=$(EXACTLY_ONCE) \
+		BWTUI_TORTURE_CLOCK=$(CLOCK) \
 		BWTUI_TORTURE_SUMS=$(abspath $(SUMS)) \
 		BWTUI_TEST_POSTGRES=$(or $(VERSION),18) BWTUI_TEST_BROKERS=$(or $(BROKERS),1) $(BIN)/python -m pytest -s \
 		tests/torture/test_torture.py::test_no_fault_loses_a_row $(ARGS)

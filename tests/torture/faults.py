@@ -6,6 +6,7 @@ import random
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -164,6 +165,29 @@ def _altered(act: Act) -> Act:
         act(stand, dice)
 
     return with_another_schema
+
+
+# -- the machine ---------------------------------------------------------------------------------------------
+
+
+def set_clock(stand: Stand, dice: random.Random) -> None:
+    """The wall clock is set, for all that runs on this machine, and back a little later."""
+    by = dice.choice((-1, 1)) * drawn(dice, 0.5, 120)
+    before = _clock_ahead()
+    _set_ahead(before + by)
+    try:
+        stand.last(drawn(dice, 0.3, 3))
+    finally:
+        _set_ahead(before)
+
+
+def _clock_ahead() -> float:
+    return time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
+
+
+def _set_ahead(seconds: float) -> None:
+    """Set the wall clock to what the steady one says, and so many seconds. Raises PermissionError."""
+    time.clock_settime(time.CLOCK_REALTIME, time.monotonic() + seconds)
 
 
 # -- the ways ------------------------------------------------------------------------------------------------
@@ -326,6 +350,8 @@ FAILPOINT = Fault("relay at a failpoint", hit_failpoint, 16)
 FULL = Fault("no room for the relay's files", fill_disk, 2)
 SUSPENDED = Fault("relay suspended", suspend_relay, 4)
 LATE = Fault("a commit comes late", carry_late, 6)
+#: Only where it is asked for: whatever else runs on the machine is told another time as well.
+CLOCK = Fault("the clock is set", set_clock, 8)
 TAKEN_OVER = Fault("another relay takes over", take_over, 4)
 
 FAULTS: tuple[Fault, ...] = (

@@ -26,6 +26,7 @@ from tests.torture.weakened import weak
 SECONDS = float(os.environ.get("BWTUI_TORTURE_SECONDS", "0"))
 SEED = int(os.environ.get("BWTUI_TORTURE_SEED", "1"))
 SUMS = os.environ.get("BWTUI_TORTURE_SUMS", "")
+CLOCK = os.environ.get("BWTUI_TORTURE_CLOCK", "") not in ("", "0")
 EXACTLY_ONCE = os.environ.get("BWTUI_TORTURE_EXACTLY_ONCE", "") not in ("", "0")
 #: Seconds between the transactions of a writer: some hundred rows a second, so that one machine carries
 #: several campaigns at once.
@@ -77,7 +78,8 @@ def test_no_fault_loses_a_row(new_stand: NewStand) -> None:
     """Nor brings a key out of order; what comes again was not confirmed, and exactly once nothing does."""
     stand = new_stand(*(("--exactly-once",) if EXACTLY_ONCE else ()), records=bool(SEED % 2))
     if SECONDS:
-        drawn = sequence(SEED, faults.EXACTLY_ONCE if EXACTLY_ONCE else faults.FAULTS)
+        kinds = faults.EXACTLY_ONCE if EXACTLY_ONCE else faults.FAULTS
+        drawn = sequence(SEED, (*kinds, faults.CLOCK) if CLOCK else kinds)
     else:
         drawn = iter([(fault, random.Random(SEED)) for fault in _SHORT])
     pause = _PAUSE if SECONDS else 0.01
