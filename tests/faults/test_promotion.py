@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
@@ -301,11 +300,17 @@ def _named(relay: Relay) -> set[tuple[str, tuple[Any, ...]]]:
     """Return the keys that the relay names, once it has taken them back."""
     folder = state_folder(relay.name) / "diverged"
 
-    def is_done(status: Status) -> bool:
+    def is_named() -> bool:
         named = [json.loads(path.read_text())["is_named"] for path in folder.glob("*.json")]
-        return bool(named) and all(named) and all(one.is_over for one in status.backfills)
+        return bool(named) and all(named)
 
-    relay.wait("taking back", is_done)
+    wait_for("naming", is_named)
+    # By then they are asked for; a status from before knows nothing of it.
+    since = time.time()
+    relay.wait(
+        "taking back",
+        lambda status: status.time > since and all(one.is_over for one in status.backfills),
+    )
     (path,) = folder.glob("*.jsonl")
     keys = [json.loads(line) for line in path.read_text().splitlines()]
     shutil.rmtree(folder)

@@ -71,15 +71,18 @@ class Divergences:
         return found
 
     def name(self, one: Divergence, keys: list[dict[str, Any]]) -> Path:
-        """Write its keys, and that they are named; return where they are. Raises StateFailed."""
+        """Write its keys, and return where they are; `end` says that they are named. Raises StateFailed."""
         path = self._path(one, "jsonl")
         try:
             with open(path, "w", encoding="utf-8", opener=private) as file:
                 file.writelines(json.dumps(key) + "\n" for key in keys)
         except OSError as error:
             raise file_failed(f"what the new primary lacks can't be written to {path}", error) from error
-        self.keep(replace(one, is_named=True))
         return path
+
+    def end(self, one: Divergence) -> None:
+        """Write down that all is done; a relay that is killed before does it again. Raises StateFailed."""
+        self.keep(replace(one, is_named=True))
 
     def _path(self, one: Divergence, suffix: str) -> Path:
         lsn = _NOT_IN_NAMES.sub("-", format_lsn(one.since))

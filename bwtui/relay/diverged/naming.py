@@ -136,6 +136,7 @@ class Naming:
         path = self._divergences.name(one, named)
         taken_back = self._take_back(named) if self._settings.heal else set()
         self._tell(one, tails, named, path, taken_back)
+        self._divergences.end(one)
 
     def _schema_text(self, number: int) -> str | None:
         return self._registry.schema_text(number) if isinstance(self._registry, SchemaRegistry) else None

@@ -1,0 +1,34 @@
+"""Signals that are heard at once, wherever the main thread is."""
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def heard(on_signal: Callable[[int], object]) -> Iterator[None]:
+    """Call ``on_signal`` with the number of each signal that Python handles, in a thread of its own.
+
+    Python runs its handlers in the main thread only, which may be inside a long call of libpq, librdkafka or
+    DuckDB. The thread reads the wakeup descriptor, which the C handler writes to at once. To be entered in
+    the main thread. The handlers themselves run as ever, once the main thread is back.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+
+    def watch() -> None:
+        while number := reader.recv(1):
+            on_signal(number[0])
+
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writer.close()
+        thread.join()
+        reader.close()

@@ -1,0 +1,72 @@
+"""What Kafka has and a new primary lacks is named, and with --heal sent again, whenever a relay is killed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.encode.local_registry import LocalRegistry
+from bwtui.kafka.tails import Sent, SentSince
+from bwtui.model.backfill import BackfillRequest
+from bwtui.relay.diverged import naming
+from bwtui.relay.diverged.divergence import Divergence, Divergences
+from bwtui.relay.diverged.naming import Naming, Submit
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+
+ONE = Divergence("shop", 100, 200, 2, {"shop.orders": {"0": 7}}, {"shop.orders": "public.orders"})
+SETTINGS = RelaySettings(name="shop", slot="shop", broker="127.0.0.1:1", heal=True, headers=True)
+
+
+class Killed(BaseException):
+    """What a test does in place of a signal."""
+
+
+class Tails:
+    """Topics that hold one key."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> SentSince:
+        return SentSince({b"key": Sent(0, 3, 150, "insert", is_tombstone=False)})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming, "TailReader", Tails)
+
+
+def named_by(folder: Path, submit: Submit) -> Report:
+    """Have all that is unnamed named, as a relay's thread does, and return what was told."""
+    report = Report()
+    made = Naming(SETTINGS, report, folder, submit, LocalRegistry(), lambda reason, since: None)
+    made._run()
+    return report
+
+
+def test_a_relay_that_is_killed_before_keys_are_taken_back_takes_them_back_later(tmp_path: Path) -> None:
+    kept = Divergences(tmp_path, "shop")
+    kept.keep(ONE)
+    asked: list[BackfillRequest] = []
+
+    def killed(request: BackfillRequest) -> str:
+        raise Killed
+
+    def taken(request: BackfillRequest) -> str:
+        asked.append(request)
+        return "1"
+
+    with pytest.raises(Killed):
+        named_by(tmp_path, killed)
+    assert kept.unnamed() == [ONE]
+    told = named_by(tmp_path, taken)
+    assert [request.table for request in asked] == ["public.orders"]
+    assert any("are named in" in error.message for error in told.errors())
+    assert not kept.unnamed()
+    assert not named_by(tmp_path, taken).errors()
+    assert len(asked) == 1, "what is done is not done again"
