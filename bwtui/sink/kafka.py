@@ -12,7 +12,13 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
-from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
+from bwtui.kafka.config import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    IN_ORDER,
+    client_config,
+    may_be_hung_up,
+    producer_config,
+)
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
 from bwtui.model.events import event
@@ -128,6 +134,7 @@ class KafkaSink(Recall):
         #: Both are names of one property.
         self.lingers = float(self._config.get("queue.buffering.max.ms", self._config["linger.ms"])) / 1_000
         self.max_message_bytes = int(self._config["message.max.bytes"])
+        self._may_be_refused = may_be_hung_up(self.max_message_bytes)
 
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
@@ -354,7 +361,7 @@ class KafkaSink(Recall):
             if self._outage is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:
                 # It follows what says why.
                 return
-            self._outage = f"Kafka can't be reached: {error.str()}"
+            self._outage = f"Kafka can't be reached: {error.str()}{self._may_be_refused}"
 
 
 class KafkaService(Service):

@@ -76,6 +76,24 @@ def digests(services: Services, relay: Relay, size: int) -> list[str]:
     return sorted(hashlib.md5(value[-size:]).hexdigest() for value in values)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_message_above_a_brokers_limit_of_requests_is_waited_for_by_name(
+    services: Services, database: str, source: Session, new_relay: NewRelay
+) -> None:
+    """The broker hangs up on it, and says why in its own log alone."""
+    size = 110_000_000
+    execute(database, "create table large (id int primary key, number int, body text)")
+    relay = new_relay("-C", "compression.type=none", "-C", f"message.max.bytes={size + (1 << 20)}")
+    make_topic(services, f"{relay.name}.large", size + (1 << 20))
+    relay.start()
+    relay.wait_streaming()
+    source.run("insert into large values (1, 0, %s)", incompressible(size))
+    words = "brokers hang up on a message that is larger than their socket.request.max.bytes"
+    relay.wait("the stall", lambda now: now.verdict.condition == "stalled" and words in now.verdict.sentence)
+    assert peak_bytes(relay) < MEMORY_BYTES + COPIES * size
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("size", [10_000_000, pytest.param(100_000_000, marks=pytest.mark.long)])
 def test_rows_are_refused_by_name_or_pass_whole(
