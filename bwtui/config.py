@@ -50,6 +50,7 @@ _WITHOUT = {
     "heal": "leave one of them out; after 'bwtui slots drop' a lost slot is made anew, with a snapshot",
     "snapshot-by": "leave it out: the snapshot is one transaction of Kafka's",
     "snapshot-workers": "leave it out: the snapshot is one transaction of Kafka's, and that of one producer",
+    "spark-master": "leave it out: the snapshot is one transaction of Kafka's, and that of one producer",
 }
 
 
@@ -141,6 +142,7 @@ class Config:
             "heal": settings.heal,
             "snapshot-by": settings.snapshot_by != "export",
             "snapshot-workers": (settings.snapshot_workers or 1) > 1,
+            "spark-master": bool(settings.spark_master),
         }
         for name, is_given in others.items():
             if is_given:

@@ -79,6 +79,13 @@ def packages_needed() -> Iterator[None]:
         raise told from error
 
 
+def need(*names: str) -> None:
+    """Raise RefusedError unless these large packages are installed."""
+    lacking = [one for one in names if not _is_there(one)]
+    if lacking:
+        raise _told(lacking[0], lacking)
+
+
 def _told(name: str, lacking: list[str]) -> BwtuiError:
     # All at once: what needs one of them mostly needs the others.
     wanted = _requirements()

@@ -29,6 +29,7 @@ from bwtui.model.option_checks import (
     check_regex,
     check_share,
     check_slot,
+    check_spark_master,
     check_topic,
     check_workers,
     parse_number,
@@ -225,6 +226,14 @@ OPTIONS: tuple[Option, ...] = (
         kind="number",
         check=check_workers,
         default="one for each core, at most 3, and 1 where tables have less than 128 MiB",
+    ),
+    Option(
+        "spark-master",
+        "Spread the first snapshot over the executors of this Spark cluster (spark://host:7077), as many "
+        "tasks as --snapshot-workers says (docs/operate.md).",
+        metavar="URL",
+        check=check_spark_master,
+        optional=True,
     ),
     Option(
         "accept-divergence",

@@ -31,6 +31,8 @@ class RelaySettings:
     snapshot_by: SnapshotBy = "export"
     #: How many processes take the first snapshot; None: as many as pay, see `snapshot.workers.plan`.
     snapshot_workers: int | None = None
+    #: The Spark cluster whose executors take the first snapshot; empty: this machine does.
+    spark_master: str = ""
     #: Go on with a server whose history lacks what was relayed.
     accept_divergence: bool = False
     #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.

@@ -110,7 +110,7 @@ def _in_full(s: "Status") -> list[str]:
         facts.append(("snapshot", s.first_snapshot.sentence))
     for label, worker in zip(("workers", *[""] * len(s.snapshot_workers)), s.snapshot_workers, strict=False):
         reads = ", ".join(worker.tables) or "nothing more"
-        facts.append((label, f"pid {worker.pid} reads {reads}, {worker.rows:,} rows of it so far"))
+        facts.append((label, f"{worker.place} reads {reads}, {worker.rows:,} rows of it so far"))
     if s.heal:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.heal.since))
         facts.append(("heal", f"due since {since}: {s.heal.reason}"))

@@ -8,6 +8,9 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
 _IDENTIFIER_BYTES = 63
+SPARK_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)"
+)
 
 
 def check_name(text: str) -> None:
@@ -97,6 +100,12 @@ def check_workers(text: str) -> None:
     """Raise ValueError unless ``text`` can be a number of processes."""
     if not text.isdecimal() or not 1 <= int(text) <= 32:
         raise ValueError(f"{text!r} is no number of processes (a whole number from 1 to 32)")
+
+
+def check_spark_master(text: str) -> None:
+    """Raise ValueError unless ``text`` names a Spark master."""
+    if text and not SPARK_MASTER.fullmatch(text):
+        raise ValueError(f"{text!r} is no Spark master (give local[*], local[4] or spark://host:7077)")
 
 
 def check_regex(text: str) -> None:

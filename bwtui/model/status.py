@@ -103,6 +103,15 @@ class SnapshotWorker:
     rows: int = 0
     resident_bytes: int = 0
     cpu_seconds: float = 0.0
+    #: The machine that it is on; empty: the relay's own.
+    host: str = ""
+
+    @property
+    def place(self) -> str:
+        """How people find it."""
+        if not self.host:
+            return f"pid {self.pid}"
+        return f"{self.host}:{self.pid}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ def backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[Backfil
 
 
 def with_workers(report: Report) -> tuple[int, float]:
-    """Return the resident memory in bytes, and the CPU seconds so far, of this process and its workers."""
-    workers = report.snapshot_workers
+    """Return the resident memory in bytes, and the CPU seconds, of this process and its workers here."""
+    workers = [worker for worker in report.snapshot_workers if not worker.host]
     return (
         resident_bytes() + sum(worker.resident_bytes for worker in workers),
         round(cpu_seconds() + report.workers_cpu_seconds + sum(w.cpu_seconds for w in workers), 3),

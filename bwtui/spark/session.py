@@ -44,6 +44,7 @@ from pyspark.sql import SparkSession
 
 import bwtui
 from bwtui.errors import ConnectionFailed, UsageError
+from bwtui.model.option_checks import SPARK_MASTER
 from bwtui.spark.environment import environment
 from bwtui.spark.failure import SPARK_ERRORS, plain_errors
 from bwtui.spark.interrupts import as_interrupts
@@ -58,9 +59,6 @@ WRITE_ONCE: Mapping[str, str] = MappingProxyType(
     {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
 )
 
-_MASTER = re.compile(
-    r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)"
-)
 _MEMORY = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
 _CONNECT_SECONDS = 5.0
 #: So long a folder's path may be for Spark to put sockets there, whose whole path has 107 bytes at most.
@@ -237,7 +235,7 @@ def check_master(master: str) -> None:
 
     A command asks before it does anything that would stay if there were no Spark.
     """
-    if not _MASTER.fullmatch(master):
+    if not SPARK_MASTER.fullmatch(master):
         raise UsageError(
             f"--spark-master {master!r} is no Spark master", "give local[*], local[4] or spark://host:7077"
         )

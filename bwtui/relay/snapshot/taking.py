@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from bwtui.blocking import check_stop
+from bwtui.errors import BwtuiError
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.snapshot.workers.member import NearMember
 from bwtui.relay.snapshot.workers.plan import cores, tasks_for, workers_for
 from bwtui.relay.snapshot.workers.pool import Pool
 from bwtui.relay.snapshot.workers.words import Begin
@@ -16,6 +19,9 @@ from bwtui.sink.destination import Offsets
 from bwtui.source.chunks.page_ranges import sizes
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable
+
+if TYPE_CHECKING:
+    from bwtui.relay.snapshot.cluster.crew import Crew
 
 
 class Taking(Copying):
@@ -77,30 +83,62 @@ class Taking(Copying):
     # -- by several processes --------------------------------------------------------------------------------
 
     def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]]) -> None:
-        self._pool = self._pool_for(connection, chosen)
+        # With --exactly-once it is one transaction of one producer.
+        crew = self._crew(connection) if chosen and self._context.exactly is None else None
+        try:
+            self._pool = self._pool_for(connection, chosen, crew)
+            left_over = self._pool.run() if self._pool is not None else []
+        finally:
+            if crew is not None:
+                crew.close()
         if self._pool is None:
             for table, route in chosen:
                 self._copy(connection, table, route)
             return
-        for task in self._pool.run():
+        for task in left_over:
             for table in task.tables:
                 answers = self._pool.answers
                 self._copy(connection, table, answers.route_of(table))
                 answers.numbered[table.relation.qualified_name] = self._ordinal
 
+    def _crew(self, connection: Connection) -> "Crew | None":
+        """Return the workers of a Spark cluster; None where none is wanted, or none is to be had."""
+        context, master = self._context, self._context.settings.spark_master
+        if not master:
+            return None
+        from bwtui.relay.snapshot.cluster.crew import Crew, reachable
+
+        context.report.detail = f"starting Spark at {master}"
+        crew = Crew(context.report, {**context.settings.to_json(), "postgres": reachable(connection)})
+        try:
+            crew.open(master, self.pulse)
+        except BwtuiError as error:
+            crew.close()
+            reason = f"the Spark cluster can't take the snapshot, so the relay will do it: {error.message}"
+            context.report.error("notice", type(error)(reason, error.hint))
+            return None
+        except BaseException:
+            crew.close()
+            raise
+        return crew
+
     def _first_ordinal(self, table: str) -> int:
         return self._pool.answers.numbered.get(table, 0) if self._pool is not None else 0
 
-    def _pool_for(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]]) -> Pool | None:
+    def _pool_for(
+        self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]], crew: "Crew | None"
+    ) -> Pool | None:
         """Return the workers; None where one process does it, as with --exactly-once: one transaction."""
         context = self._context
         if context.exactly is not None or not chosen:
             return None
         found = sizes(connection, [table.relation.oid for table, _ in chosen])
         count = workers_for(context.settings, cores(), found)
+        if crew is not None:
+            count = context.settings.snapshot_workers or crew.parallelism
         tasks = tasks_for([table for table, _ in chosen], found, count, connection.server_version)
         count = min(count, len(tasks))
-        if count < 2:
+        if count < 2 and crew is None:
             return None
         begin = Begin(
             context.settings.to_json(),
@@ -111,7 +149,8 @@ class Taking(Copying):
             count,
             context.recorder is not None,
         )
-        return Pool(context, begin, tasks, [route for _, route in chosen], self.pulse)
+        start = crew.member if crew is not None else NearMember
+        return Pool(context, begin, tasks, [route for _, route in chosen], self.pulse, start)
 
     def pulse(self, seconds: float) -> None:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""

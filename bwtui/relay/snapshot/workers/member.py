@@ -22,7 +22,76 @@ _MOST_SILENT_SECONDS = 1.0
 
 
 class Member:
-    """One worker."""
+    """One worker, wherever it is."""
+
+    #: Its process, once that is known, and the machine that it is on, if that is another one.
+    pid = 0
+    host = ""
+
+    def __init__(self, end: EngineEnd, begin: Begin) -> None:
+        self.end = end
+        end.send(begin)
+        #: What it reads; None before the first, and while there is none for it.
+        self.task: Task | None = None
+        self.is_idle = False
+        self.beat: Beat | None = None
+        self.progress: dict[str, Progress] = {}
+        self.known_plans: set[int] = set()
+        #: What it has said that is not answered.
+        self.words: deque[Any] = deque()
+        #: Of messages that are recorded and on their way, by batch and section.
+        self.receipts: dict[tuple[int, int], Receipt] = {}
+        self._silent = 0.0
+        self._looked_at = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """Its process, as people find it."""
+        return f"process {self.pid}"
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long it has said nothing, while somebody listened."""
+        return self._silent
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is gone, and all that it has said was answered."""
+        return self.end.is_over and not self.words
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known that it has ended, once it was killed."""
+        raise NotImplementedError
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether that will never be known."""
+        return False
+
+    def kill(self) -> str:
+        """End it, if it has not ended, and return how it did."""
+        raise NotImplementedError
+
+    def look(self) -> list[Beat]:
+        """Take what it has said; return the beats among it."""
+        now = time.monotonic()
+        self._silent += min(now - self._looked_at, _MOST_SILENT_SECONDS)
+        self._looked_at = now
+        words = self.end.words()
+        if words:
+            self._silent = 0.0
+        self.words += (word for word in words if not isinstance(word, Beat))
+        self.end.flush()
+        return [word for word in words if isinstance(word, Beat)]
+
+    def go_on(self) -> None:
+        """Answer its beat: the snapshot is ours as yet."""
+        self.end.send(GoOn())
+
+
+class NearMember(Member):
+    """A worker that is a child of ours."""
 
     def __init__(self, begin: Begin) -> None:
         """Start it. Raises OSError."""
@@ -41,52 +110,14 @@ class Member:
             raise
         finally:
             theirs.close()
-        self.end = EngineEnd(ours)
-        self.end.send(begin)
-        #: What it reads; None before the first, and while there is none for it.
-        self.task: Task | None = None
-        self.is_idle = False
-        self.beat: Beat | None = None
-        self.progress: dict[str, Progress] = {}
-        self.known_plans: set[int] = set()
-        #: What it has said that is not answered.
-        self.words: deque[Any] = deque()
-        #: Of messages that are recorded and on their way, by batch and section.
-        self.receipts: dict[tuple[int, int], Receipt] = {}
-        self._silent = 0.0
-        self._looked_at = time.monotonic()
+        super().__init__(EngineEnd(ours), begin)
+        self.pid = self._process.pid
         self._ended: int | None = None
 
     @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
-
-    @property
-    def silent_seconds(self) -> float:
-        """For how long it has said nothing, while somebody listened."""
-        return self._silent
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is gone, and all that it has said was answered."""
-        return self.end.is_over and not self.words
-
-    def look(self) -> list[Beat]:
-        """Take what it has said; return the beats among it."""
-        now = time.monotonic()
-        self._silent += min(now - self._looked_at, _MOST_SILENT_SECONDS)
-        self._looked_at = now
-        words = self.end.words()
-        if words:
-            self._silent = 0.0
-        self.words += (word for word in words if not isinstance(word, Beat))
-        self.end.flush()
-        return [word for word in words if isinstance(word, Beat)]
-
-    def go_on(self) -> None:
-        """Answer its beat: the snapshot is ours as yet."""
-        self.end.send(GoOn())
+    def is_gone(self) -> bool:
+        """Whether it is known that it has ended, once it was killed."""
+        return self._ended is not None
 
     def kill(self) -> str:
         """End it, if it has not ended, and return how it did. Its CPU time is ours from then on."""

@@ -6,6 +6,7 @@ other, and under one snapshot a range has the same rows again. What no worker ca
 """
 
 import selectors
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.samples import Commit
 from bwtui.relay.snapshot.workers.answers import Answers
-from bwtui.relay.snapshot.workers.member import Member
+from bwtui.relay.snapshot.workers.member import Member, NearMember
 from bwtui.relay.snapshot.workers.plan import Task
 from bwtui.relay.snapshot.workers.words import (
     Beat,
@@ -43,6 +44,9 @@ _HINT = (
     "little memory, and take fewer with --snapshot-workers"
 )
 _LOOK_SECONDS = 0.1
+#: So long a relay that ends waits for workers that it can't end itself.
+_LAST_SECONDS = 3.0
+_END_IT = "it ends by itself once it runs again and hears that; else end it there with kill -KILL"
 _NOTHING = Progress(0, 0, 0)
 
 
@@ -56,17 +60,24 @@ class Pool:
         tasks: Sequence[Task],
         routes: Iterable[Route],
         pulse: Callable[[float], None],
+        start: Callable[[Begin], Member] = NearMember,
     ) -> None:
-        """``routes``: of all tables. ``pulse(seconds)`` waits, calls `look`, and raises to stop."""
+        """``routes``: of all tables. ``pulse(seconds)`` waits, calls `look`, and raises to stop.
+
+        ``start`` begins a worker; it raises OSError.
+        """
         self._context = context
         self._report = context.report
         self._begin = begin
         self._pulse = pulse
+        self._new_member = start
         self._waiting = deque(tasks)
         #: What no worker can read.
         self._left_over: list[Task] = []
         self.answers = Answers(context, begin.lsn, begin.time_ms, routes)
         self._members: list[Member] = []
+        #: Dismissed, and not known to have ended: one that is on another machine may still send.
+        self._leaving: list[Member] = []
         #: Tasks of each table that are not through.
         self._left: dict[str, int] = {}
         for task in tasks:
@@ -79,8 +90,9 @@ class Pool:
     def run(self) -> list[Task]:
         """Return what the engine has to read by itself, once every row of the rest is durable.
 
-        Raises BwtuiError, and what ``pulse`` raises.
+        Raises BwtuiError, and what ``pulse`` raises. No worker is left then that could send anything.
         """
+        is_through = False
         try:
             for _ in range(self._begin.share):
                 self._start()
@@ -89,10 +101,14 @@ class Pool:
                 self._pulse(0)
                 for member in list(self._members):
                     self._go_through(member)
+            is_through = True
         finally:
             for member in list(self._members):
                 self._dismiss(member)
             self._tell_workers()
+            if not is_through:
+                self._leave_alone()
+        self._see_off()
         return [*self._left_over, *self._waiting]
 
     # -- what is looked at while the engine waits for anything -----------------------------------------------
@@ -132,7 +148,7 @@ class Pool:
 
     def _start(self) -> None:
         try:
-            self._members.append(Member(self._begin))
+            self._members.append(self._new_member(self._begin))
         except OSError as error:
             self._do_without(ConnectionFailed(f"it can't be started: {error.strerror}", _HINT))
 
@@ -228,7 +244,7 @@ class Pool:
         for name, done in member.progress.items():
             self._report.table(name).snapshot_rows -= done.rows
         how = self._dismiss(member)
-        process = f"a worker of the snapshot (process {member.pid}) {why or how}"
+        process = f"a worker of the snapshot ({member.name}) {why or how}"
         if task is not None:
             self._read_again(task, process)
         else:
@@ -255,10 +271,44 @@ class Pool:
             self._members.remove(member)
             self._answered_before += member.beat.answered if member.beat else 0
         how = member.kill()
-        if member.beat is not None:
+        if not member.is_gone:
+            self._leaving.append(member)
+        if member.beat is not None and not member.host:
             self._report.workers_cpu_seconds += member.beat.cpu_seconds
         self.answers.give_up(member)
         return how
+
+    def _not_gone(self) -> list[Member]:
+        self._leaving = [member for member in self._leaving if not member.is_gone]
+        return self._leaving
+
+    def _see_off(self) -> None:
+        """Wait until each worker is known to have ended: what one sent later would stand behind the stream's.
+
+        Raises ConnectionFailed where that will never be known.
+        """
+        told_at = time.monotonic() + HANGS_SECONDS
+        while self._not_gone():
+            names = ", ".join(member.name for member in self._leaving)
+            self._report.detail = f"waiting until it is known that {names} has ended"
+            for member in self._leaving:
+                if member.is_cut_off:
+                    raise _unknown_end(member)
+            if time.monotonic() > told_at:
+                told_at = float("inf")
+                reason = f"{names} may still send rows of the snapshot, so the stream does not begin yet"
+                self._report.error("worker", ConnectionFailed(reason, _END_IT))
+            self._pulse(_LOOK_SECONDS)
+
+    def _leave_alone(self) -> None:
+        """Give workers a moment to end, and tell of those that may go on: the relay ends."""
+        until = time.monotonic() + _LAST_SECONDS
+        while self._not_gone():
+            if time.monotonic() > until:
+                break
+            time.sleep(_LOOK_SECONDS)
+        for member in self._leaving:
+            self._report.error("worker", _unknown_end(member))
 
     # -- beats -----------------------------------------------------------------------------------------------
 
@@ -298,6 +348,16 @@ class Pool:
                 sum(done.rows for done in member.progress.values()),
                 member.beat.resident_bytes if member.beat else 0,
                 member.beat.cpu_seconds if member.beat else 0.0,
+                member.host,
             )
             for member in self._members
+            if member.pid
         )
+
+
+def _unknown_end(member: Member) -> ConnectionFailed:
+    """Return the error of a worker of which nobody may ever say that it has ended."""
+    return ConnectionFailed(
+        f"a worker of the snapshot ({member.name}) was lost, and may still send rows of it",
+        "see that this process has ended there, and start again, which takes a new snapshot",
+    )

@@ -1,0 +1,1 @@
+"""The first snapshot's workers on the executors of a Spark cluster."""

@@ -1,0 +1,253 @@
+"""The workers on a Spark cluster, as the engine has them.
+
+Others' processes are not ours to end: the one who may is told, and until it is known that a worker has ended
+it counts as one that may still send rows. That is known when its guard says so, within TLS, or when the line
+was hung up at its end and Spark says that the task is over. Spark's word alone is none: it gives up an
+executor that it does not hear, and so is a line that only broke.
+"""
+
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import psycopg2.extensions
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.parent_death import signalled_with_us
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot.cluster.door import Door
+from bwtui.relay.snapshot.cluster.tunnel import Kind, Tunnel
+from bwtui.relay.snapshot.cluster.words import Call, Job, Opened, Over, Unopened
+from bwtui.relay.snapshot.workers.channel import EngineEnd
+from bwtui.relay.snapshot.workers.member import Member
+from bwtui.relay.snapshot.workers.words import Beat, Begin, Failed, Fault
+from bwtui.source.connection import Connection
+
+_DRIVER = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.cluster.driver")
+#: So many by themselves, where the cluster has that many cores.
+_MOST_WORKERS = 8
+#: So long a task may wait for a core while none of ours has one.
+_NO_CORE_SECONDS = 120.0
+#: So long Spark may take to end in order.
+_END_SECONDS = 30.0
+_TURN_SECONDS = 0.1
+_PING_SECONDS = 1.0
+_WAIT_SECONDS = 0.05
+
+
+class Crew:
+    """Spark, a door, and the workers that come in."""
+
+    def __init__(self, report: Report, settings: Mapping[str, Any]) -> None:
+        """``settings``: those that workers get."""
+        self._report = report
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: EngineEnd | None = None
+        self._door: Door | None = None
+        self._members: dict[int, FarMember] = {}
+        self.parallelism = 0
+
+    def open(self, master: str, pulse: Callable[[float], None]) -> None:
+        """Start Spark, and wait for it. Raises BwtuiError, and what ``pulse(seconds)`` raises."""
+        ours, theirs = socket.socketpair()
+        self._end = EngineEnd(ours)
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    (*_DRIVER, master),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    # What it has to say it says to us.
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=signalled_with_us(signal.SIGTERM),  # noqa: PLW1509  # Two functions of libc.
+                )
+            except OSError as error:
+                raise ConnectionFailed(
+                    f"Spark can't be started: {error.strerror}", "free some memory"
+                ) from error
+        while not (words := self._end.words()):
+            if self._end.is_over:
+                raise ConnectionFailed("the process that starts Spark has ended", "start again")
+            pulse(_WAIT_SECONDS)
+        if isinstance(words[0], Unopened):
+            raise words[0].fault.error
+        opened: Opened = words[0]
+        try:
+            self._door = Door(opened.host, opened.port)
+        except OSError as error:
+            place = f"{opened.host}:{opened.port or 'a port'}"
+            raise ConnectionFailed(
+                f"no executor could connect to this machine at {place}: {error.strerror}",
+                "name its address with spark.driver.host, and a free port with spark.bwtui.port, or none",
+            ) from error
+        self.parallelism = max(1, min(opened.parallelism, _MOST_WORKERS))
+
+    def member(self, begin: Begin) -> Member:
+        """Have a worker begin."""
+        assert self._door is not None and self._end is not None
+        number = len(self._members) + 1
+        member = FarMember(replace(begin, settings=self._settings), self._door, number, self.look)
+        self._members[number] = member
+        self._end.send(Job(number, member.call))
+        return member
+
+    def look(self) -> None:
+        """Take what Spark says of tasks, and tell of those who were not let in."""
+        assert self._door is not None and self._end is not None
+        for word in self._end.words():
+            if isinstance(word, Over):
+                self._members[word.number].task_is_over(word.fault)
+        if self._end.is_over:
+            gone = Fault.of(ConnectionFailed("Spark's own process has ended", "see whether memory is short"))
+            for member in self._members.values():
+                member.task_is_over(gone)
+        while self._door.refusals:
+            why = self._door.refusals.popleft()
+            hint = "Spark has run a task again, or a stranger is in its network; nothing was told"
+            self._report.error("worker", RefusedError(why, hint))
+        if not any(member.is_here for member in self._members.values()):
+            for member in self._members.values():
+                member.look_at_clock()
+
+    def close(self) -> None:
+        """End Spark, and the door."""
+        if self._door is not None:
+            self._door.close()
+        if self._end is not None:
+            self._end.close()
+        if self._process is None:
+            return
+        if not self._door:
+            # It may still wait for the cluster.
+            self._process.terminate()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class FarMember(Member):
+    """A worker on an executor."""
+
+    def __init__(self, begin: Begin, door: Door, number: int, look: Callable[[], None]) -> None:
+        ours, self._theirs = socket.socketpair()
+        super().__init__(EngineEnd(ours), begin)
+        self._door = door
+        self._number = number
+        self._look = look
+        self._called_at = time.monotonic()
+        self._has_failed = False
+        self._is_dismissed = False
+        self._is_never = False
+        # What the line's thread finds out.
+        self._tunnel: Tunnel | None = None
+        self._exit_code: int | None = None
+        self._is_over = False
+        self.call: Call = door.expect(self._carry)
+
+    # -- what a member is ------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its process, as people find it."""
+        if not self.pid:
+            return f"task {self._number} on the Spark cluster"
+        return f"process {self.pid} on {self.host}"
+
+    def look(self) -> list[Beat]:
+        """Take what it has said; return the beats among it."""
+        self._look()
+        beats = super().look()
+        if self._tunnel is None:
+            # It waits for a core.
+            self._silent = 0.0
+        return beats
+
+    def kill(self) -> str:
+        """Have it ended, if it has not; `is_gone` says whether that is known."""
+        self._is_dismissed = True
+        if self._door.withdraw(self.call):
+            self._is_never = True
+            self._theirs.close()
+        self.end.close()
+        if self._exit_code is None:
+            return "was lost"
+        return f"was killed by signal {-self._exit_code}" if self._exit_code < 0 else "ended"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended for sure, or never began."""
+        self._look()
+        tunnel = self._tunnel
+        hung_up = tunnel is not None and tunnel.is_closed
+        return self._is_never or self._exit_code is not None or (hung_up and self._is_over)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether nobody will ever say that it has ended."""
+        return self._tunnel is not None and self._tunnel.is_broken and not self.is_gone
+
+    # -- Spark -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it has come in."""
+        return self._tunnel is not None
+
+    def task_is_over(self, fault: Fault | None) -> None:
+        """Spark says that its task has ended, or is lost."""
+        self._is_over = True
+        if fault is not None and not self.is_here:
+            self._fail(fault)
+
+    def look_at_clock(self) -> None:
+        """Give it up where it waits for too long."""
+        if time.monotonic() - self._called_at > _NO_CORE_SECONDS:
+            reason = f"the Spark cluster has had no core for it within {_NO_CORE_SECONDS:.0f} s"
+            self._fail(Fault.of(ConnectionFailed(reason, "see what else runs there, or take fewer workers")))
+
+    def _fail(self, fault: Fault) -> None:
+        if not self._has_failed and not self._is_dismissed:
+            self._has_failed = True
+            self.words.append(Failed(fault, at_start=True))
+
+    # -- its line, in a thread of the door -------------------------------------------------------------------
+
+    def _carry(self, connection: ssl.SSLSocket, machine: str) -> None:
+        self.host = machine
+        self._tunnel = tunnel = Tunnel(connection, self._theirs)
+        pinged_at, is_told = 0.0, False
+        while self._exit_code is None and not tunnel.is_over:
+            for sign in tunnel.turn(_TURN_SECONDS):
+                if sign.kind == Kind.BEGUN:
+                    self.pid = sign.value
+                elif sign.kind == Kind.ENDED:
+                    self._exit_code = sign.value
+            if self._is_dismissed and not is_told:
+                tunnel.send(Kind.KILL)
+                is_told = True
+            if (now := time.monotonic()) - pinged_at > _PING_SECONDS:
+                tunnel.send(Kind.PING)
+                pinged_at = now
+        while not (tunnel.is_drained or self._is_dismissed):
+            tunnel.turn(_TURN_SECONDS)
+        tunnel.close()
+
+
+def reachable(connection: Connection) -> str:
+    """Return the connection string of a session as another machine needs it, with its password."""
+    parameters = dict(connection.info.dsn_parameters)
+    # Paths of this machine, and what each of our sessions is given anyway.
+    for name in ("passfile", "client_encoding"):
+        parameters.pop(name, None)
+    password = connection.info.password
+    return psycopg2.extensions.make_dsn(**parameters, **({"password": password} if password else {}))

@@ -1,0 +1,207 @@
+"""The relay's door for workers on other machines: TLS, a certificate of this run, and tokens for once."""
+
+import contextlib
+import datetime
+import hashlib
+import secrets
+import socket
+import ssl
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from bwtui.relay.snapshot.cluster.words import Call
+
+TOKEN_BYTES = 32
+#: What the door answers.
+WELCOME, REFUSED = b"W", b"R"
+#: Strangers at a time, and how long one may take to show a token.
+_MOST_STRANGERS = 64
+_PATIENCE_SECONDS = 10.0
+#: Called with the connection and the name of its machine, in a thread that is its own from then on.
+Arrived = Callable[[ssl.SSLSocket, str], None]
+
+
+class Door:
+    """Listens until it is closed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """``host``: under which others reach us. On loopback nobody else does. Raises OSError."""
+        self._host = host
+        self._context, self._fingerprint = _server_context()
+        self._lock = threading.Lock()
+        #: By the tokens' digests: None once it was shown or taken back.
+        self._expected: dict[bytes, Arrived | None] = {}
+        self._withdrawn: set[bytes] = set()
+        self._strangers = threading.Semaphore(_MOST_STRANGERS)
+        #: Why somebody was not let in, for people.
+        self.refusals: deque[str] = deque()
+        family, address = _place(host, port)
+        self._socket = socket.create_server(address, family=family, backlog=_MOST_STRANGERS)
+        self._port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, name="door of the snapshot", daemon=True).start()
+
+    def expect(self, arrived: Arrived) -> Call:
+        """Return what a worker comes in with, once."""
+        token = secrets.token_bytes(TOKEN_BYTES)
+        with self._lock:
+            self._expected[_digest(token)] = arrived
+        return Call(self._host, self._port, self._fingerprint, token)
+
+    def withdraw(self, call: Call) -> bool:
+        """Let nobody in with it any more; return whether nobody came in before."""
+        digest = _digest(call.token)
+        with self._lock:
+            unused = self._expected[digest] is not None or digest in self._withdrawn
+            self._expected[digest] = None
+            if unused:
+                self._withdrawn.add(digest)
+        return unused
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, address = self._socket.accept()
+            except OSError:
+                if self._socket.fileno() < 0:
+                    return
+                continue
+            if not self._strangers.acquire(blocking=False):
+                connection.close()
+                continue
+            name = f"a worker from {address[0]}"
+            threading.Thread(
+                target=self._admit, args=(connection, address[0]), name=name, daemon=True
+            ).start()
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        try:
+            arrived, opened, machine = self._greet(connection, address)
+        except (OSError, EOFError):
+            connection.close()
+            return
+        finally:
+            self._strangers.release()
+        if arrived is not None:
+            arrived(opened, machine)
+
+    def _greet(self, connection: socket.socket, address: str) -> tuple[Arrived | None, ssl.SSLSocket, str]:
+        """Raises OSError or EOFError."""
+        connection.settimeout(_PATIENCE_SECONDS)
+        opened = self._context.wrap_socket(connection, server_side=True)
+        digest = b""
+        try:
+            digest = _digest(_exactly(opened, TOKEN_BYTES))
+            machine = _exactly(opened, _exactly(opened, 1)[0]).decode(errors="replace")
+            with self._lock:
+                is_known = digest in self._expected
+                arrived = self._expected.get(digest)
+                if is_known:
+                    self._expected[digest] = None
+            if arrived is None and digest not in self._withdrawn:
+                why = "was used before" if is_known else "is none of this relay's"
+                self.refusals.append(f"a worker from {address} was not let in: its token {why}")
+            opened.sendall(REFUSED if arrived is None else WELCOME)
+        except BaseException:
+            opened.close()
+            with self._lock:
+                # Whoever showed a token was told nothing.
+                self._withdrawn.update({digest} if digest else ())
+            raise
+        if arrived is None:
+            opened.close()
+        return arrived, opened, machine
+
+
+def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
+    """Come in at the door of another machine; None: it does not take the token.
+
+    Nothing is shown to who has another certificate. Raises OSError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    # By its fingerprint, below.
+    context.verify_mode = ssl.CERT_NONE
+    connection = socket.create_connection((call.host, call.port), seconds)
+    try:
+        opened = context.wrap_socket(connection)
+        shown = opened.getpeercert(binary_form=True) or b""
+        if not secrets.compare_digest(hashlib.sha256(shown).digest(), call.fingerprint):
+            raise ConnectionRefusedError(None, "another certificate is there than the relay's")
+        name = machine.encode()[:255]
+        opened.sendall(call.token + bytes([len(name)]) + name)
+        if _exactly(opened, 1) == WELCOME:
+            return opened
+    except EOFError as error:
+        connection.close()
+        raise ConnectionResetError(None, "it hung up") from error
+    except BaseException:
+        connection.close()
+        raise
+    opened.close()
+    return None
+
+
+def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _place(host: str, port: int) -> tuple[int, tuple[str, int]]:
+    """Return where to listen: an address that is ours alone where the others come to that one."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    is_loopback = address[0] == "::1" or str(address[0]).startswith("127.")
+    return family, (str(address[0]) if is_loopback else "", port)
+
+
+def _server_context() -> tuple[ssl.SSLContext, bytes]:
+    """Return a context with a key that no other run has, and its certificate's fingerprint."""
+    # Needed by nothing else of a relay.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bwtui")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=365))
+        .sign(key, hashes.SHA256())
+    )
+    # ssl takes keys out of files only. There it is encrypted, under a password that nothing else has.
+    password = secrets.token_hex()
+    pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with tempfile.NamedTemporaryFile(prefix="bwtui-door-") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(file.name, password=password)
+    return context, certificate.fingerprint(hashes.SHA256())

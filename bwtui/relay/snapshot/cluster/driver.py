@@ -1,0 +1,84 @@
+"""The process that has Spark while the snapshot is taken, so that the relay has nothing of it afterwards.
+
+``python -m bwtui.relay.snapshot.cluster.driver MASTER`` is what `crew` starts; its stdin is the socket to the
+engine. It runs one job of one task for each worker: a job that fails takes no other one's task with it.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from functools import partial
+from types import MappingProxyType
+
+from pyspark import SparkContext
+
+from bwtui.crash import crash
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.relay.snapshot.cluster.task import work
+from bwtui.relay.snapshot.cluster.words import Job, Opened, Over, Unopened
+from bwtui.relay.snapshot.workers.channel import WorkerEnd
+from bwtui.relay.snapshot.workers.words import Fault
+from bwtui.spark.failure import plain_errors
+from bwtui.spark.session import WRITE_ONCE, spark_session
+
+#: What is said to tasks travels, and lies on disks, encrypted.
+_CONFIG = MappingProxyType(
+    {**WRITE_ONCE, "spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
+)
+_MEMORY = "512m"
+
+
+def main() -> None:
+    """Run jobs for the engine, until it hangs up."""
+    end = WorkerEnd(socket.socket(fileno=os.dup(0)))
+    try:
+        with contextlib.suppress(EOFError, KeyboardInterrupt):
+            _run(sys.argv[1], end)
+    except BwtuiError as error:
+        _say_no(end, error)
+    except Exception as error:
+        _say_no(end, crash(error))
+
+
+def _say_no(end: WorkerEnd, error: BwtuiError) -> None:
+    with contextlib.suppress(OSError):
+        end.send(Unopened(Fault.of(error)))
+
+
+def _run(master: str, end: WorkerEnd) -> None:
+    with spark_session(master, "bwtui connect", memory=_MEMORY, config=_CONFIG) as spark:
+        context = spark.sparkContext
+        conf = context.getConf()
+        if conf.get("spark.authenticate", "false").lower() != "true":
+            raise RefusedError(
+                "this Spark cluster would let everyone near it take the source's and Kafka's passwords: "
+                "it has no spark.authenticate",
+                "set spark.authenticate and spark.authenticate.secret for the cluster, and for bwtui in the "
+                "spark-defaults.conf of the folder that SPARK_CONF_DIR names",
+            )
+        host, port = conf.get("spark.driver.host") or "", int(conf.get("spark.bwtui.port") or 0)
+        end.send(Opened(host, port, context.defaultParallelism))
+        telling = threading.Lock()
+        while True:
+            job: Job = end.receive()
+            name = f"job {job.number}"
+            threading.Thread(target=_job, args=(context, job, end, telling), name=name, daemon=True).start()
+
+
+def _job(context: SparkContext, job: Job, end: WorkerEnd, telling: threading.Lock) -> None:
+    fault = None
+    try:
+        with plain_errors():
+            context.parallelize([job.number], 1).mapPartitions(partial(work, job.call)).count()
+    except BwtuiError as error:
+        fault = Fault.of(error)
+    except BaseException as error:
+        fault = Fault.of(crash(error))
+    with contextlib.suppress(OSError), telling:
+        end.send(Over(job.number, fault))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What runs in a task of Spark: it starts a worker beside itself, ties it to the relay, and ends it.
+
+The worker is the very process that the relay would start on its own machine, and speaks with the relay
+through a tunnel. Who can't be reached can't be ended from there, so that is this process's part.
+"""
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from bwtui.crash import package_missing
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.parent_death import signalled_with_us
+from bwtui.relay.snapshot.cluster.door import knock
+from bwtui.relay.snapshot.cluster.tunnel import Kind, Tunnel
+from bwtui.relay.snapshot.cluster.words import Call
+from bwtui.relay.snapshot.workers.member import COMMAND
+from bwtui.spark.failure import in_task
+
+_KNOCK_SECONDS = 10.0
+#: The relay says four times as often that it is there.
+_SILENT_SECONDS = 8.0
+_TURN_SECONDS = 0.2
+#: So long the relay may take to hear that the worker has ended.
+_LAST_SECONDS = 5.0
+
+
+@in_task
+def work(call: Call, _: Iterator[Any]) -> Iterator[None]:
+    """Work for the relay that calls, until the worker has ended. Raises BwtuiError if it can't begin."""
+    machine = socket.gethostname()
+    _look_for_packages(machine)
+    try:
+        connection = knock(call, machine, _KNOCK_SECONDS)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConnectionFailed(
+            f"the Spark executor on {machine} can't reach the relay at {call.host}:{call.port}: {reason}",
+            "let executors connect to it: spark.driver.host names the address, spark.bwtui.port a fixed port",
+        ) from error
+    if connection is None:
+        raise RefusedError("the relay does not take this task's token", "it lets each task in once")
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = _start(theirs)
+    _guard(Tunnel(connection, ours), process)
+    yield from ()
+
+
+def _look_for_packages(machine: str) -> None:
+    """Raise RefusedError where a worker would lack something."""
+    try:
+        importlib.import_module(COMMAND[-1])
+    except ImportError as error:
+        missing = package_missing(error)
+        name = error.name or "something"
+        raise RefusedError(
+            f"the Python of the Spark executor on {machine} lacks {name}, which a worker needs",
+            missing.hint if missing else f"install bwtui there, for {sys.executable}",
+        ) from error
+
+
+def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    # The zip that Spark brought is on this process's path alone.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, *COMMAND[1:]],
+        stdin=theirs.fileno(),
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": path},
+        start_new_session=True,
+        preexec_fn=signalled_with_us(signal.SIGKILL),  # noqa: PLW1509  # Two functions of libc.
+    )
+
+
+def _guard(tunnel: Tunnel, process: "subprocess.Popen[bytes]") -> None:
+    """Carry what both say, and end the worker when the relay wants it, or is not there any more."""
+    try:
+        tunnel.send(Kind.BEGUN, process.pid)
+        while tunnel.has_inside and not tunnel.is_over:
+            if any(sign.kind == Kind.KILL for sign in tunnel.turn(_TURN_SECONDS)):
+                break
+            if time.monotonic() - tunnel.heard_at > _SILENT_SECONDS:
+                break
+    finally:
+        _end(process, is_hung_up=not tunnel.has_inside)
+    tunnel.send(Kind.ENDED, process.wait())
+    until = time.monotonic() + _LAST_SECONDS
+    # Until the relay hangs up: what it has not read by then would be lost.
+    while not tunnel.is_over and time.monotonic() < until:
+        tunnel.turn(_TURN_SECONDS)
+    tunnel.close()
+
+
+def _end(process: "subprocess.Popen[bytes]", *, is_hung_up: bool) -> None:
+    try:
+        # How one ended that did so by itself is known a moment later.
+        process.wait(1.0 if is_hung_up else 0.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,190 @@
+"""A worker's line between two machines: bytes of a local socket within TLS, and some signs beside them."""
+
+import contextlib
+import selectors
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+_HEADER = struct.Struct("!BI")
+_READ_BYTES = 1 << 16
+#: So much waits on either way; then no more is read.
+_MOST_BYTES = 1 << 20
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    DATA = 0
+    #: The other end is there.
+    PING = 1
+    #: The process has begun: its number.
+    BEGUN = 2
+    #: End the process.
+    KILL = 3
+    #: It has ended: its exit code.
+    ENDED = 4
+
+
+class Sign(NamedTuple):
+    """A frame that is no data."""
+
+    kind: Kind
+    value: int
+
+
+class Tunnel:
+    """One end; one thread owns it."""
+
+    def __init__(self, outside: ssl.SSLSocket, inside: socket.socket) -> None:
+        outside.setblocking(False)
+        inside.setblocking(False)
+        self._outside = outside
+        self._inside: socket.socket | None = inside
+        self._leaving = bytearray()
+        self._arrived = bytearray()
+        self._for_inside = bytearray()
+        #: When the other end was heard last.
+        self.heard_at = time.monotonic()
+        #: Whether the other end has hung up, which a machine does for a process that ends.
+        self.is_closed = False
+        #: Whether the line broke without that, so that nothing is known of the other end.
+        self.is_broken = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes any more."""
+        return self.is_closed or self.is_broken
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that came is inside."""
+        return self._inside is None or not self._for_inside
+
+    @property
+    def has_inside(self) -> bool:
+        """Whether the local socket's other end is there."""
+        return self._inside is not None
+
+    def send(self, kind: Kind, value: int = 0) -> None:
+        """Send a sign, with one of the next turns."""
+        self._frame(kind, value.to_bytes(4, "big", signed=True))
+
+    def turn(self, seconds: float) -> list[Sign]:
+        """Wait for so long at most, carry what there is, and return the signs that came."""
+        self._wait(seconds)
+        if self._inside is not None and len(self._leaving) < _MOST_BYTES:
+            self._take_inside()
+        self._write_outside()
+        if len(self._for_inside) < _MOST_BYTES:
+            self._read_outside()
+        signs = self._parse()
+        self._write_inside()
+        return signs
+
+    def close(self) -> None:
+        """Hang up on both sides."""
+        self._close_inside()
+        self._outside.close()
+
+    def _wait(self, seconds: float) -> None:
+        can_take = len(self._for_inside) < _MOST_BYTES
+        if self.is_over and not self._for_inside:
+            return
+        with selectors.DefaultSelector() as selector:
+            if not self.is_over:
+                events = selectors.EVENT_READ * can_take | selectors.EVENT_WRITE * bool(self._leaving)
+                if events:
+                    selector.register(self._outside, events)
+            if self._inside is not None:
+                can_send = len(self._leaving) < _MOST_BYTES and not self.is_over
+                events = selectors.EVENT_READ * can_send | selectors.EVENT_WRITE * bool(self._for_inside)
+                if events:
+                    selector.register(self._inside, events)
+            is_there = can_take and not self.is_over and self._outside.pending()
+            selector.select(0 if is_there else seconds)
+
+    def _frame(self, kind: Kind, data: bytes) -> None:
+        self._leaving += _HEADER.pack(kind, len(data)) + data
+
+    # -- this machine ----------------------------------------------------------------------------------------
+
+    def _take_inside(self) -> None:
+        assert self._inside is not None
+        try:
+            data = self._inside.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._frame(Kind.DATA, data)
+        else:
+            self._close_inside()
+
+    def _write_inside(self) -> None:
+        try:
+            while self._inside is not None and self._for_inside:
+                del self._for_inside[: self._inside.send(self._for_inside)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close_inside()
+        if self._inside is None:
+            self._for_inside.clear()
+
+    def _close_inside(self) -> None:
+        if self._inside is not None:
+            self._inside.close()
+            self._inside = None
+
+    # -- the other one ---------------------------------------------------------------------------------------
+
+    def _read_outside(self) -> None:
+        while not self.is_over:
+            with self._failures():
+                data = self._outside.recv(_READ_BYTES)
+                self._arrived += data
+                self.is_closed = not data
+                self.heard_at = time.monotonic()
+                if self._outside.pending():
+                    continue
+            return
+
+    def _write_outside(self) -> None:
+        with self._failures():
+            while self._leaving and not self.is_over:
+                del self._leaving[: self._outside.send(self._leaving)]
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            self.is_closed = True
+        except (OSError, ValueError):
+            self.is_broken = True
+
+    def _parse(self) -> list[Sign]:
+        signs, begin = [], 0
+        while len(self._arrived) - begin >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._arrived, begin)
+            end = begin + _HEADER.size + length
+            if len(self._arrived) < end:
+                break
+            data = self._arrived[begin + _HEADER.size : end]
+            if kind == Kind.DATA:
+                self._for_inside += data
+            else:
+                signs.append(Sign(Kind(kind), int.from_bytes(data, "big", signed=True)))
+            begin = end
+        del self._arrived[:begin]
+        if self._inside is None:
+            self._for_inside.clear()
+        return signs
