@@ -130,9 +130,8 @@ def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
     context.check_hostname = False
     # By its fingerprint, below.
     context.verify_mode = ssl.CERT_NONE
-    connection = socket.create_connection((call.host, call.port), seconds)
+    opened = context.wrap_socket(socket.create_connection((call.host, call.port), seconds))
     try:
-        opened = context.wrap_socket(connection)
         shown = opened.getpeercert(binary_form=True) or b""
         if not secrets.compare_digest(hashlib.sha256(shown).digest(), call.fingerprint):
             raise ConnectionRefusedError(None, "another certificate is there than the relay's")
@@ -141,10 +140,10 @@ def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
         if _exactly(opened, 1) == WELCOME:
             return opened
     except EOFError as error:
-        connection.close()
+        opened.close()
         raise ConnectionResetError(None, "it hung up") from error
     except BaseException:
-        connection.close()
+        opened.close()
         raise
     opened.close()
     return None

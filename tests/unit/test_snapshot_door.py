@@ -1,0 +1,235 @@
+"""The door for workers on other machines: who comes in, who does not, and what is known of a line's end."""
+
+import contextlib
+import pickle
+import queue
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot.cluster.crew import Crew, FarMember
+from bwtui.relay.snapshot.cluster.door import Door, knock
+from bwtui.relay.snapshot.cluster.tunnel import Kind, Sign, Tunnel
+from bwtui.relay.snapshot.cluster.words import Call
+from bwtui.relay.snapshot.workers.words import Begin, Failed, Fault
+from tests.waiting import eventually
+
+SECONDS = 10.0
+BEGIN = Begin({"postgres": "password=hunter2"}, b"", "1-1", 0, 0, 1, is_recorded=False)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    """One on loopback."""
+    opened = Door("127.0.0.1", 0)
+    yield opened
+    opened.close()
+
+
+class Arrivals:
+    """Those whom a door let in."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[ssl.SSLSocket, str]] = queue.SimpleQueue()
+
+    def __call__(self, connection: ssl.SSLSocket, machine: str) -> None:
+        self._queue.put((connection, machine))
+
+    def next(self) -> tuple[ssl.SSLSocket, str]:
+        return self._queue.get(timeout=SECONDS)
+
+
+def test_a_token_lets_one_in_and_is_worth_nothing_then(door: Door) -> None:
+    arrivals = Arrivals()
+    call = door.expect(arrivals)
+    assert repr(call.token) not in repr(call) and str(call.port) not in repr(call)
+    assert pickle.loads(pickle.dumps(call)) == call
+    with knock(call, "there", SECONDS) or pytest.fail("it was not let in"):
+        connection, machine = arrivals.next()
+        assert (connection.version(), machine) == ("TLSv1.3", "there")
+        assert knock(call, "again", SECONDS) is None
+        connection.close()
+    assert door.withdraw(call) is False
+    assert [*door.refusals] == ["a worker from 127.0.0.1 was not let in: its token was used before"]
+
+
+def test_who_has_no_token_is_told_nothing(door: Door) -> None:
+    call = door.expect(Arrivals())
+    assert knock(Call(call.host, call.port, call.fingerprint, bytes(32)), "there", SECONDS) is None
+    assert [*door.refusals] == ["a worker from 127.0.0.1 was not let in: its token is none of this relay's"]
+    # One that was taken back is no stranger's.
+    assert door.withdraw(call) and door.withdraw(call)
+    assert knock(call, "there", SECONDS) is None
+    assert len(door.refusals) == 1
+
+
+def test_a_token_is_shown_to_nobody_else() -> None:
+    arrivals = Arrivals()
+    ours, theirs = Door("127.0.0.1", 0), Door("127.0.0.1", 0)
+    call, other = ours.expect(arrivals), theirs.expect(arrivals)
+    with pytest.raises(ConnectionRefusedError, match="another certificate"):
+        knock(Call(other.host, other.port, call.fingerprint, call.token), "there", SECONDS)
+    # What speaks no TLS is no door, and does not stop one.
+    with socket.create_connection((call.host, call.port), SECONDS) as plain:
+        plain.sendall(call.token * 2)
+        with contextlib.suppress(ConnectionResetError):
+            while plain.recv(1024):
+                pass
+    with knock(call, "there", SECONDS) or pytest.fail("it was not let in"):
+        arrivals.next()[0].close()
+    assert not ours.refusals and not theirs.refusals
+    ours.close()
+    theirs.close()
+    with pytest.raises(ConnectionRefusedError):
+        knock(call, "there", SECONDS)
+
+
+class Pair:
+    """Two ends of a tunnel."""
+
+    def __init__(self, door: Door) -> None:
+        arrivals = Arrivals()
+        connection = knock(door.expect(arrivals), "there", SECONDS)
+        assert connection is not None
+        self.connection, self.accepted = connection, arrivals.next()[0]
+        self.near, near = socket.socketpair()
+        self.far, far = socket.socketpair()
+        self.one, self.other = Tunnel(self.accepted, near), Tunnel(connection, far)
+
+
+@pytest.fixture
+def pair(door: Door) -> Iterator[Pair]:
+    """A tunnel."""
+    made = Pair(door)
+    yield made
+    for one in (made.near, made.far, made.one, made.other):
+        one.close()
+
+
+def test_all_that_is_said_comes_over_with_signs_between(pair: Pair) -> None:
+    said = bytes(range(256)) * 30_000
+    heard = bytearray()
+    ends = [
+        threading.Thread(target=pair.far.sendall, args=(said,)),
+        threading.Thread(target=_hear, args=(pair.near, heard, len(said))),
+    ]
+    for thread in ends:
+        thread.start()
+    pair.other.send(Kind.BEGUN, 4711)
+    signs: list[Sign] = []
+    until = time.monotonic() + SECONDS
+    while (ends[0].is_alive() or ends[1].is_alive()) and time.monotonic() < until:
+        pair.other.turn(0)
+        signs += pair.one.turn(0)
+    assert heard == said
+    pair.other.send(Kind.ENDED, -9)
+    pair.other.turn(0)
+    eventually("both signs", lambda: signs.extend(pair.one.turn(0.01)) or len(signs) == 2)
+    assert signs == [(Kind.BEGUN, 4711), (Kind.ENDED, -9)]
+
+
+def _hear(end: socket.socket, heard: bytearray, count: int) -> None:
+    while len(heard) < count:
+        heard += end.recv(1 << 16)
+
+
+def test_a_line_that_is_hung_up_is_told_from_one_that_broke(pair: Pair) -> None:
+    # As the kernel does it for a process that is killed: without a word of TLS, or with a reset.
+    pair.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    pair.other.close()
+    eventually("the end", lambda: pair.one.turn(0.01) or pair.one.is_over)
+    assert pair.one.is_closed and not pair.one.is_broken
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError(110, "timed out"), OSError(113, "no route"), ssl.SSLError(1, "bad record")]
+)
+def test_a_line_that_broke_says_nothing_of_the_other_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(pair.accepted, "recv", broken)
+    pair.one.turn(0)
+    assert pair.one.is_broken and not pair.one.is_closed
+
+
+# -- what is known of a worker -------------------------------------------------------------------------------
+
+
+def member_of(door: Door) -> FarMember:
+    return FarMember(BEGIN, door, 1, lambda: None)
+
+
+def arrived(door: Door, member: FarMember) -> ssl.SSLSocket:
+    connection = knock(member.call, "there", SECONDS)
+    assert connection is not None
+    eventually("it is in", lambda: member.is_here)
+    return connection
+
+
+def test_one_that_never_came_is_gone(door: Door) -> None:
+    member = member_of(door)
+    assert not member.is_gone
+    member.kill()
+    assert member.is_gone
+    assert knock(member.call, "there", SECONDS) is None
+
+
+def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: Door) -> None:
+    one, other = member_of(door), member_of(door)
+    lines = [arrived(door, member) for member in (one, other)]
+    lines[0].close()
+    eventually("the end of its line", lambda: one.look() == [] and one.is_lost)
+    one.kill()
+    assert not one.is_gone
+    one.task_is_over(None)
+    assert one.is_gone
+    other.task_is_over(Fault.of(ConnectionFailed("an executor is lost", "")))
+    other.kill()
+    assert not other.is_gone and not other.is_cut_off
+    lines[1].close()
+    eventually("the end of its line", lambda: other.is_gone)
+
+
+def test_the_guards_word_is_proof_and_an_order_reaches_it(door: Door) -> None:
+    member = member_of(door)
+    ours, theirs = socket.socketpair()
+    guard = Tunnel(arrived(door, member), ours)
+    guard.send(Kind.BEGUN, 4711)
+    eventually("its number", lambda: guard.turn(0.01) is not None and member.pid == 4711)
+    assert member.name == "process 4711 on there"
+    member.kill()
+    signs: list[Sign] = []
+    eventually("the order", lambda: signs.extend(guard.turn(0.01)) or Sign(Kind.KILL, 0) in signs)
+    assert not member.is_gone
+    guard.send(Kind.ENDED, -9)
+    eventually("the word", lambda: guard.turn(0.01) is not None and member.is_gone)
+    theirs.close()
+    guard.close()
+
+
+def test_a_task_that_fails_before_its_worker_comes_in_could_not_begin(door: Door) -> None:
+    member = member_of(door)
+    fault = Fault.of(ConnectionFailed("the Spark executor on there can't reach the relay", ""))
+    member.task_is_over(fault)
+    member.task_is_over(fault)
+    assert [*member.words] == [Failed(fault, at_start=True)]
+    member.kill()
+
+
+def test_where_spark_does_not_start_it_says_why() -> None:
+    crew = Crew(Report(), {})
+    try:
+        with pytest.raises(ConnectionFailed, match=r"no Spark master answers at spark://127.0.0.1:1"):
+            crew.open("spark://127.0.0.1:1", time.sleep)
+    finally:
+        crew.close()
