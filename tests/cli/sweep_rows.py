@@ -94,6 +94,7 @@ VALUES = (
     *(("--endpos", text) for text in ("", "12", "0/G", "1/2/3", "123456789/0", "-1/0", "latest")),
     *(("--snapshot-share", text) for text in ("", "0", "91", "-1", "1.5", "30%", "1k")),
     *(("--snapshot-workers", text) for text in ("", "0", "33", "-1", "1.5", "two", "2k")),
+    *(("--spark-master", text) for text in ("nope", "spark://", "spark://host", "local[0]", "mesos://h:1")),
     *(("--listen", text) for text in ("x", "0", "65536", "-1", "a:", "::1:80", "a b:80", "http://x:80", "٣")),
     *(("--log-format", text) for text in ("", "JSON", "xml")),
     *(("--commit-rows", text) for text in ("", "0", "-1", "1.5")),
@@ -324,6 +325,10 @@ _MODES = (
     Row(
         ("connect", "--headless", "--exactly-once", "--snapshot-workers", "2"),
         "does not go with --snapshot-workers",
+    ),
+    Row(
+        ("connect", "--headless", "--exactly-once", "--spark-master", "local[2]"),
+        "does not go with --spark-master",
     ),
     Row(("connect", "--headless", "--exactly-once", "--heal"), "does not go with --heal yet"),
     Row(("connect", "--headless", "-s", "x" * 63), "too long for the name of a publication"),

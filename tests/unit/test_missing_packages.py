@@ -22,6 +22,7 @@ _NEEDS_THEM = (
         "bwtui.kafka.columns",
         "bwtui.kafka.reading",
         "bwtui.recording.export.parquet",
+        *(f"bwtui.relay.snapshot.cluster.{name}" for name in ("driver", "task")),
     ),
 )
 _IMPORTS = """
@@ -73,6 +74,7 @@ def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: P
         ["recording", "export", _RECORDING, "--format", "parquet", "-o", str(tmp_path / "out.parquet")],
         ["repair", "--database", "-d", "host=127.0.0.1 port=1", *_SERVICES, "--without-relay"],
         ["demo", "--headless", "--seconds", "1"],
+        ["connect", "--headless", "-d", "host=127.0.0.1 port=1", "--spark-master", "spark://127.0.0.1:1"],
     )
     ran = subprocess.run(
         [sys.executable, "-P", "-c", _COMMANDS, json.dumps([*commands.values(), *others])],

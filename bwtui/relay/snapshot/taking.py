@@ -88,6 +88,8 @@ class Taking(Copying):
         try:
             self._pool = self._pool_for(connection, chosen, crew)
             left_over = self._pool.run() if self._pool is not None else []
+            if crew is not None:
+                crew.end(self.pulse)
         finally:
             if crew is not None:
                 crew.close()
@@ -109,6 +111,8 @@ class Taking(Copying):
         from bwtui.relay.snapshot.cluster.crew import Crew, reachable
 
         context.report.detail = f"starting Spark at {master}"
+        # That takes seconds in which nobody is to blame, and no row is waited for.
+        context.report.account.turn_to("room")
         crew = Crew(context.report, {**context.settings.to_json(), "postgres": reachable(connection)})
         try:
             crew.open(master, self.pulse)

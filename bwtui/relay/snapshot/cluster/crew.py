@@ -117,17 +117,25 @@ class Crew:
             for member in self._members.values():
                 member.look_at_clock()
 
+    def end(self, pulse: Callable[[float], None]) -> None:
+        """Let Spark end in order, once no worker is left. Raises what ``pulse(seconds)`` raises."""
+        assert self._process is not None and self._end is not None
+        self._report.detail = "ending Spark"
+        self._end.close()
+        until = time.monotonic() + _END_SECONDS
+        while self._process.poll() is None and time.monotonic() < until:
+            pulse(_WAIT_SECONDS)
+
     def close(self) -> None:
-        """End Spark, and the door."""
+        """End Spark, and the door, whatever they are at."""
         if self._door is not None:
             self._door.close()
         if self._end is not None:
             self._end.close()
         if self._process is None:
             return
-        if not self._door:
-            # It may still wait for the cluster.
-            self._process.terminate()
+        # It ends its Java then, and leaves no files.
+        self._process.terminate()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

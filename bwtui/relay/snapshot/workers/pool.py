@@ -288,6 +288,7 @@ class Pool:
         Raises ConnectionFailed where that will never be known.
         """
         told_at = time.monotonic() + HANGS_SECONDS
+        self._report.account.turn_to("room")
         while self._not_gone():
             names = ", ".join(member.name for member in self._leaving)
             self._report.detail = f"waiting until it is known that {names} has ended"
