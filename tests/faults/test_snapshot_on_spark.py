@@ -23,11 +23,12 @@ from tests.faults.test_snapshot_workers import (
     TABLES,
     NewRelay,
     assert_stream_behind_snapshot,
-    caught_up,
     kill,
     told,
 )
 from tests.pipeline.cluster import spark_cluster
+
+pytestmark = pytest.mark.timeout(900)
 
 #: Of no user that there is; librdkafka passes over it where it logs in nowhere.
 SECRET = "s3cret-of-the-cluster"
@@ -61,8 +62,17 @@ def reading(relay: Relay, sandbox: Sandbox, *args: str) -> Iterator[Status]:
     relay.wait("its workers", lambda status: len(status.snapshot_workers) == 2, 120, every=0.02)
     with hanging(sandbox):
         yield relay.wait(
-            "rows", lambda status: sum(worker.rows > 0 for worker in status.snapshot_workers) == 2, every=0.02
+            "rows",
+            lambda status: sum(worker.rows > 0 for worker in status.snapshot_workers) == 2,
+            120,
+            every=0.02,
         )
+
+
+def caught_up(relay: Relay) -> Status:
+    """Wait for the end of a relay that ends when it has caught up: Spark's own takes its time."""
+    assert relay.join(200) == 0, relay.last_words()
+    return relay.last_status()
 
 
 def parents(pid: int) -> list[int]:
@@ -152,12 +162,15 @@ def test_the_stream_waits_for_an_executor_that_stands_still(
             execute(database, "update wide set note = 'newer' where id % 10 = 0")
         name = f"process {worker.pid} on {worker.host}"
         now = relay.wait(
-            "that it waits for it", lambda now: name in (now.detail or "") and len(told(now)) == 2, every=0.1
+            "that it waits for it",
+            lambda now: name in (now.detail or "") and len(told(now)) == 2,
+            120,
+            every=0.1,
         )
         assert now.state in ("snapshot", "stalled") and name in now.detail
         with session(database) as source:
             slots = "select count(*) from pg_replication_slots where slot_name = %s"
-            assert source.value(slots, [relay.name]) == 0
+            assert source.value(slots, relay.name) == 0
         silent, waits = told(now)
         assert f"({name}) said nothing for 10 s while it read" in silent
         assert f"{name} may still send rows of the snapshot, so the stream does not begin yet" in waits
@@ -180,7 +193,7 @@ def test_one_whose_machine_ends_it_is_waited_for_no_longer(
         for pid in reversed(still):
             kill(pid, signal.SIGSTOP)
     name = f"process {worker.pid} on {worker.host}"
-    relay.wait("that it waits for it", lambda now: name in (now.detail or ""), every=0.1)
+    relay.wait("that it waits for it", lambda now: name in (now.detail or ""), 120, every=0.1)
     for pid in still:
         kill(pid)
     caught_up(relay)
