@@ -131,8 +131,13 @@ def test_all_that_is_said_comes_over_with_signs_between(pair: Pair) -> None:
     assert heard == said
     pair.other.send(Kind.ENDED, -9)
     pair.other.turn(0)
-    eventually("both signs", lambda: signs.extend(pair.one.turn(0.01)) or len(signs) == 2)
+    eventually("both signs", lambda: len(gathered(pair.one, signs)) == 2)
     assert signs == [(Kind.BEGUN, 4711), (Kind.ENDED, -9)]
+
+
+def gathered(tunnel: Tunnel, signs: list[Sign]) -> list[Sign]:
+    signs += tunnel.turn(0.01)
+    return signs
 
 
 def _hear(end: socket.socket, heard: bytearray, count: int) -> None:
@@ -209,7 +214,7 @@ def test_the_guards_word_is_proof_and_an_order_reaches_it(door: Door) -> None:
     assert member.name == "process 4711 on there"
     member.kill()
     signs: list[Sign] = []
-    eventually("the order", lambda: signs.extend(guard.turn(0.01)) or Sign(Kind.KILL, 0) in signs)
+    eventually("the order", lambda: Sign(Kind.KILL, 0) in gathered(guard, signs))
     assert not member.is_gone
     guard.send(Kind.ENDED, -9)
     eventually("the word", lambda: guard.turn(0.01) is not None and member.is_gone)
