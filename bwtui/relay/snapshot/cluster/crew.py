@@ -208,13 +208,13 @@ class FarMember(Member):
 
     @property
     def is_here(self) -> bool:
-        """Whether it has come in."""
-        return self._tunnel is not None
+        """Whether it has come in, and its line is as it should be."""
+        return self._tunnel is not None and not self._tunnel.is_over and not self._is_dismissed
 
     def task_is_over(self, fault: Fault | None) -> None:
         """Spark says that its task has ended, or is lost."""
         self._is_over = True
-        if fault is not None and not self.is_here:
+        if fault is not None and self._tunnel is None:
             self._fail(fault)
 
     def look_at_clock(self) -> None:
