@@ -113,7 +113,7 @@ class Door:
             opened.close()
             with self._lock:
                 # Whoever showed a token was told nothing.
-                self._withdrawn.update({digest} if digest else ())
+                self._withdrawn |= {digest} & self._expected.keys()
             raise
         if arrived is None:
             opened.close()
