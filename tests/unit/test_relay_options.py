@@ -36,6 +36,8 @@ def test_verify_and_record_take_what_they_name() -> None:
     assert of_relay & set(_parameters("verify")) == {
         *("postgres", "slot", "broker", "schema-registry", "topic-prefix", "kafka-config"),
         *("publication", "table", "exclude-table"),
+        # Of its own.
+        "spark-master",
     }
     elsewhere = {"broker", "schema-registry", "kafka-config", "topic-config", "registry-config", "record"}
     assert of_relay - set(_parameters("record")) == elsewhere | {

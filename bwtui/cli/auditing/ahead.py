@@ -21,7 +21,8 @@ _OF_ONE_RECORDING = ("deep", "work_folder")
 _WHOLE = "a recording is audited whole, with the topics that it was sent to"
 #: What a relay that runs says itself; of its tables some may be chosen.
 _OF_RELAY = {option.name.replace("-", "_") for option in OPTIONS} | {"profile"}
-_OF_RELAY -= {"table", "exclude_table"}
+# What an audit runs on is its own.
+_OF_RELAY -= {"table", "exclude_table", "spark_master"}
 
 
 def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
