@@ -18,6 +18,7 @@ from bwtui.relay.snapshot.cluster.crew import Crew, FarMember
 from bwtui.relay.snapshot.cluster.door import Door, knock
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Sign, Tunnel
 from bwtui.relay.snapshot.cluster.words import Call
+from bwtui.relay.snapshot.workers.seeing_off import SeeingOff
 from bwtui.relay.snapshot.workers.words import Begin, Failed, Fault
 from tests.waiting import eventually
 
@@ -238,3 +239,69 @@ def test_where_spark_does_not_start_it_says_why() -> None:
             crew.open("spark://127.0.0.1:1", time.sleep)
     finally:
         crew.close()
+
+
+def test_a_token_that_was_shown_without_a_name_opens_to_nobody(door: Door) -> None:
+    arrivals = Arrivals()
+    call = door.expect(arrivals)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with context.wrap_socket(socket.create_connection((call.host, call.port), SECONDS)) as stranger:
+        stranger.sendall(call.token)
+    eventually("it is worth nothing", lambda: knock(call, "there", SECONDS) is None)
+    assert door.withdraw(call)
+    assert knock(call, "there", SECONDS) is None
+
+
+def test_what_was_said_before_a_reset_is_heard_though_something_is_to_be_sent(pair: Pair) -> None:
+    pair.other.send(Kind.ENDED, -9)
+    pair.other.turn(0)
+    pair.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    pair.other.close()
+    pair.one.send(Kind.PING)
+    signs: list[Sign] = []
+    eventually("the end", lambda: gathered(pair.one, signs) is not None and pair.one.is_over)
+    assert signs == [(Kind.ENDED, -9)] and pair.one.is_closed
+
+
+def test_a_line_whose_thread_fails_counts_as_one_that_broke(door: Door) -> None:
+    member = member_of(door)
+    connection = arrived(door, member)
+    # Of no kind that there is.
+    connection.sendall(struct.pack("!BI", 99, 0))
+    eventually("the end of its line", lambda: member.look() == [] and member.is_lost)
+    member.kill()
+    assert member.is_cut_off and not member.is_gone
+    connection.close()
+
+
+def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: Door) -> None:
+    one, other = member_of(door), member_of(door)
+    pairs = [socket.socketpair() for _ in range(2)]
+    guards = [
+        Tunnel(arrived(door, member), ours) for member, (ours, _) in zip((one, other), pairs, strict=True)
+    ]
+    for number, guard in enumerate(guards):
+        guard.send(Kind.GUARD, 100 + number)
+        guard.send(Kind.BEGUN, 4711 + number)
+        guard.turn(0)
+    eventually("their numbers", lambda: one.pid == 4711 and other.pid == 4712)
+    assert "on process 100 on there, which" in one.awaited().hint
+
+    def stopped(_: float) -> None:
+        raise KeyboardInterrupt
+
+    report = Report()
+    seeing_off = SeeingOff(report, stopped)
+    for member in (one, other):
+        member.kill()
+        seeing_off.add(member)
+    with pytest.raises(KeyboardInterrupt):
+        seeing_off.wait()
+    assert [error.message for error in report.errors()] == [
+        f"a worker of the snapshot (process {pid} on there) was lost, and may still send rows of it"
+        for pid in (4711, 4712)
+    ]
+    for guard, (_, theirs) in zip(guards, pairs, strict=True):
+        guard.close()
+        theirs.close()

@@ -6,6 +6,7 @@ was hung up at its end and Spark says that the task is over. Spark's word alone 
 executor that it does not hear, and so is a line that only broke.
 """
 
+import logging
 import signal
 import socket
 import ssl
@@ -18,7 +19,9 @@ from typing import Any
 
 import psycopg2.extensions
 
+from bwtui.crash import frames
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.events import event
 from bwtui.parent_death import signalled_with_us
 from bwtui.relay.report import Report
 from bwtui.relay.snapshot.cluster.door import Door
@@ -39,6 +42,7 @@ _END_SECONDS = 30.0
 _TURN_SECONDS = 0.1
 _PING_SECONDS = 1.0
 _WAIT_SECONDS = 0.05
+_log = logging.getLogger("bwtui.relay.snapshot.cluster.crew")
 
 
 class Crew:
@@ -159,6 +163,7 @@ class FarMember(Member):
         # What the line's thread finds out.
         self._tunnel: Tunnel | None = None
         self._exit_code: int | None = None
+        self._guard_pid = 0
         self._is_over = False
         self.call: Call = door.expect(self._carry)
 
@@ -204,6 +209,15 @@ class FarMember(Member):
         """Whether nobody will ever say that it has ended."""
         return self._tunnel is not None and self._tunnel.is_broken and not self.is_gone
 
+    def awaited(self) -> ConnectionFailed:
+        """Return what to tell while it is waited for, and how to end that."""
+        end_it = f"process {self._guard_pid} on {self.host}, which takes the worker with it"
+        return ConnectionFailed(
+            f"{self.name} may still send rows of the snapshot, so the stream does not begin yet",
+            "it ends by itself once it runs again and hears that; else use kill -KILL there on "
+            f"{end_it}: Spark, and so the relay, knows of it within two minutes",
+        )
+
     # -- Spark -----------------------------------------------------------------------------------------------
 
     @property
@@ -233,11 +247,22 @@ class FarMember(Member):
     def _carry(self, connection: ssl.SSLSocket, machine: str) -> None:
         self.host = machine
         self._tunnel = tunnel = Tunnel(connection, self._theirs)
+        try:
+            self._carry_through(tunnel)
+        except Exception as error:
+            _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
+            # Nobody carries what it says any more.
+            tunnel.is_broken = True
+        tunnel.close()
+
+    def _carry_through(self, tunnel: Tunnel) -> None:
         pinged_at, is_told = 0.0, False
         while self._exit_code is None and not tunnel.is_over:
             for sign in tunnel.turn(_TURN_SECONDS):
                 if sign.kind == Kind.BEGUN:
                     self.pid = sign.value
+                elif sign.kind == Kind.GUARD:
+                    self._guard_pid = sign.value
                 elif sign.kind == Kind.ENDED:
                     self._exit_code = sign.value
             if self._is_dismissed and not is_told:
@@ -248,7 +273,6 @@ class FarMember(Member):
                 pinged_at = now
         while not (tunnel.is_drained or self._is_dismissed):
             tunnel.turn(_TURN_SECONDS)
-        tunnel.close()
 
 
 def reachable(connection: Connection) -> str:

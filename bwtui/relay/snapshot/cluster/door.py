@@ -112,8 +112,10 @@ class Door:
         except BaseException:
             opened.close()
             with self._lock:
-                # Whoever showed a token was told nothing.
-                self._withdrawn |= {digest} & self._expected.keys()
+                # Whoever showed a token was told nothing, and it opens to nobody any more.
+                if digest in self._expected:
+                    self._expected[digest] = None
+                    self._withdrawn.add(digest)
             raise
         if arrived is None:
             opened.close()

@@ -82,6 +82,7 @@ def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
 def _guard(tunnel: Tunnel, process: "subprocess.Popen[bytes]") -> None:
     """Carry what both say, and end the worker when the relay wants it, or is not there any more."""
     try:
+        tunnel.send(Kind.GUARD, os.getpid())
         tunnel.send(Kind.BEGUN, process.pid)
         while tunnel.has_inside and not tunnel.is_over:
             if any(sign.kind == Kind.KILL for sign in tunnel.turn(_TURN_SECONDS)):

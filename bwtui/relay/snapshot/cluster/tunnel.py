@@ -28,6 +28,8 @@ class Kind(IntEnum):
     KILL = 3
     #: It has ended: its exit code.
     ENDED = 4
+    #: The process that holds it, and ends with it: its number.
+    GUARD = 5
 
 
 class Sign(NamedTuple):
@@ -77,11 +79,11 @@ class Tunnel:
     def turn(self, seconds: float) -> list[Sign]:
         """Wait for so long at most, carry what there is, and return the signs that came."""
         self._wait(seconds)
+        if len(self._for_inside) < _MOST_BYTES:
+            self._read_outside()
         if self._inside is not None and len(self._leaving) < _MOST_BYTES:
             self._take_inside()
         self._write_outside()
-        if len(self._for_inside) < _MOST_BYTES:
-            self._read_outside()
         signs = self._parse()
         self._write_inside()
         return signs
@@ -158,7 +160,18 @@ class Tunnel:
     def _write_outside(self) -> None:
         with self._failures():
             while self._leaving and not self.is_over:
-                del self._leaving[: self._outside.send(self._leaving)]
+                try:
+                    del self._leaving[: self._outside.send(self._leaving)]
+                except (ConnectionResetError, BrokenPipeError):
+                    self._read_last()
+                    raise
+
+    def _read_last(self) -> None:
+        """Read what came before the other end hung up: it may have said how its process ended."""
+        before = -1
+        while before < len(self._arrived):
+            before = len(self._arrived)
+            self._read_outside()
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import Any
 
+from bwtui.errors import ConnectionFailed
 from bwtui.model.delivery import Receipt
 from bwtui.parent_death import signalled_with_us
 from bwtui.relay.snapshot.workers.channel import EngineEnd
@@ -68,6 +69,10 @@ class Member:
     def is_cut_off(self) -> bool:
         """Whether that will never be known."""
         return False
+
+    def awaited(self) -> ConnectionFailed:
+        """Return what to tell while it is waited for, and how to end that."""
+        raise NotImplementedError
 
     def kill(self) -> str:
         """End it, if it has not ended, and return how it did."""

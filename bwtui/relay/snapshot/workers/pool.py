@@ -6,7 +6,6 @@ other, and under one snapshot a range has the same rows again. What no worker ca
 """
 
 import selectors
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from bwtui.relay.samples import Commit
 from bwtui.relay.snapshot.workers.answers import Answers
 from bwtui.relay.snapshot.workers.member import Member, NearMember
 from bwtui.relay.snapshot.workers.plan import Task
+from bwtui.relay.snapshot.workers.seeing_off import SeeingOff
 from bwtui.relay.snapshot.workers.words import (
     Beat,
     Begin,
@@ -43,10 +43,11 @@ _HINT = (
     "nothing is lost, and nothing need be done; if it comes again, see whether the system's log tells of too "
     "little memory, and take fewer with --snapshot-workers"
 )
+_FAR_HINT = (
+    "nothing is lost, and nothing need be done; if it comes again, see what the logs of Spark and of that "
+    "machine tell, or take the snapshot without --spark-master"
+)
 _LOOK_SECONDS = 0.1
-#: So long a relay that ends waits for workers that it can't end itself.
-_LAST_SECONDS = 3.0
-_END_IT = "it ends by itself once it runs again and hears that; else end it there with kill -KILL"
 _NOTHING = Progress(0, 0, 0)
 
 
@@ -71,13 +72,16 @@ class Pool:
         self._begin = begin
         self._pulse = pulse
         self._new_member = start
+        is_far = start is not NearMember
+        self._hint = _FAR_HINT if is_far else _HINT
+        self._otherwise = "without --spark-master" if is_far else "with --snapshot-workers 1"
         self._waiting = deque(tasks)
         #: What no worker can read.
         self._left_over: list[Task] = []
         self.answers = Answers(context, begin.lsn, begin.time_ms, routes)
         self._members: list[Member] = []
         #: Dismissed, and not known to have ended: one that is on another machine may still send.
-        self._leaving: list[Member] = []
+        self._seeing_off = SeeingOff(context.report, pulse)
         #: Tasks of each table that are not through.
         self._left: dict[str, int] = {}
         for task in tasks:
@@ -92,23 +96,21 @@ class Pool:
 
         Raises BwtuiError, and what ``pulse`` raises. No worker is left then that could send anything.
         """
-        is_through = False
         try:
             for _ in range(self._begin.share):
                 self._start()
             while self._members and (self._waiting or any(member.task for member in self._members)):
                 self._wait()
                 self._pulse(0)
+                self._seeing_off.look()
                 for member in list(self._members):
                     self._go_through(member)
-            is_through = True
-        finally:
-            for member in list(self._members):
-                self._dismiss(member)
-            self._tell_workers()
-            if not is_through:
-                self._leave_alone()
-        self._see_off()
+        except BaseException as error:
+            self._dismiss_all()
+            self._seeing_off.leave_alone(error)
+            raise
+        self._dismiss_all()
+        self._seeing_off.wait()
         return [*self._left_over, *self._waiting]
 
     # -- what is looked at while the engine waits for anything -----------------------------------------------
@@ -150,7 +152,7 @@ class Pool:
         try:
             self._members.append(self._new_member(self._begin))
         except OSError as error:
-            self._do_without(ConnectionFailed(f"it can't be started: {error.strerror}", _HINT))
+            self._do_without(ConnectionFailed(f"it can't be started: {error.strerror}", self._hint))
 
     def _wait(self) -> None:
         """Wait until a worker says something."""
@@ -244,12 +246,13 @@ class Pool:
         for name, done in member.progress.items():
             self._report.table(name).snapshot_rows -= done.rows
         how = self._dismiss(member)
+        self._seeing_off.look()
         process = f"a worker of the snapshot ({member.name}) {why or how}"
         if task is not None:
             self._read_again(task, process)
         else:
             self._lost_idle += 1
-            self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", _HINT))
+            self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint))
         # Whatever ends those that read nothing ends the next one as well.
         if self._waiting and self._lost_idle < _MOST_LOSSES:
             self._start()
@@ -260,10 +263,15 @@ class Pool:
         task.losses += 1
         if task.losses >= _MOST_LOSSES:
             many = f"{what}, as {task.losses - 1} others did before"
-            raise ConnectionFailed(many, "start again with --snapshot-workers 1, and see the relay's log")
-        self._report.error("worker", ConnectionFailed(f"{what}: those rows are read again", _HINT))
+            raise ConnectionFailed(many, f"start again {self._otherwise}, and see the relay's log")
+        self._report.error("worker", ConnectionFailed(f"{what}: those rows are read again", self._hint))
         self.answers.note_repeats(task)
         self._waiting.appendleft(task)
+
+    def _dismiss_all(self) -> None:
+        for member in list(self._members):
+            self._dismiss(member)
+        self._tell_workers()
 
     def _dismiss(self, member: Member) -> str:
         """End a worker; what is not known of its messages stays unknown."""
@@ -272,44 +280,11 @@ class Pool:
             self._answered_before += member.beat.answered if member.beat else 0
         how = member.kill()
         if not member.is_gone:
-            self._leaving.append(member)
+            self._seeing_off.add(member)
         if member.beat is not None and not member.host:
             self._report.workers_cpu_seconds += member.beat.cpu_seconds
         self.answers.give_up(member)
         return how
-
-    def _not_gone(self) -> list[Member]:
-        self._leaving = [member for member in self._leaving if not member.is_gone]
-        return self._leaving
-
-    def _see_off(self) -> None:
-        """Wait until each worker is known to have ended: what one sent later would stand behind the stream's.
-
-        Raises ConnectionFailed where that will never be known.
-        """
-        told_at = time.monotonic() + HANGS_SECONDS
-        self._report.account.turn_to("room")
-        while self._not_gone():
-            names = ", ".join(member.name for member in self._leaving)
-            self._report.detail = f"waiting until it is known that {names} has ended"
-            for member in self._leaving:
-                if member.is_cut_off:
-                    raise _unknown_end(member)
-            if time.monotonic() > told_at:
-                told_at = float("inf")
-                reason = f"{names} may still send rows of the snapshot, so the stream does not begin yet"
-                self._report.error("worker", ConnectionFailed(reason, _END_IT))
-            self._pulse(_LOOK_SECONDS)
-
-    def _leave_alone(self) -> None:
-        """Give workers a moment to end, and tell of those that may go on: the relay ends."""
-        until = time.monotonic() + _LAST_SECONDS
-        while self._not_gone():
-            if time.monotonic() > until:
-                break
-            time.sleep(_LOOK_SECONDS)
-        for member in self._leaving:
-            self._report.error("worker", _unknown_end(member))
 
     # -- beats -----------------------------------------------------------------------------------------------
 
@@ -354,11 +329,3 @@ class Pool:
             for member in self._members
             if member.pid
         )
-
-
-def _unknown_end(member: Member) -> ConnectionFailed:
-    """Return the error of a worker of which nobody may ever say that it has ended."""
-    return ConnectionFailed(
-        f"a worker of the snapshot ({member.name}) was lost, and may still send rows of it",
-        "see that this process has ended there, and start again, which takes a new snapshot",
-    )

@@ -1,0 +1,80 @@
+"""Workers that were dismissed, and may not have ended: what one sends late would stand behind the stream."""
+
+import time
+from collections.abc import Callable
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot.workers.member import Member
+
+#: So long workers may take to end before people are told.
+_TOLD_SECONDS = 10.0
+#: So long a relay that ends waits for workers that it can't end itself.
+_LAST_SECONDS = 3.0
+_LOOK_SECONDS = 0.1
+
+
+class SeeingOff:
+    """Knows of those that may still send."""
+
+    def __init__(self, report: Report, pulse: Callable[[float], None]) -> None:
+        """``pulse(seconds)`` waits, and raises to stop."""
+        self._report = report
+        self._pulse = pulse
+        self._leaving: list[Member] = []
+
+    def add(self, member: Member) -> None:
+        """Take one that was killed."""
+        self._leaving.append(member)
+
+    def look(self) -> None:
+        """Raise ConnectionFailed where it will never be known of one that it has ended."""
+        for member in self._not_gone():
+            if member.is_cut_off:
+                raise _unknown_end(member)
+
+    def wait(self) -> None:
+        """Wait until each is known to have ended.
+
+        Raises what `look` and ``pulse`` raise; then people were told of those that may go on.
+        """
+        try:
+            self._wait()
+        except BaseException as error:
+            self.leave_alone(error)
+            raise
+
+    def leave_alone(self, error: BaseException) -> None:
+        """Give workers a moment to end, and tell of those that may go on: ``error`` ends the relay."""
+        until = time.monotonic() + _LAST_SECONDS
+        while self._not_gone() and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        for member in self._leaving:
+            told = _unknown_end(member)
+            if str(told) != str(error):
+                self._report.error("worker", told)
+
+    def _not_gone(self) -> list[Member]:
+        self._leaving = [member for member in self._leaving if not member.is_gone]
+        return self._leaving
+
+    def _wait(self) -> None:
+        told_at = time.monotonic() + _TOLD_SECONDS
+        self._report.account.turn_to("room")
+        while self._not_gone():
+            names = ", ".join(member.name for member in self._leaving)
+            self._report.detail = f"waiting until it is known that {names} has ended"
+            self.look()
+            if time.monotonic() > told_at:
+                told_at = float("inf")
+                for member in self._leaving:
+                    self._report.error("worker", member.awaited())
+            self._pulse(_LOOK_SECONDS)
+
+
+def _unknown_end(member: Member) -> ConnectionFailed:
+    """Return the error of a worker of which nobody may ever say that it has ended."""
+    return ConnectionFailed(
+        f"a worker of the snapshot ({member.name}) was lost, and may still send rows of it",
+        "see that this process has ended there, and start again, which takes a new snapshot",
+    )
