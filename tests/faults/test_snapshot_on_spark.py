@@ -148,6 +148,7 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
     assert not [one for one in secrets if one in relay.log()]
 
 
+@pytest.mark.long
 def test_the_stream_waits_for_an_executor_that_stands_still(
     relay: Relay, sandbox: Sandbox, services: Services, database: str
 ) -> None:
@@ -230,6 +231,7 @@ def test_none_outlives_a_relay_that_is_killed(
     assert_equal(services, database, TABLES, relay.name)
 
 
+@pytest.mark.long
 def test_where_there_is_no_cluster_the_relay_reads_all(
     database: str, new_relay: NewRelay, services: Services
 ) -> None:

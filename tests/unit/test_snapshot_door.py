@@ -9,17 +9,21 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from psycopg2.extensions import parse_dsn
 
-from bwtui.errors import ConnectionFailed
+from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.relay.report import Report
-from bwtui.relay.snapshot.cluster.crew import Crew, FarMember
+from bwtui.relay.snapshot.cluster.crew import Crew, FarMember, _look_at_source, reachable
 from bwtui.relay.snapshot.cluster.door import Door, knock
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Sign, Tunnel
 from bwtui.relay.snapshot.cluster.words import Call
 from bwtui.relay.snapshot.workers.seeing_off import SeeingOff
 from bwtui.relay.snapshot.workers.words import Begin, Failed, Fault
+from bwtui.source.connection import Connection
 from tests.waiting import eventually
 
 SECONDS = 10.0
@@ -305,3 +309,36 @@ def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: Door) ->
     for guard, (_, theirs) in zip(guards, pairs, strict=True):
         guard.close()
         theirs.close()
+
+
+def test_an_executor_gets_no_name_of_a_service_of_this_machine() -> None:
+    given = {"host": "db", "dbname": "shop", "passfile": "/p", "service": "shop", "servicefile": "/s"}
+    info = SimpleNamespace(dsn_parameters=given, password="hunter2")
+    dsn = reachable(cast(Connection, SimpleNamespace(info=info)))
+    assert parse_dsn(dsn) == {"host": "db", "dbname": "shop", "password": "hunter2"}
+
+
+def test_who_speaks_slowly_is_not_waited_for_again_and_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bwtui.relay.snapshot.cluster.door._PATIENCE_SECONDS", 0.5)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    call = door.expect(Arrivals())
+    with context.wrap_socket(socket.create_connection((call.host, call.port), SECONDS)) as stranger:
+        stranger.settimeout(0.2)
+        until = time.monotonic() + 3.0
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until:
+                stranger.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    assert stranger.recv(1) == b""
+                    break
+        assert time.monotonic() < until
+
+
+def test_a_source_that_is_another_one_elsewhere_is_refused() -> None:
+    for dsn in ("dbname=shop", "host=/run", "host=db,localhost", "host=db hostaddr=127.0.0.1"):
+        with pytest.raises(RefusedError, match="would look for the source on its own machine"):
+            _look_at_source(dsn)
+    _look_at_source("host=db.shop.example")

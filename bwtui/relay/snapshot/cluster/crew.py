@@ -24,7 +24,7 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.events import event
 from bwtui.parent_death import signalled_with_us
 from bwtui.relay.report import Report
-from bwtui.relay.snapshot.cluster.door import Door
+from bwtui.relay.snapshot.cluster.door import Door, is_loopback
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Tunnel
 from bwtui.relay.snapshot.cluster.words import Call, Job, Opened, Over, Unopened
 from bwtui.relay.snapshot.workers.channel import EngineEnd
@@ -37,6 +37,8 @@ _DRIVER = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.cluster.driver")
 _MOST_WORKERS = 8
 #: So long a task may wait for a core while none of ours has one.
 _NO_CORE_SECONDS = 120.0
+#: So long Spark may take to start: its Java, an application that waits for room, and the first executor.
+_OPEN_SECONDS = 300.0
 #: So long Spark may take to end in order.
 _END_SECONDS = 30.0
 _TURN_SECONDS = 0.1
@@ -77,13 +79,21 @@ class Crew:
                 raise ConnectionFailed(
                     f"Spark can't be started: {error.strerror}", "free some memory"
                 ) from error
+        until = time.monotonic() + _OPEN_SECONDS
         while not (words := self._end.words()):
+            if time.monotonic() > until:
+                raise ConnectionFailed(
+                    f"Spark has not started within {_OPEN_SECONDS:.0f} s", "see whether the cluster has room"
+                )
             if self._end.is_over:
                 raise ConnectionFailed("the process that starts Spark has ended", "start again")
             pulse(_WAIT_SECONDS)
         if isinstance(words[0], Unopened):
             raise words[0].fault.error
         opened: Opened = words[0]
+        if not is_loopback(opened.host):
+            # With a master on loopback that is where executors reach us.
+            _look_at_source(self._settings["postgres"])
         try:
             self._door = Door(opened.host, opened.port)
         except OSError as error:
@@ -164,6 +174,7 @@ class FarMember(Member):
         self._tunnel: Tunnel | None = None
         self._exit_code: int | None = None
         self._guard_pid = 0
+        self._fault: Fault | None = None
         self._is_over = False
         self.call: Call = door.expect(self._carry)
 
@@ -193,7 +204,8 @@ class FarMember(Member):
             self._theirs.close()
         self.end.close()
         if self._exit_code is None:
-            return "was lost"
+            # Spark's word of it may come later, or not at all.
+            return f"was lost ({self._fault.message})" if self._fault is not None else "was lost"
         return f"was killed by signal {-self._exit_code}" if self._exit_code < 0 else "ended"
 
     @property
@@ -211,6 +223,13 @@ class FarMember(Member):
 
     def awaited(self) -> ConnectionFailed:
         """Return what to tell while it is waited for, and how to end that."""
+        if (tunnel := self._tunnel) is not None and tunnel.is_closed:
+            return ConnectionFailed(
+                f"{self.name} has hung up, and Spark has not said yet that its task is over, so the stream "
+                "does not begin yet",
+                "Spark does so within two minutes; else see whether its own process on this machine, "
+                "bwtui.relay.snapshot.cluster.driver, or its Java stands still",
+            )
         end_it = f"process {self._guard_pid} on {self.host}, which takes the worker with it"
         return ConnectionFailed(
             f"{self.name} may still send rows of the snapshot, so the stream does not begin yet",
@@ -228,6 +247,7 @@ class FarMember(Member):
     def task_is_over(self, fault: Fault | None) -> None:
         """Spark says that its task has ended, or is lost."""
         self._is_over = True
+        self._fault = self._fault or fault
         if fault is not None and self._tunnel is None:
             self._fail(fault)
 
@@ -279,7 +299,19 @@ def reachable(connection: Connection) -> str:
     """Return the connection string of a session as another machine needs it, with its password."""
     parameters = dict(connection.info.dsn_parameters)
     # Paths of this machine, and what each of our sessions is given anyway.
-    for name in ("passfile", "client_encoding"):
+    for name in ("passfile", "service", "servicefile", "client_encoding"):
         parameters.pop(name, None)
     password = connection.info.password
     return psycopg2.extensions.make_dsn(**parameters, **({"password": password} if password else {}))
+
+
+def _look_at_source(dsn: str) -> None:
+    """Raise RefusedError where a connection string means another server on another machine, or none."""
+    parameters = psycopg2.extensions.parse_dsn(dsn)
+    for host in (parameters.get("hostaddr") or parameters.get("host") or "").split(","):
+        if not host or host[0] in "/@" or is_loopback(host):
+            raise RefusedError(
+                "an executor would look for the source on its own machine: its host is "
+                + (host or "not named"),
+                "name the source's host as other machines know it",
+            )

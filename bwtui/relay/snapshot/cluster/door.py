@@ -8,6 +8,7 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ WELCOME, REFUSED = b"W", b"R"
 #: Strangers at a time, and how long one may take to show a token.
 _MOST_STRANGERS = 64
 _PATIENCE_SECONDS = 10.0
+_AGAIN_SECONDS = 0.1
 #: Called with the connection and the name of its machine, in a thread that is its own from then on.
 Arrived = Callable[[ssl.SSLSocket, str], None]
 
@@ -27,8 +29,8 @@ class Door:
     """Listens until it is closed."""
 
     def __init__(self, host: str, port: int) -> None:
-        """``host``: under which others reach us. On loopback nobody else does. Raises OSError."""
-        self._host = host
+        """``host``: under which others reach us. On a loopback address nobody else does. Raises OSError."""
+        self._host = host = host.removeprefix("[").removesuffix("]")
         self._context, self._fingerprint = _server_context()
         self._lock = threading.Lock()
         #: By the tokens' digests: None once it was shown or taken back.
@@ -72,14 +74,22 @@ class Door:
             except OSError:
                 if self._socket.fileno() < 0:
                     return
+                # There is no descriptor for it, and one may be free soon.
+                time.sleep(_AGAIN_SECONDS)
                 continue
             if not self._strangers.acquire(blocking=False):
                 connection.close()
                 continue
             name = f"a worker from {address[0]}"
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._admit, args=(connection, address[0]), name=name, daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                # There is none to be had; who knocks may come again.
+                connection.close()
+                self._strangers.release()
 
     def _admit(self, connection: socket.socket, address: str) -> None:
         try:
@@ -94,12 +104,14 @@ class Door:
 
     def _greet(self, connection: socket.socket, address: str) -> tuple[Arrived | None, ssl.SSLSocket, str]:
         """Raises OSError or EOFError."""
+        until = time.monotonic() + _PATIENCE_SECONDS
         connection.settimeout(_PATIENCE_SECONDS)
         opened = self._context.wrap_socket(connection, server_side=True)
         digest = b""
         try:
-            digest = _digest(_exactly(opened, TOKEN_BYTES))
-            machine = _exactly(opened, _exactly(opened, 1)[0]).decode(errors="replace")
+            digest = _digest(_exactly(opened, TOKEN_BYTES, until))
+            length = _exactly(opened, 1, until)[0]
+            machine = _exactly(opened, length, until).decode(errors="replace")
             with self._lock:
                 is_known = digest in self._expected
                 arrived = self._expected.get(digest)
@@ -139,7 +151,7 @@ def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
             raise ConnectionRefusedError(None, "another certificate is there than the relay's")
         name = machine.encode()[:255]
         opened.sendall(call.token + bytes([len(name)]) + name)
-        if _exactly(opened, 1) == WELCOME:
+        if _exactly(opened, 1, time.monotonic() + seconds) == WELCOME:
             return opened
     except EOFError as error:
         opened.close()
@@ -151,9 +163,13 @@ def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
     return None
 
 
-def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
+def _exactly(connection: ssl.SSLSocket, count: int, until: float) -> bytes:
+    """Raises EOFError, and OSError where it is not there ``until`` then."""
     data = b""
     while len(data) < count:
+        if (left := until - time.monotonic()) <= 0:
+            raise TimeoutError(None, "it takes too long")
+        connection.settimeout(left)
         more = connection.recv(count - len(data))
         if not more:
             raise EOFError
@@ -166,10 +182,17 @@ def _digest(token: bytes) -> bytes:
 
 
 def _place(host: str, port: int) -> tuple[int, tuple[str, int]]:
-    """Return where to listen: an address that is ours alone where the others come to that one."""
+    """Return where to listen: an address that is ours alone where the others come to that one.
+
+    A machine's own name may stand for a loopback address in its /etc/hosts, and elsewhere for another one.
+    """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    is_loopback = address[0] == "::1" or str(address[0]).startswith("127.")
-    return family, (str(address[0]) if is_loopback else "", port)
+    return family, (str(address[0]) if is_loopback(host) else "", port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine to each machine."""
+    return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
 
 
 def _server_context() -> tuple[ssl.SSLContext, bytes]:

@@ -143,8 +143,11 @@ class Pool:
     @property
     def outage(self) -> str | None:
         """Why nothing can be delivered at present, to one of them."""
-        outages = [member.beat.outage for member in self._members if member.beat and member.beat.outage]
-        return outages[0] if outages else None
+        for member in self._members:
+            if member.beat and member.beat.outage:
+                # The relay itself may reach it.
+                return member.beat.outage + (f", as seen from {member.host}" if member.host else "")
+        return None
 
     # -- workers ---------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 engine, over which it gets its settings, since others can read its arguments.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -130,7 +131,19 @@ def main() -> None:
         sys.exit(1)
     settings = RelaySettings.from_json(dict(begin.settings))
     log_to_stderr(settings.relay_name, settings.log_format)
-    Worker(begin, end).run()
+    try:
+        worker = Worker(begin, end)
+    except Exception as error:
+        if not isinstance(error, BwtuiError):
+            _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
+        failed = error if isinstance(error, BwtuiError) else crash(error)
+        with contextlib.suppress(OSError, EOFError):
+            end.send(Failed(Fault.of(failed), at_start=True))
+            # Until the engine, which has read that then, ends it or hangs up.
+            while True:
+                end.receive()
+    else:
+        worker.run()
 
 
 if __name__ == "__main__":
