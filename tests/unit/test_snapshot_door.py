@@ -290,7 +290,7 @@ def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: Door) ->
         guard.send(Kind.BEGUN, 4711 + number)
         guard.turn(0)
     eventually("their numbers", lambda: one.pid == 4711 and other.pid == 4712)
-    assert "on process 100 on there, which" in one.awaited().hint
+    assert "there on process 100, which" in one.awaited().hint
 
     def stopped(_: float) -> None:
         raise KeyboardInterrupt

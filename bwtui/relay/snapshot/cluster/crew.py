@@ -58,6 +58,9 @@ class Crew:
         self._end: EngineEnd | None = None
         self._door: Door | None = None
         self._members: dict[int, FarMember] = {}
+        #: When a worker was there last.
+        self._somebody_at = 0.0
+        self._is_local = self._is_told = False
         self.parallelism = 0
 
     def open(self, master: str, pulse: Callable[[float], None]) -> None:
@@ -102,13 +105,15 @@ class Crew:
                 f"no executor could connect to this machine at {place}: {error.strerror}",
                 "name its address with spark.driver.host, and a free port with spark.bwtui.port, or none",
             ) from error
+        self._is_local = master.startswith("local")
         self.parallelism = max(1, min(opened.parallelism, _MOST_WORKERS))
 
     def member(self, begin: Begin) -> Member:
         """Have a worker begin."""
         assert self._door is not None and self._end is not None
         number = len(self._members) + 1
-        member = FarMember(replace(begin, settings=self._settings), self._door, number, self.look)
+        told = replace(begin, settings=self._settings)
+        member = FarMember(told, self._door, number, self.look, is_local=self._is_local)
         self._members[number] = member
         self._end.send(Job(number, member.call))
         return member
@@ -120,16 +125,24 @@ class Crew:
             if isinstance(word, Over):
                 self._members[word.number].task_is_over(word.fault)
         if self._end.is_over:
-            gone = Fault.of(ConnectionFailed("Spark's own process has ended", "see whether memory is short"))
+            error = ConnectionFailed(
+                "Spark's own process has ended: workers whose lines are hung up count as ended",
+                "see whether memory is short",
+            )
+            if not self._is_told:
+                self._is_told = True
+                self._report.error("worker", error)
+            gone = Fault.of(error)
             for member in self._members.values():
                 member.task_is_over(gone)
         while self._door.refusals:
             why = self._door.refusals.popleft()
             hint = "Spark has run a task again, or a stranger is in its network; nothing was told"
             self._report.error("worker", RefusedError(why, hint))
-        if not any(member.is_here for member in self._members.values()):
-            for member in self._members.values():
-                member.look_at_clock()
+        if any(member.is_here for member in self._members.values()):
+            self._somebody_at = time.monotonic()
+        for member in self._members.values():
+            member.look_at_clock(self._somebody_at)
 
     def end(self, pulse: Callable[[float], None]) -> None:
         """Let Spark end in order, once no worker is left. Raises what ``pulse(seconds)`` raises."""
@@ -160,12 +173,16 @@ class Crew:
 class FarMember(Member):
     """A worker on an executor."""
 
-    def __init__(self, begin: Begin, door: Door, number: int, look: Callable[[], None]) -> None:
+    def __init__(
+        self, begin: Begin, door: Door, number: int, look: Callable[[], None], *, is_local: bool = False
+    ) -> None:
+        """``is_local``: its executor is this machine's."""
         ours, self._theirs = socket.socketpair()
         super().__init__(EngineEnd(ours), begin)
         self._door = door
         self._number = number
         self._look = look
+        self._is_local = is_local
         self._called_at = time.monotonic()
         self._has_failed = False
         self._is_dismissed = False
@@ -185,7 +202,7 @@ class FarMember(Member):
         """Its process, as people find it."""
         if not self.pid:
             return f"task {self._number} on the Spark cluster"
-        return f"process {self.pid} on {self.host}"
+        return f"process {self.pid} on {self.host}" if self.host else super().name
 
     def look(self) -> list[Beat]:
         """Take what it has said; return the beats among it."""
@@ -230,7 +247,7 @@ class FarMember(Member):
                 "Spark does so within two minutes; else see whether its own process on this machine, "
                 "bwtui.relay.snapshot.cluster.driver, or its Java stands still",
             )
-        end_it = f"process {self._guard_pid} on {self.host}, which takes the worker with it"
+        end_it = f"process {self._guard_pid}, which takes the worker with it"
         return ConnectionFailed(
             f"{self.name} may still send rows of the snapshot, so the stream does not begin yet",
             "it ends by itself once it runs again and hears that; else use kill -KILL there on "
@@ -251,9 +268,9 @@ class FarMember(Member):
         if fault is not None and self._tunnel is None:
             self._fail(fault)
 
-    def look_at_clock(self) -> None:
-        """Give it up where it waits for too long."""
-        if time.monotonic() - self._called_at > _NO_CORE_SECONDS:
+    def look_at_clock(self, somebody_at: float) -> None:
+        """Give it up where it waits for too long; ``somebody_at``: when one of ours had a core last."""
+        if time.monotonic() - max(self._called_at, somebody_at) > _NO_CORE_SECONDS:
             reason = f"the Spark cluster has had no core for it within {_NO_CORE_SECONDS:.0f} s"
             self._fail(Fault.of(ConnectionFailed(reason, "see what else runs there, or take fewer workers")))
 
@@ -265,7 +282,7 @@ class FarMember(Member):
     # -- its line, in a thread of the door -------------------------------------------------------------------
 
     def _carry(self, connection: ssl.SSLSocket, machine: str) -> None:
-        self.host = machine
+        self.host = "" if self._is_local else machine
         self._tunnel = tunnel = Tunnel(connection, self._theirs)
         try:
             self._carry_through(tunnel)

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from functools import partial
 from types import MappingProxyType
 
@@ -28,6 +29,9 @@ _CONFIG = MappingProxyType(
     {**WRITE_ONCE, "spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
 )
 _MEMORY = "512m"
+#: Executors come in one after the other; so long after the last one it was, and so long they are waited for.
+_SETTLED_SECONDS = 2.0
+_MOST_SETTLING_SECONDS = 15.0
 
 
 def main() -> None:
@@ -59,12 +63,26 @@ def _run(master: str, end: WorkerEnd) -> None:
                 "spark-defaults.conf of the folder that SPARK_CONF_DIR names",
             )
         host, port = conf.get("spark.driver.host") or "", int(conf.get("spark.bwtui.port") or 0)
-        end.send(Opened(host, port, context.defaultParallelism))
+        end.send(Opened(host, port, _parallelism(context)))
         telling = threading.Lock()
         while True:
             job: Job = end.receive()
             name = f"job {job.number}"
             threading.Thread(target=_job, args=(context, job, end, telling), name=name, daemon=True).start()
+
+
+def _parallelism(context: SparkContext) -> int:
+    """Return how many tasks the cluster takes at a time, once no more cores come in."""
+    count, changed_at = context.defaultParallelism, time.monotonic()
+    until = changed_at + _MOST_SETTLING_SECONDS
+    while (
+        not str(context.master).startswith("local")
+        and changed_at + _SETTLED_SECONDS > time.monotonic() < until
+    ):
+        time.sleep(0.1)
+        if (now := context.defaultParallelism) != count:
+            count, changed_at = now, time.monotonic()
+    return count
 
 
 def _job(context: SparkContext, job: Job, end: WorkerEnd, telling: threading.Lock) -> None:
