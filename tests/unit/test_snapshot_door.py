@@ -252,9 +252,17 @@ def test_a_token_that_was_shown_without_a_name_opens_to_nobody(door: Door) -> No
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with context.wrap_socket(socket.create_connection((call.host, call.port), SECONDS)) as stranger:
         stranger.sendall(call.token)
-    eventually("it is worth nothing", lambda: knock(call, "there", SECONDS) is None)
-    assert door.withdraw(call)
+        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            while stranger.recv(1024):
+                pass
+    eventually("it has gone", lambda: not strangers())
     assert knock(call, "there", SECONDS) is None
+    assert door.withdraw(call)
+
+
+def strangers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("a worker from")]
 
 
 def test_what_was_said_before_a_reset_is_heard_though_something_is_to_be_sent(pair: Pair) -> None:

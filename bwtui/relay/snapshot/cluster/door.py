@@ -107,7 +107,7 @@ class Door:
         until = time.monotonic() + _PATIENCE_SECONDS
         connection.settimeout(_PATIENCE_SECONDS)
         opened = self._context.wrap_socket(connection, server_side=True)
-        digest = b""
+        digest, arrived = b"", None
         try:
             digest = _digest(_exactly(opened, TOKEN_BYTES, until))
             length = _exactly(opened, 1, until)[0]
@@ -124,8 +124,9 @@ class Door:
         except BaseException:
             opened.close()
             with self._lock:
-                # Whoever showed a token was told nothing, and it opens to nobody any more.
-                if digest in self._expected:
+                # Whoever showed a token was told nothing, and it opens to nobody any more. Nobody has come in
+                # with it, unless it was another one meanwhile.
+                if arrived is not None or self._expected.get(digest) is not None:
                     self._expected[digest] = None
                     self._withdrawn.add(digest)
             raise
