@@ -6,9 +6,11 @@ import queue
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,8 +23,11 @@ from bwtui.relay.snapshot.cluster.crew import Crew, FarMember, _look_at_source, 
 from bwtui.relay.snapshot.cluster.door import Door, knock
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Sign, Tunnel
 from bwtui.relay.snapshot.cluster.words import Call
+from bwtui.relay.snapshot.workers.channel import EngineEnd
+from bwtui.relay.snapshot.workers.member import COMMAND
 from bwtui.relay.snapshot.workers.seeing_off import SeeingOff
 from bwtui.relay.snapshot.workers.words import Begin, Failed, Fault
+from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection
 from tests.waiting import eventually
 
@@ -350,3 +355,17 @@ def test_a_source_that_is_another_one_elsewhere_is_refused() -> None:
         with pytest.raises(RefusedError, match="would look for the source on its own machine"):
             _look_at_source(dsn)
     _look_at_source("host=db.shop.example")
+
+
+def test_a_worker_whose_sink_does_not_open_says_why() -> None:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(COMMAND, stdin=theirs.fileno(), stderr=subprocess.DEVNULL)
+    theirs.close()
+    kafka = (("security.protocol", "ssl"), ("ssl.ca.location", "/none"))
+    settings = RelaySettings(postgres="host=127.0.0.1 port=1", kafka_config=kafka)
+    end = EngineEnd(ours)
+    end.send(replace(BEGIN, settings=settings.to_json()))
+    (word,) = eventually("a word", end.words, 30)
+    assert isinstance(word, Failed) and word.at_start
+    end.close()
+    assert process.wait(SECONDS) == 0
