@@ -229,8 +229,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "spark-master",
-        "Spread the first snapshot over the executors of this Spark cluster (spark://host:7077), as many "
-        "tasks as --snapshot-workers says (docs/operate.md).",
+        "Take the first snapshot on this Spark cluster, by --snapshot-workers tasks (docs/operate.md).",
         metavar="URL",
         check=check_spark_master,
         optional=True,

@@ -16,7 +16,7 @@ from benchmarks.debezium.topics import NO_FIGURES
 from benchmarks.debezium.workloads import Kind
 from benchmarks.processes import watched
 from bwtui.errors import BwtuiError
-from bwtui.parent_death import signalled_with_us
+from bwtui.signals.parent_death import signalled_with_us
 
 _LOOK_SECONDS = 0.25
 _END_SECONDS = 120.0

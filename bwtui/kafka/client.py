@@ -36,6 +36,8 @@ READING: Config = {
     "allow.auto.create.topics": False,
 }
 
+#: Kafka's default for socket.request.max.bytes.
+_REQUEST_BYTES = 104_857_600
 REQUEST_SECONDS = 10.0
 #: A broker that is down, or is no broker, is told of after so long: the first of several addresses, or of a
 #: name's, may be the one that is.
@@ -276,3 +278,16 @@ def new_client(kind: Callable[..., C], settings: Config) -> C:
         raise UsageError(
             f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'"
         ) from error
+
+
+def may_be_hung_up(max_message_bytes: int) -> str:
+    """Return what is to be said of an outage where messages may be larger than brokers read by default.
+
+    A broker hangs up on a request above its socket.request.max.bytes, and says why in its own log alone.
+    """
+    if max_message_bytes <= _REQUEST_BYTES:
+        return ""
+    return (
+        ", or brokers hang up on a message that is larger than their socket.request.max.bytes "
+        "(100 MiB, unless it was raised), as message.max.bytes lets one be"
+    )

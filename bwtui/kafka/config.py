@@ -10,9 +10,6 @@ from bwtui.settings import RelaySettings
 #: Messages larger than Kafka's default of 1 MiB are ordinary in change data capture.
 DEFAULT_MAX_MESSAGE_BYTES = 67_108_864
 
-#: Kafka's default for socket.request.max.bytes.
-_REQUEST_BYTES = 104_857_600
-
 #: Defaults that -C and -T may change.
 DEFAULTS: Mapping[str, Any] = {
     "client.id": "bwtui",
@@ -91,16 +88,3 @@ def producer_config(settings: RelaySettings, place: OfProperty = usual_place) ->
         "queue.buffering.max.messages": 10_000_000,
         "queue.buffering.max.kbytes": 2_097_151,
     }
-
-
-def may_be_hung_up(max_message_bytes: int) -> str:
-    """Return what is to be said of an outage where messages may be larger than brokers read by default.
-
-    A broker hangs up on a request above its socket.request.max.bytes, and says why in its own log alone.
-    """
-    if max_message_bytes <= _REQUEST_BYTES:
-        return ""
-    return (
-        ", or brokers hang up on a message that is larger than their socket.request.max.bytes "
-        "(100 MiB, unless it was raised), as message.max.bytes lets one be"
-    )

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
-from bwtui.model.duckdb_session import session
 from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import Sealed
@@ -31,6 +30,7 @@ from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, sur
 from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
 from bwtui.replay.rows import Ints, Route
 from bwtui.replay.send import Work, send
+from bwtui.signals.duckdb_session import session
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import Handed
 from bwtui.spark.scratch import scratch

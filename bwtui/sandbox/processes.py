@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bwtui.parent_death import signalled_with_us
+from bwtui.signals.parent_death import signalled_with_us
 
 #: Variables that a process of another user gets.
 _HARMLESS = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")

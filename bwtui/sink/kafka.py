@@ -11,14 +11,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
-from bwtui.kafka.config import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    IN_ORDER,
-    client_config,
-    may_be_hung_up,
-    producer_config,
-)
+from bwtui.kafka.client import REQUEST_SECONDS, log, may_be_hung_up, new_client
+from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
 from bwtui.model.events import event

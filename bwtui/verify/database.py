@@ -29,8 +29,8 @@ from bwtui.audit.report import Finding, Report, unreadable
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, pin
-from bwtui.model.duckdb_session import session
 from bwtui.model.lsn import format_lsn
+from bwtui.signals.duckdb_session import session
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, open_snapshot

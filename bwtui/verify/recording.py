@@ -23,10 +23,10 @@ from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, TopicState
-from bwtui.model.duckdb_session import session
 from bwtui.model.duckdb_text import exact
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
+from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
 from bwtui.verify.basis import Basis, Recorded, basis, check_cluster, facts_of, open_recorded
 from bwtui.verify.deep import Comparison, one_of

@@ -24,11 +24,11 @@ from bwtui.audit.classes import (
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.texts import parse_row
 from bwtui.errors import UsageError
-from bwtui.model.duckdb_session import session
 from bwtui.model.duckdb_text import exact
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
+from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
 from bwtui.verify.basis import Recorded, facts_of
 from bwtui.verify.engines.chosen import Engines

@@ -15,8 +15,8 @@ from bwtui.errors import ConnectionFailed
 from bwtui.packages import ivy
 from bwtui.packages.artifacts import ArtifactStore, extract
 from bwtui.packages.java import java_binary
-from bwtui.parent_death import signalled_with_us
 from bwtui.sandbox.ports import LOOPBACK, choose
+from bwtui.signals.parent_death import signalled_with_us
 
 #: Kafka Connect alone.
 CONNECT_ALONE = ("org.apache.kafka:connect-runtime:4.3.0", "org.slf4j:slf4j-simple:1.7.36")

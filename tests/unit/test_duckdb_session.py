@@ -12,7 +12,7 @@ import pytest
 
 from bwtui.cli.main import _plain_ends
 from bwtui.errors import Interrupted
-from bwtui.model.duckdb_session import session
+from bwtui.signals.duckdb_session import session
 
 #: Takes hours, and one task has no end before.
 ENDLESS = "select sum(hash(range)) from range(1000000000000)"
@@ -34,7 +34,7 @@ def test_ctrl_c_within_a_query_is_an_interrupt(after: float) -> None:
 def test_the_first_ctrl_c_ends_a_process_that_queries() -> None:
     code = (
         "from bwtui.cli.main import guarded\n"
-        "from bwtui.model.duckdb_session import session\n"
+        "from bwtui.signals.duckdb_session import session\n"
         "def query():\n"
         "    with session() as connection:\n"
         "        print('now', flush=True)\n"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 _NEEDS_THEM = (
     *(f"bwtui.{name}." for name in ("audit", "repair", "replay", "seal", "spark", "verify")),
     *("bwtui.cli.auditing.database", "bwtui.cli.auditing.target", "bwtui.cli.output.repair_view"),
-    "bwtui.model.duckdb_session",
+    "bwtui.signals.duckdb_session",
     *(
         "bwtui.cli.output.replay_view",
         "bwtui.kafka.columns",

@@ -18,9 +18,9 @@ from bwtui.errors import Indeterminate
 from bwtui.model.backfill_told import snapshot_command
 from bwtui.model.events import event
 from bwtui.model.heal import HealStatus
-from bwtui.parent_death import signalled_with_us
 from bwtui.relay.healing.due import Due
 from bwtui.relay.process.control import name_if_several
+from bwtui.signals.parent_death import signalled_with_us
 
 _COMMAND = (sys.executable, "-P", "-m", "bwtui")
 #: Between two tries that failed (seconds), at first and at most.

@@ -30,7 +30,7 @@ from bwtui.relay.process.notify import Supervisor
 from bwtui.relay.process.outcome import Outcome
 from bwtui.relay.process.server import ControlServer, StatusSource
 from bwtui.settings import RelaySettings
-from bwtui.signals import heard
+from bwtui.signals.heard import heard
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How long the reader of our output may take for the last status.

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bwtui.parent_death import signalled_with_us
+from bwtui.signals.parent_death import signalled_with_us
 
 #: Holds a command's arguments, with which a password may come: others see command lines, but no environment.
 _ARGUMENTS = "BWTUI_CHILD_ARGUMENTS"

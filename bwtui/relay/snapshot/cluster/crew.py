@@ -22,7 +22,6 @@ import psycopg2.extensions
 from bwtui.crash import frames
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.events import event
-from bwtui.parent_death import signalled_with_us
 from bwtui.relay.report import Report
 from bwtui.relay.snapshot.cluster.door import Door, is_loopback
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Tunnel
@@ -30,6 +29,7 @@ from bwtui.relay.snapshot.cluster.words import Call, Job, Opened, Over, Unopened
 from bwtui.relay.snapshot.workers.channel import EngineEnd
 from bwtui.relay.snapshot.workers.member import Member
 from bwtui.relay.snapshot.workers.words import Beat, Begin, Failed, Fault
+from bwtui.signals.parent_death import signalled_with_us
 from bwtui.source.connection import Connection
 
 _DRIVER = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.cluster.driver")

@@ -16,11 +16,11 @@ from typing import Any
 
 from bwtui.crash import package_missing
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.parent_death import signalled_with_us
 from bwtui.relay.snapshot.cluster.door import knock
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Tunnel
 from bwtui.relay.snapshot.cluster.words import Call
 from bwtui.relay.snapshot.workers.member import COMMAND
+from bwtui.signals.parent_death import signalled_with_us
 from bwtui.spark.failure import in_task
 
 _KNOCK_SECONDS = 10.0

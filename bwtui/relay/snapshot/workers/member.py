@@ -11,10 +11,10 @@ from typing import Any
 
 from bwtui.errors import ConnectionFailed
 from bwtui.model.delivery import Receipt
-from bwtui.parent_death import signalled_with_us
 from bwtui.relay.snapshot.workers.channel import EngineEnd
 from bwtui.relay.snapshot.workers.plan import Task
 from bwtui.relay.snapshot.workers.words import Beat, Begin, GoOn, Progress
+from bwtui.signals.parent_death import signalled_with_us
 
 #: Safe path (-P), as for the engine itself.
 COMMAND = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.workers.worker")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from bwtui.signals import heard
+from bwtui.signals.heard import heard
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""Signals: those that are heard, and those that end children with us."""
