@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from bwtui.errors import RefusedError
@@ -31,14 +32,25 @@ def in_sync(admin: AdminClient, topic: str) -> list[set[int]]:
     return [{node.id for node in one.isr} for one in described.partitions]
 
 
+def settings_of(admin: AdminClient, topic: str) -> dict[str, Any] | None:
+    """Return them; None while the broker that is asked has not heard of the topic."""
+    wanted = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        found: dict[str, Any] = admin.describe_configs([wanted])[wanted].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return None
+    return found
+
+
 def test_one_of_three_brokers_may_be_lost(restored: Sandbox) -> None:
     brokers = restored.services().broker
     assert len(brokers.split(",")) == 3
     admin = AdminClient({"bootstrap.servers": brokers})
     # As the relay asks for it: partitions and replicas are the cluster's own.
     admin.create_topics([NewTopic("kept", -1, -1)])["kept"].result(30)
-    wanted = ConfigResource(ResourceType.TOPIC, "kept")
-    settings = admin.describe_configs([wanted])[wanted].result(30)
+    settings = eventually("every broker knows of the topic", lambda: settings_of(admin, "kept"))
     assert settings["min.insync.replicas"].value == "2"
     assert in_sync(admin, "kept") == [{1, 2, 3}] * 3
     delivered: list[object] = []

