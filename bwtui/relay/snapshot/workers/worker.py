@@ -75,11 +75,8 @@ class Worker:
                 self._next(connection)
         except psycopg2.Error as error:
             failed = statement_failed(error)
-        except BwtuiError as error:
-            failed = error
         except Exception as error:
-            _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
-            failed = crash(error)
+            failed = _plain(error)
         in_session = connection is not None and bool(connection.closed)
         self._line.tell(Failed(Fault.of(failed), at_start=connection is None, in_session=in_session))
         threading.Event().wait()
@@ -117,6 +114,14 @@ class Worker:
         )
 
 
+def _plain(error: Exception) -> BwtuiError:
+    """Return what to tell of an error; one that nobody expected is logged."""
+    if isinstance(error, BwtuiError):
+        return error
+    _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
+    return crash(error)
+
+
 def main() -> None:
     """Work for the engine at the other end of stdin."""
     # A service manager may send it to every process of the relay: the engine ends its workers.
@@ -134,11 +139,9 @@ def main() -> None:
     try:
         worker = Worker(begin, end)
     except Exception as error:
-        if not isinstance(error, BwtuiError):
-            _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
-        failed = error if isinstance(error, BwtuiError) else crash(error)
+        failed = Failed(Fault.of(_plain(error)), at_start=True)
         with contextlib.suppress(OSError, EOFError):
-            end.send(Failed(Fault.of(failed), at_start=True))
+            end.send(failed)
             # Until the engine, which has read that then, ends it or hangs up.
             while True:
                 end.receive()
