@@ -10,12 +10,13 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import BwtuiError, ConnectionFailed, ServiceRefused
-from bwtui.kafka.client import NOT_LET_IN, not_let_in, unreachable
+from bwtui.kafka.client import NOT_LET_IN, new_client, not_let_in, unreachable
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.sink.delivery_failures import held_back
 
 #: So long one call may wait for the broker, before somebody may look around.
 _CALL_SECONDS = 5.0
+_INIT_SECONDS = 20.0
 #: Between two looks whether a commit may begin.
 _READY_SECONDS = 0.002
 #: Of so many seconds is told how long commits took, and of so many commits at most.
@@ -42,6 +43,17 @@ def not_begun(error: KafkaError, broker: str) -> BwtuiError:
         f"Kafka does not begin a transaction: {error.str()}",
         "the brokers' logs say why; it is tried again",
     )
+
+
+def begun(config: dict[str, Any], check: Callable[[], None]) -> Producer:
+    """Return a producer that may begin transactions; see `TransactionalSink.connect`."""
+    producer = new_client(Producer, config)
+    check()
+    try:
+        producer.init_transactions(_INIT_SECONDS)
+    except KafkaException as error:
+        raise not_begun(error.args[0], config["bootstrap.servers"]) from error
+    return producer
 
 
 class NoProducer:

@@ -15,13 +15,12 @@ from typing import cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import ServiceRefused
-from bwtui.kafka.client import new_client
 from bwtui.model.delivery import Receipt, Span
 from bwtui.model.position import Position
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
-from bwtui.sink.commit import Commit, Commits, Ending, NoProducer, not_begun
+from bwtui.sink.commit import Commit, Commits, Ending, NoProducer, begun
 from bwtui.sink.delivery_failures import delivery_failure, held_back
 from bwtui.sink.delivery_reports import DeliveryReports
 from bwtui.sink.destination import Destination, Service
@@ -38,9 +37,10 @@ _SHARE = 0.5
 #: How long Kafka keeps a transaction open that is not heard of: of a relay that was killed it holds up
 #: readers until then, or until the relay is started again. A snapshot is one transaction: Kafka's own limit.
 _STREAM_MS, _SNAPSHOT_MS = 60_000, 900_000
-_INIT_SECONDS = 20.0
 #: Where nothing more is there to send, a transaction ends this share of the interval after the last one.
 _IDLE_SHARE = 0.2
+#: Where messages wait for others longer than so many seconds (linger.ms), a commit has them sent.
+_SHORT_LINGER = 0.02
 
 __all__ = ["TransactionalSink", "open_destination", "preconditions"]
 
@@ -63,21 +63,17 @@ class TransactionalSink(KafkaSink):
     """
 
     def __init__(self, settings: RelaySettings) -> None:
-        #: Batches of the open transaction.
-        self._spans: list[Span] = []
-        #: What waits for the next one.
+        #: What waits for the next transaction.
         self._next: deque[Entry] = deque()
-        self._mark: tuple[Position, bool] | None = None
+        self._forget()
         self._is_idle = False
         self._committed_at = time.monotonic()
-        self._commit: Commit | None = None
-        self._ending: Ending | None = None
-        self._is_open = self._is_broken = self._is_snapshot = False
         self._opened_at = 0.0
-        self._rows = self._bytes = self._next_rows = 0
         #: Messages of transactions that were committed.
         self._durable = 0
         self._commit_rows = settings.commit_rows
+        #: It holds where each message went. Else only failures are reported: what one failed in is no commit.
+        self._is_recorded = bool(settings.record)
         super().__init__(settings)
         #: After so many seconds a transaction ends wherever it may.
         self._old = int(self._config.get("transaction.timeout.ms", _STREAM_MS)) / 1_000 * _SHARE
@@ -116,22 +112,17 @@ class TransactionalSink(KafkaSink):
         # It may not exceed the transaction's, which librdkafka sees to by itself.
         del config["message.timeout.ms"]
         config.setdefault("transaction.timeout.ms", _SNAPSHOT_MS if snapshot else _STREAM_MS)
+        config["delivery.report.only.error"] = not (snapshot or self._is_recorded)
         if one_by_one:
             config["batch.num.messages"] = 1
-        producer = new_client(Producer, config)
-        check()
-        try:
-            producer.init_transactions(_INIT_SECONDS)
-        except KafkaException as error:
-            raise not_begun(error.args[0], self._config["bootstrap.servers"]) from error
-        return producer
+        return begun(config, check)
 
     def begin(self, producer: Producer, *, snapshot: bool = False) -> None:
         """Send by ``producer`` from now on; nothing of the one before is under way."""
         self._forget()
         self.refused = []
         self._committed_at = time.monotonic()
-        self._is_snapshot = snapshot
+        self._is_snapshot, self._is_quiet = snapshot, not (snapshot or self._is_recorded)
         self._producer = producer
         self._produce = producer.produce
 
@@ -149,10 +140,14 @@ class TransactionalSink(KafkaSink):
             raise ServiceRefused(fenced, "leave that one running, or stop it before you start this one again")
 
     def _forget(self) -> None:
-        self._spans, self._failures = [], []
+        #: Batches of the open transaction.
+        self._spans: list[Span] = []
+        self._failures = []
         self._next.clear()
-        self._mark = self._commit = self._ending = None
-        self._is_open = self._is_broken = self._is_snapshot = False
+        self._mark: tuple[Position, bool] | None = None
+        self._commit: Commit | None = None
+        self._ending: Ending | None = None
+        self._is_open = self._is_broken = self._is_snapshot = self._is_quiet = False
         self._rows = self._bytes = self._next_rows = 0
         # What was sent by another producer is never reported.
         self._reports = DeliveryReports(self._failed)
@@ -184,6 +179,8 @@ class TransactionalSink(KafkaSink):
             self._bytes += span.size
         self._rows += len(messages)
         super()._hand_over(topic, messages, span, receipt)
+        if self._is_quiet:
+            span.pending -= len(messages)
 
     def _open_transaction(self) -> None:
         try:
@@ -248,12 +245,27 @@ class TransactionalSink(KafkaSink):
     def _begin_commit(self) -> None:
         assert self._mark is not None
         position = self._mark[0]
-        stamp = int(time.time() * 1_000)
         # First the recording, then Kafka: what is committed is never read again, and so must stand in it.
-        is_recorded = self.promise()
+        is_recorded, is_idle = self.promise(), self._is_idle
         self._commit = Commit(
-            self._producer, self.topic, position.key, position.to_json(), stamp, is_recorded
+            self._producer,
+            self.topic,
+            position.key,
+            position.to_json(),
+            int(time.time() * 1_000),
+            lambda: (is_idle or self._is_reported()) and is_recorded(),
         )
+
+    def _is_reported(self) -> bool:
+        """Whether every message of the transaction has its report; what has come is taken.
+
+        A commit takes the others in its thread, and for each it waits until a relay that is behind lets go of
+        the interpreter: 5 ms.
+        """
+        if self.lingers > _SHORT_LINGER:
+            return True
+        super().poll(0)
+        return not len(self._producer)
 
     def commit_now(self, position: Position) -> Commit:
         """Begin to commit the open transaction, whatever is in it, and return what to wait for."""

@@ -255,6 +255,9 @@ class OnDisk:
     def produce(self, *record: Any) -> None:
         """Take the position."""
 
+    def poll(self, timeout: float) -> int:
+        return 0
+
     def __len__(self) -> int:
         return 0
 
@@ -274,6 +277,70 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     recorded.is_kept = True
     eventually("it is committed", lambda: sink.poll(0.01) or sink.is_clean)
     assert recorded.committed
+
+
+class Reporting(OnDisk):
+    """A producer with reports that nobody has taken."""
+
+    def __init__(self, reports: int) -> None:
+        super().__init__()
+        self.is_kept, self.reports, self.left = True, reports, -1
+
+    def poll(self, timeout: float) -> int:
+        self.reports = max(0, self.reports - 1)
+        return 1
+
+    def commit_transaction(self, timeout: float) -> None:
+        self.left = self.reports
+        super().commit_transaction(timeout)
+
+    def __len__(self) -> int:
+        return self.reports
+
+
+@pytest.mark.parametrize(
+    ("is_idle", "linger", "left"), [(False, 5, 0), (True, 5, 9), (False, 1_000, 9), (True, 1_000, 9)]
+)
+def test_a_busy_relay_takes_reports_before_a_commit_and_not_one_by_one_within(
+    is_idle: bool, linger: int, left: int
+) -> None:
+    settings = replace(SETTINGS, kafka_config=(("linger.ms", str(linger)),))
+    sink, producer = cast(Any, TransactionalSink(settings)), Reporting(9)
+    sink._producer, sink._is_open, sink.is_eager = producer, True, True
+    sink.mark(Position(*IDENTITY), is_whole=True, is_idle=is_idle)
+    sink.commit_when_due()
+    eventually("it is committed", lambda: sink.poll(0.01) or sink.is_clean)
+    assert producer.left == left
+
+
+@pytest.mark.parametrize(
+    ("record", "is_snapshot", "is_quiet"), [("", False, True), ("folder", False, False), ("", True, False)]
+)
+def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
+    monkeypatch: pytest.MonkeyPatch, record: str, is_snapshot: bool, is_quiet: bool
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def begun(config: dict[str, Any], check: Callable[[], None]) -> Taking:
+        made.append(config)
+        return Taking()
+
+    monkeypatch.setattr("bwtui.sink.transactions.begun", begun)
+    sink = cast(Any, TransactionalSink(replace(SETTINGS, record=record)))
+    sink.begin(sink.connect("bwtui", snapshot=is_snapshot), snapshot=is_snapshot)
+    assert made[0]["delivery.report.only.error"] is is_quiet
+    span = Span()
+    sink.send("topic", [(b"k", b"v", 0, None), (b"l", b"w", 0, None)], span)
+    sink.send("topic", [(b"k", b"x", 0, None)], span)
+    # The transaction's own end is one more, but for a snapshot, which its slot confirms.
+    assert span.pending == (1 if is_quiet else 3 if is_snapshot else 4)
+
+
+class Taking(OnDisk):
+    """A producer that takes messages, and nothing comes back yet."""
+
+    def begin_transaction(self) -> None:
+        """Begin one."""
 
 
 class Slow(OnDisk):
