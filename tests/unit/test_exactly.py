@@ -336,6 +336,27 @@ def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
     assert span.pending == (1 if is_quiet else 3 if is_snapshot else 4)
 
 
+def test_an_outage_is_over_once_fewer_messages_wait_where_none_is_reported() -> None:
+    sink, producer = cast(Any, TransactionalSink(SETTINGS)), Waiting()
+    sink._producer = producer
+    sink._noticed(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    producer.left = 4
+    sink.poll(0)
+    assert sink.outage() is not None, "more wait than before"
+    producer.left = 2
+    sink.poll(0)
+    assert sink.outage() is None
+
+
+class Waiting(OnDisk):
+    """A producer in which messages wait, and which reports none."""
+
+    left = 3
+
+    def __len__(self) -> int:
+        return self.left
+
+
 class Taking(OnDisk):
     """A producer that takes messages, and nothing comes back yet."""
 
