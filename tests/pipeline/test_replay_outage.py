@@ -117,7 +117,7 @@ def test_a_request_that_comes_late_is_told(
 
             way_on = [0]
             watch.at_progress = follow
-            outcome = replays.run(folder, watch, rate=2_000)
+            outcome = replays.run(folder, watch, rate=1_000)
     sent, there = expected(folder)[topic], all_of(topic_content(services, topic))
     assert released and outcome.sent == len(sent)
     assert len(there) - len(sent) == outcome.doubled > 0
