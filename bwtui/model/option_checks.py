@@ -11,6 +11,7 @@ _IDENTIFIER_BYTES = 63
 SPARK_MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)"
 )
+SPARK_MASTER_HINT = "give local[*], local[4] or spark://host:7077"
 
 
 def check_name(text: str) -> None:
@@ -105,7 +106,7 @@ def check_workers(text: str) -> None:
 def check_spark_master(text: str) -> None:
     """Raise ValueError unless ``text`` names a Spark master."""
     if text and not SPARK_MASTER.fullmatch(text):
-        raise ValueError(f"{text!r} is no Spark master (give local[*], local[4] or spark://host:7077)")
+        raise ValueError(f"{text!r} is no Spark master ({SPARK_MASTER_HINT})")
 
 
 def check_regex(text: str) -> None:

@@ -124,17 +124,21 @@ class Rows:
             return LEFT_OUT
         self.ordinal += 1
         self._batch.rows += 1
+        whole = self._framed(route, data) if route.framed is not None else None
         fields: list[Field] | None = None
         try:
-            fields = route.split(data, TUPLE)
-            try:
-                key, value = route.both(fields)
-            except NoRoomError:
-                route = self._wider(route)
-                key, value = route.both(fields)
+            if whole is not None:
+                key, value = whole
+            else:
+                fields = route.split(data, TUPLE)
+                try:
+                    key, value = route.both(fields)
+                except NoRoomError:
+                    route = self._wider(route)
+                    key, value = route.both(fields)
             self._send(route, "insert", key, value, None, fields)
         except _OF_THE_ROW as error:
-            self._refuse(route, "insert", None, fields, error)
+            self._refuse(route, "insert", None, fields if whole is None else route.split(data, TUPLE), error)
         route.counters.inserts += 1
         return None
 
@@ -144,6 +148,9 @@ class Rows:
             return LEFT_OUT
         self.ordinal += 1
         self._batch.rows += 1
+        if route.framed is not None and data[_KIND] == _NEW and (whole := self._framed(route, data)):
+            self._on_whole_update(route, data, *whole)
+            return None
         old: list[Field] | None = None
         new: list[Field] | None = None
         try:
@@ -163,6 +170,21 @@ class Rows:
             self._refuse(route, "update", old, new, error)
         route.counters.updates += 1
         return None
+
+    def _on_whole_update(self, route: Route, data: bytes, key: bytes | None, value: bytes) -> None:
+        """Take an update that leaves the key as it is, and of which no value is unchanged TOAST."""
+        try:
+            self._send(route, "update", key, value, None, None)
+        except _OF_THE_ROW as error:
+            self._refuse(route, "update", None, route.split(data, TUPLE), error)
+        route.counters.updates += 1
+
+    def _framed(self, route: Route, data: bytes) -> tuple[bytes | None, bytes] | None:
+        """Return key and value of a frame's only row, unless somebody wants its fields as well."""
+        if self._context.samples.budget > 0 or self._batch.careful is not None:
+            return None
+        assert route.framed is not None
+        return route.framed(data, TUPLE)
 
     def _on_delete(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]

@@ -44,7 +44,7 @@ from pyspark.sql import SparkSession
 
 import bwtui
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.model.option_checks import SPARK_MASTER
+from bwtui.model.option_checks import SPARK_MASTER, SPARK_MASTER_HINT
 from bwtui.spark.environment import environment
 from bwtui.spark.failure import SPARK_ERRORS, plain_errors
 from bwtui.spark.interrupts import as_interrupts
@@ -236,9 +236,7 @@ def check_master(master: str) -> None:
     A command asks before it does anything that would stay if there were no Spark.
     """
     if not SPARK_MASTER.fullmatch(master):
-        raise UsageError(
-            f"--spark-master {master!r} is no Spark master", "give local[*], local[4] or spark://host:7077"
-        )
+        raise UsageError(f"--spark-master {master!r} is no Spark master", SPARK_MASTER_HINT)
     masters = _masters(master)
     # Spark itself goes on trying for a minute.
     if masters and not any(_answers(*one) for one in masters):

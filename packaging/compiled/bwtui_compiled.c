@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* What bwtui/encode/compiled.py must speak: raised with every change of what they say to each other. */
-#define SPEAKS 1
+#define SPEAKS 2
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
 #define LARGEST_ROW (64 << 10)
@@ -455,6 +455,81 @@ take_line(Encoder *self, PyObject *object)
     return 1;
 }
 
+/* Point `fields` at a row as pgoutput sends it (TupleData), which goes on to the end. */
+static int
+take_tuple(Encoder *self, const unsigned char *at, Py_ssize_t size)
+{
+    if (size > LARGEST_ROW || size < 2 || (at[0] << 8 | at[1]) != self->width)
+        return 0;
+    const unsigned char *end = at + size;
+    at += 2;
+    for (Py_ssize_t i = 0; i < self->width; i++) {
+        if (at == end)
+            return 0;
+        unsigned char kind = *at++;
+        if (kind == 'n') {
+            self->fields[i] = (Field){NULL, 0};
+            continue;
+        }
+        if (kind != 't' || end - at < 4)
+            return 0;
+        uint32_t length = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+        at += 4;
+        if (length > (size_t)(end - at))
+            return 0;
+        self->fields[i] = (Field){(const char *)at, length};
+        at += length;
+    }
+    return at == end;
+}
+
+static PyObject *
+pair(PyObject *key, PyObject *value)
+{
+    PyObject *both = PyTuple_New(2);
+    if (both == NULL) {
+        Py_DECREF(key);
+        Py_DECREF(value);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(both, 0, key);
+    PyTuple_SET_ITEM(both, 1, value);
+    return both;
+}
+
+PyDoc_STRVAR(frame_doc,
+"frame(data, offset, /)\n--\n\n"
+"Return key and value of the row that fills data from offset on, or None.");
+
+static PyObject *
+encoder_frame(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    Encoder *self = (Encoder *)object;
+    PyObject *key = NULL, *value = NULL;
+    if (nargs != 2 || !PyBytes_CheckExact(args[0]) || !PyLong_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "wanted: bytes and an offset");
+        return NULL;
+    }
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), offset = PyLong_AsSsize_t(args[1]);
+    if (offset == -1 && PyErr_Occurred())
+        return NULL;
+    if (busy || offset < 0 || offset > size)
+        Py_RETURN_NONE;
+    if (!take_tuple(self, (const unsigned char *)PyBytes_AS_STRING(args[0]) + offset, size - offset))
+        Py_RETURN_NONE;
+    /* What a CALL runs may let go of the one reference that the caller has. */
+    PyObject *data = Py_NewRef(args[0]);
+    busy = 1;
+    int end = encode(self, &key, &value);
+    busy = 0;
+    Py_DECREF(data);
+    if (end == FAILED)
+        return NULL;
+    if (end != DONE)
+        Py_RETURN_NONE;
+    return pair(key, value);
+}
+
 static PyObject *
 encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -478,17 +553,8 @@ encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *n
         kept = NULL;
         if (end == FAILED)
             return NULL;
-        if (end == DONE) {
-            PyObject *both = PyTuple_New(2);
-            if (both == NULL) {
-                Py_DECREF(key);
-                Py_DECREF(value);
-                return NULL;
-            }
-            PyTuple_SET_ITEM(both, 0, key);
-            PyTuple_SET_ITEM(both, 1, value);
-            return both;
-        }
+        if (end == DONE)
+            return pair(key, value);
     }
     Py_XDECREF(kept);
     return PyObject_CallOneArg(self->fallback, row);
@@ -674,6 +740,7 @@ encoder_dealloc(PyObject *object)
 }
 
 static PyMethodDef encoder_methods[] = {
+    {"frame", (PyCFunction)(void (*)(void))encoder_frame, METH_FASTCALL, frame_doc},
     {"lines", (PyCFunction)(void (*)(void))encoder_lines, METH_FASTCALL, lines_doc},
     {NULL, NULL, 0, NULL},
 };

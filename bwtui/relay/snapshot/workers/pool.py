@@ -72,7 +72,7 @@ class Pool:
         self._begin = begin
         self._pulse = pulse
         self._new_member = start
-        is_far = start is not NearMember
+        self._is_far = is_far = start is not NearMember
         self._hint = _FAR_HINT if is_far else _HINT
         self._otherwise = "without --spark-master" if is_far else "with --snapshot-workers 1"
         self._waiting = deque(tasks)
@@ -190,7 +190,7 @@ class Pool:
                 self._leave_over(member, word.table)
             case Failed() if word.at_start:
                 self._dismiss(member)
-                self._do_without(word.fault.error)
+                self._do_without(word.fault.error, f" on {member.host}" if member.host else "")
             case Failed() if word.in_session:
                 self._lose(member, "lost its session with PostgreSQL")
             case Failed():
@@ -225,15 +225,20 @@ class Pool:
     def _describe(self) -> None:
         names = sorted({name for member in self._members if member.task for name in member.task.names})
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        here, share = sum(member.beat is not None for member in self._members), self._begin.share
+        if self._is_far and here < share:
+            # The others wait for a core, or for Spark.
+            more += f" by {here} of {share} workers so far"
         self._report.detail = f"snapshot of {', '.join(names[:3])}{more}"
 
     # -- those that are gone ---------------------------------------------------------------------------------
 
-    def _do_without(self, error: BwtuiError) -> None:
+    def _do_without(self, error: BwtuiError, place: str = "") -> None:
         """Go on with those that are there, or with none."""
         others = len(self._members)
         does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
-        reason = f"a worker of the snapshot could not begin, so {does} will do its part: {error.message}"
+        did = f"a worker of the snapshot{place} could not begin"
+        reason = f"{did}, so {does} will do its part: {error.message}"
         self._report.error("notice", type(error)(reason, error.hint))
 
     def _leave_over(self, member: Member, table: str) -> None:

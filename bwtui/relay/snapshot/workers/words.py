@@ -97,7 +97,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first word of all; ``snapshot`` is the exported one, ``share`` how many workers there are."""
+    """The first word of all; ``snapshot`` is the exported one, ``share`` how many workers there are.
+
+    ``is_far``: it may be on another machine, which reaches what this one does or not.
+    """
 
     settings: Mapping[str, Any]
     session: bytes
@@ -106,6 +109,7 @@ class Begin:
     time_ms: int
     share: int
     is_recorded: bool
+    is_far: bool = False
 
 
 class Piece(NamedTuple):

@@ -1,0 +1,108 @@
+"""Rows that are encoded without being taken apart: the same messages, samples and dropped rows."""
+
+import struct
+from dataclasses import MISSING, fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bwtui.encode import compiled
+from bwtui.encode.avro import build_encoder
+from bwtui.pgoutput.frames import BODY_OFFSET
+from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.batch import Batch
+from bwtui.relay.context import RelayContext
+from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.routes.route import Route
+from bwtui.relay.rows import Rows
+from bwtui.settings import RelaySettings
+from bwtui.sink.destination import TopicLimits
+from tests.compiled_twin import COMPILER, built
+from tests.property.test_compiled import tuple_data
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+
+COLUMNS = (Column("id", 23, -1, True), Column("note", 25, -1, False), Column("n", 1700, -1, False))
+#: Messages above it are refused, as they would be by Kafka.
+LIMIT = 700
+
+#: A value that no integer is, one of which a message is too large, and those of usual rows.
+ids = st.sampled_from([b"1", b"2", b"-7", b"x", b""])
+notes = st.sampled_from([None, b"", b"text", "größe".encode(), b"\xff", b"y" * 300, b"z" * 70_000])
+numbers = st.sampled_from([None, b"1.50", b"NaN", b"-0"])
+rows = st.tuples(ids, notes, numbers).map(list)
+changes = st.one_of(
+    st.tuples(st.just(b"I"), st.none(), rows),
+    st.tuples(st.just(b"U"), st.none(), rows),
+    st.tuples(st.just(b"U"), st.tuples(st.sampled_from([b"K", b"O"]), rows), rows),
+    st.tuples(st.just(b"U"), st.none(), rows.map(lambda row: [row[0], UNCHANGED, row[2]])),
+    st.tuples(st.just(b"D"), st.none(), rows),
+)
+
+
+def frame(change: tuple[bytes, tuple[bytes, list[Field]] | None, list[Field]]) -> bytes:
+    """Return a change of relation 1 as it comes."""
+    tag, before, row = change
+    old = before[0] + tuple_data(before[1]) if before is not None else b""
+    kind = b"O" if tag == b"D" else b"N"
+    return b"w" + bytes(BODY_OFFSET - 2) + tag + struct.pack(">I", 1) + old + kind + tuple_data(row)
+
+
+def relayed(frames: list[bytes], package: Any, budget: int) -> list[Any]:
+    """Return what becomes of frames: messages, what is sampled, what is refused, and counters."""
+    refused: list[Any] = []
+    samples = SimpleNamespace(budget=budget)
+
+    def take(operation: str, route: Route, key: bytes | None, before: Any, after: Any, *_: Any) -> None:
+        samples.budget -= 1
+        taken.append((operation, key, before, after))
+
+    taken: list[Any] = []
+    samples.take = take
+    lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
+    report = Report()
+    given: dict[str, Any] = {
+        "settings": RelaySettings(),
+        "report": report,
+        "samples": samples,
+        "policy": SimpleNamespace(
+            refuse=lambda _, row, error, __: refused.append((row, type(error), error.message))
+        ),
+        "toast": SimpleNamespace(fill=lambda _, new, old, *, full, xid: [new[0], b"read", new[2]]),
+    }
+    made: list[Route] = []
+
+    def route_of(relation: Relation, *, with_room: bool) -> Route:
+        bound = build_encoder(relation, ("id",), {}, with_room, with_room).bind(1, 2 + with_room)
+        bound.__dict__["_twin"] = compiled.twin(*bound.records, package=package)
+        made.append(Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(LIMIT, False)))
+        assert (made[-1].framed is None) == (package is None)
+        return made[-1]
+
+    given["router"] = SimpleNamespace(route=route_of)
+    batch = Batch(SimpleNamespace(), Acknowledgements(), report)
+    handled = Rows(RelayContext(**lacking | given), batch)
+    handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
+    for data in frames:
+        handled.handlers[data[BODY_OFFSET - 1]](data)
+    counts = [(one.counters.inserts, one.counters.updates, one.counters.deletes) for one in made]
+    messages = [one.messages for one in made]
+    return [refused, messages, taken, counts, batch.rows, batch.bytes, handled.ordinal]
+
+
+@given(given=st.lists(changes, max_size=12), budget=st.integers(0, 3))
+def test_what_becomes_of_changes_is_the_same(given: list[Any], budget: int) -> None:
+    frames = [frame(change) for change in given]
+    assert relayed(frames, built(), budget) == relayed(frames, None, budget)
+
+
+def test_what_is_too_large_is_dropped_with_all_of_its_fields() -> None:
+    row: list[Field] = [b"1", b"y" * 600, None]
+    for tag in (b"I", b"U"):
+        refused = relayed([frame((tag, None, row))], built(), 0)[0]
+        ((dropped, _, reason),) = refused
+        assert dropped.after == row and "lets it send 700" in reason
