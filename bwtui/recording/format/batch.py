@@ -123,11 +123,11 @@ def pack_batch(
 ) -> list[bytes]:
     """Return the parts of a payload; nothing is done a row at a time in Python."""
     head = _HEAD.pack(number, relation, *before, len(frames), len(sections), len(without), len(filled))
-    parts = [head, _pack("I", map(len, frames)), *_joined(frames)]
+    parts = [head, _pack_unsigned(map(len, frames)), *_joined(frames)]
     for section in sections:
         keys, values = section.keys, section.values
         parts.append(_SECTION.pack(section.route, section.headers, len(keys)))
-        parts.append(_pack("I", section.frames))
+        parts.append(_pack_unsigned(section.frames))
         parts += _pack_cells(keys, values)
     for entry in without:
         parts.append(_WITHOUT.pack(*entry))
@@ -197,7 +197,7 @@ def _pack_cells(keys: Sequence[bytes | None], values: Sequence[bytes | None]) ->
     joined = []
     for cells in (keys, values):
         try:
-            parts.append(_pack("i", map(len, cells)))  # type: ignore[arg-type]
+            parts.append(_pack_unsigned(map(len, cells)))  # type: ignore[arg-type]
             joined += _joined(cells)  # type: ignore[arg-type]
         except TypeError:
             # There is a null among them.
@@ -234,9 +234,17 @@ def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, in
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:
-    # Of signed numbers `array` takes three times as long.
+    # Of signed numbers `array` takes twice as long.
     plain = tuple(numbers)
     return struct.pack(f"<{len(plain)}{code}", *plain)
+
+
+def _pack_unsigned(numbers: Iterable[int]) -> bytes:
+    """Return numbers from 0 on as `_pack` does, with or without signs, in half the time."""
+    packed = array("I", list(numbers))
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def _unpack(code: str, payload: bytes, at: int, count: int) -> tuple["array[int]", int]:
