@@ -38,7 +38,7 @@ FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "delivery.timeout.ms": (("0",), "an outage is waited for, never answered by dropping rows"),
     "queue.buffering.max.messages": ((), "bwtui bounds what is in flight by itself"),
     "queue.buffering.max.kbytes": ((), "bwtui bounds what is in flight by itself"),
-    "delivery.report.only.error": (("false", "0"), "every acknowledgement is counted"),
+    "delivery.report.only.error": (("false", "0"), "bwtui knows which acknowledgements it has to count"),
     "produce.offset.report": (("true", "1"), "every acknowledgement is counted"),
     "queuing.strategy": (("fifo",), "rows of one key stay in commit order"),
     "partitioner": (

@@ -107,8 +107,7 @@ class KafkaSink(Recall):
         self._config = producer_config(settings)
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
-        #: Whether this poll has heard one, and how many messages waited when the outage was noticed.
-        self._heard_error, self._left = False, 0
+        self._heard_error = False
         #: Messages, less those that were discarded.
         self._accepted = 0
         self._in_order = True
@@ -238,10 +237,9 @@ class KafkaSink(Recall):
 
     def poll(self, timeout: float) -> None:
         self._heard_error = False
-        # The number of events counts errors too. Where only failures are reported, fewer messages are left.
-        goes_on = self._serve(self._producer.poll, timeout) or len(self._producer) < self._left
-        if goes_on and not self._heard_error:
-            self._outage, self._left = None, 0
+        # The number of events counts errors too.
+        if self._serve(self._producer.poll, timeout) and not self._heard_error:
+            self._outage = None
         if self._held or len(self._outbox):
             self._pump()
 
@@ -292,7 +290,8 @@ class KafkaSink(Recall):
         self._look = look
 
     def discard(self, *, in_order: bool) -> None:
-        self._serve(self._producer.poll, 0)  # What it says of brokers counts in its queue, until it is heard.
+        # What it says of brokers counts in its queue, until it is heard.
+        self._serve(self._producer.poll, 0)
         answered = self.answered()
         # A new producer also leaves behind whatever made the old one unusable.
         self._in_order = in_order
@@ -357,7 +356,6 @@ class KafkaSink(Recall):
                 # It follows what says why.
                 return
             self._outage = f"Kafka can't be reached: {error.str()}{self._may_be_refused}"
-            self._left = len(self._producer)
 
 
 class KafkaService(Service):

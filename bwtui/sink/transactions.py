@@ -112,17 +112,17 @@ class TransactionalSink(KafkaSink):
         # It may not exceed the transaction's, which librdkafka sees to by itself.
         del config["message.timeout.ms"]
         config.setdefault("transaction.timeout.ms", _SNAPSHOT_MS if snapshot else _STREAM_MS)
-        config["delivery.report.only.error"] = not (snapshot or self._is_recorded)
+        config["delivery.report.only.error"] = not (snapshot or one_by_one or self._is_recorded)
         if one_by_one:
             config["batch.num.messages"] = 1
         return begun(config, check)
 
-    def begin(self, producer: Producer, *, snapshot: bool = False) -> None:
-        """Send by ``producer`` from now on; nothing of the one before is under way."""
+    def begin(self, producer: Producer, *, snapshot: bool = False, one_by_one: bool = False) -> None:
+        """Send by ``producer``, of such a `connect`, from now on; nothing of the one before is under way."""
         self._forget()
         self.refused = []
         self._committed_at = time.monotonic()
-        self._is_snapshot, self._is_quiet = snapshot, not (snapshot or self._is_recorded)
+        self._is_snapshot, self._is_quiet = snapshot, not (snapshot or one_by_one or self._is_recorded)
         self._producer = producer
         self._produce = producer.produce
 

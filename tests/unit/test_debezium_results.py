@@ -39,6 +39,19 @@ def made_up(workload: str = "stream", **other: Any) -> dict[str, Any]:
     return {**head, "heap": "768m", **said, "runs": runs, **other}
 
 
+def test_the_page_says_what_was_measured() -> None:
+    root = Path(__file__).parents[2]
+    found = page.everything(root / "benchmarks" / "results")
+    text = (root / "docs" / "benchmarks.md").read_text()
+    assert page.written(text, found) == text, "run: python -m benchmarks.debezium.page"
+    for name, picture in page.pictures(found).items():
+        assert (root / "docs" / "benchmarks" / name).read_text() == picture
+        assert f"](benchmarks/{name})" in text
+    for one in found:
+        assert f"<!-- measured: {one['workload']} -->" in text
+        assert max(run["pair"] for run in one["runs"]) >= 5
+
+
 def test_ratios_are_of_pairs_and_tables_of_medians() -> None:
     found = results.ratios(made_up()["runs"], "debezium", "rows_per_second")
     assert found == results.Spread(4.0, 3.0, 6.0)

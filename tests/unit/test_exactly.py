@@ -314,10 +314,16 @@ def test_a_busy_relay_takes_reports_before_a_commit_and_not_one_by_one_within(
 
 
 @pytest.mark.parametrize(
-    ("record", "is_snapshot", "is_quiet"), [("", False, True), ("folder", False, False), ("", True, False)]
+    ("record", "is_snapshot", "is_careful", "is_quiet"),
+    [
+        ("", False, False, True),
+        ("folder", False, False, False),
+        ("", True, False, False),
+        ("", False, True, False),
+    ],
 )
 def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
-    monkeypatch: pytest.MonkeyPatch, record: str, is_snapshot: bool, is_quiet: bool
+    monkeypatch: pytest.MonkeyPatch, record: str, is_snapshot: bool, is_careful: bool, is_quiet: bool
 ) -> None:
     made: list[dict[str, Any]] = []
 
@@ -327,34 +333,14 @@ def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
 
     monkeypatch.setattr("bwtui.sink.transactions.begun", begun)
     sink = cast(Any, TransactionalSink(replace(SETTINGS, record=record)))
-    sink.begin(sink.connect("bwtui", snapshot=is_snapshot), snapshot=is_snapshot)
+    how = {"snapshot": is_snapshot, "one_by_one": is_careful}
+    sink.begin(sink.connect("bwtui", **how), **how)
     assert made[0]["delivery.report.only.error"] is is_quiet
     span = Span()
     sink.send("topic", [(b"k", b"v", 0, None), (b"l", b"w", 0, None)], span)
     sink.send("topic", [(b"k", b"x", 0, None)], span)
     # The transaction's own end is one more, but for a snapshot, which its slot confirms.
     assert span.pending == (1 if is_quiet else 3 if is_snapshot else 4)
-
-
-def test_an_outage_is_over_once_fewer_messages_wait_where_none_is_reported() -> None:
-    sink, producer = cast(Any, TransactionalSink(SETTINGS)), Waiting()
-    sink._producer = producer
-    sink._noticed(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    producer.left = 4
-    sink.poll(0)
-    assert sink.outage() is not None, "more wait than before"
-    producer.left = 2
-    sink.poll(0)
-    assert sink.outage() is None
-
-
-class Waiting(OnDisk):
-    """A producer in which messages wait, and which reports none."""
-
-    left = 3
-
-    def __len__(self) -> int:
-        return self.left
 
 
 class Taking(OnDisk):

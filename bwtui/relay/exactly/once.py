@@ -92,7 +92,7 @@ class ExactlyOnce:
         ask = partial(context.patience.ask, context.destination.service.name)
         recorded = self._recorded(anew=anew)
         producer, position = self._exactly.begin(ask, one_by_one=is_careful, recorded=recorded)
-        self._sink.begin(producer)
+        self._sink.begin(producer, one_by_one=is_careful)
         self._is_careful = self._sink.is_eager = self._policy.is_alone = is_careful
         return position
 

@@ -186,6 +186,7 @@ class Pool:
                 self._take(member, word.beat)
                 self._finish(member)
                 member.is_idle = True
+                self._describe()
             case Locked():
                 self._leave_over(member, word.table)
             case Failed() if word.at_start:
@@ -224,11 +225,13 @@ class Pool:
 
     def _describe(self) -> None:
         names = sorted({name for member in self._members if member.task for name in member.task.names})
+        if not names:
+            return
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        here, share = sum(member.beat is not None for member in self._members), self._begin.share
-        if self._is_far and here < share:
+        here, wanted = sum(member.beat is not None for member in self._members), len(self._members)
+        if self._is_far and here < wanted:
             # The others wait for a core, or for Spark.
-            more += f" by {here} of {share} workers so far"
+            more += f" by {here} of {wanted} workers so far"
         self._report.detail = f"snapshot of {', '.join(names[:3])}{more}"
 
     # -- those that are gone ---------------------------------------------------------------------------------
