@@ -16,7 +16,7 @@ WAYS = {
     "bwtui-4": "bwtui with --snapshot-workers 4",
     "debezium": "Debezium, with one snapshot thread",
     "debezium-2": "Debezium with snapshot.max.threads 2",
-    "pg_recvlogical": "pg_recvlogical to /dev/null, which is PostgreSQL alone",
+    "pg_recvlogical": "pg_recvlogical to /dev/null",
 }
 
 
