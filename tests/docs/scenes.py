@@ -181,6 +181,7 @@ CANNOT: dict[str, dict[str, str]] = {
 #: Blocks that are nothing to type, though no language says so: by page, how they begin.
 NO_COMMANDS: dict[str, dict[str, str]] = {
     "audit.md": {"messages = matched": "the sums of an audit"},
+    "deploy.md": {"[Service]": "settings of a unit: tests/unit/test_unit_file.py has those that come along"},
     "install.md": {"bwtui: error: ": "an error: tests/unit/test_missing_packages.py"},
     "query.md": {
         "query      =": "the grammar",

@@ -26,15 +26,18 @@ def run(steps: list[str], command: list[str]) -> int:
             terminal.type(keys.replace("Enter", "\r"))
         eventually("the command ends", lambda: terminal.process.poll() is not None, _SECONDS)
         code = terminal.ended()
-        if code:
-            print(terminal.said.decode("utf-8", "replace")[-3000:])
+        print(shown(terminal)[-3000:])
         return code
+
+
+def shown(terminal: OnTerminal) -> str:
+    """Return all that was shown so far, without colours and places."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.said.decode("utf-8", "replace"))
 
 
 def is_seen(terminal: OnTerminal, text: str) -> bool:
     """Return whether a text was shown, or never will be."""
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.said.decode("utf-8", "replace"))
-    return text in shown or terminal.process.poll() is not None
+    return text in shown(terminal) or terminal.process.poll() is not None
 
 
 if __name__ == "__main__":
