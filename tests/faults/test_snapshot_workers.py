@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,10 +13,7 @@ import pytest
 
 from bwtui.demo.shop import Table
 from bwtui.model.status import Status
-from bwtui.relay.snapshot.workers.member import NearMember
-from bwtui.relay.snapshot.workers.words import Begin, Ready
 from bwtui.sandbox.supervisor import Sandbox, Services
-from bwtui.settings import RelaySettings
 from tests.attempts import password
 from tests.database import session
 from tests.faults.hanging import hanging
@@ -265,25 +261,6 @@ def test_where_no_worker_can_begin_the_relay_reads_all(
     assert "a worker of the snapshot could not begin, so the relay itself will do its part: " in other
     assert status.tables["public.wide"].snapshot_rows == ROWS
     assert_equal(services, database, TABLES, relay.name)
-
-
-def test_one_elsewhere_that_reaches_the_source_alone_says_so_before_it_reads(database: str) -> None:
-    settings = RelaySettings(postgres=database, broker="127.0.0.1:1").to_json()
-    with session(database) as source:
-        source.run("begin isolation level repeatable read")
-        snapshot = source.value("select pg_export_snapshot()")
-        begin = Begin(settings, b"", snapshot, 1, 0, 1, is_recorded=False)
-        members = [NearMember(replace(begin, is_far=is_far)) for is_far in (True, False)]
-        try:
-            for member in members:
-                wait_for("its first word", lambda one=member: one.look() is not None and one.words, 60)
-        finally:
-            for member in members:
-                member.kill()
-    far, near = (member.words[0] for member in members)
-    assert far.at_start and "Kafka can't be reached at 127.0.0.1:1" in far.fault.message
-    # Of one beside the relay it is an outage, which ends.
-    assert isinstance(near, Ready)
 
 
 @pytest.mark.long

@@ -112,7 +112,7 @@ class Crew:
         """Have a worker begin."""
         assert self._door is not None and self._end is not None
         number = len(self._members) + 1
-        told = replace(begin, settings=self._settings, is_far=True)
+        told = replace(begin, settings=self._settings)
         member = FarMember(told, self._door, number, self.look, is_local=self._is_local)
         self._members[number] = member
         self._end.send(Job(number, member.call))

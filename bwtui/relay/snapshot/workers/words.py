@@ -97,10 +97,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first word of all; ``snapshot`` is the exported one, ``share`` how many workers there are.
-
-    ``is_far``: it may be on another machine, which reaches what this one does or not.
-    """
+    """The first word of all; ``snapshot`` is the exported one, ``share`` how many workers there are."""
 
     settings: Mapping[str, Any]
     session: bytes
@@ -109,7 +106,6 @@ class Begin:
     time_ms: int
     share: int
     is_recorded: bool
-    is_far: bool = False
 
 
 class Piece(NamedTuple):

@@ -70,9 +70,6 @@ class Worker:
         try:
             opened = open_snapshot(self._settings.postgres, self._begin.snapshot)
             execute(opened, f"set lock_timeout = '{_LOCK_WAIT}'")
-            if self._begin.is_far:
-                # Rows that it read and could not send would be waited for, as if Kafka itself were away.
-                self._service.check()
             connection = opened
             while True:
                 self._next(connection)
