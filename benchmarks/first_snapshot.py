@@ -1,26 +1,34 @@
-"""The two ways of a first snapshot, in turn over the same table: ``--snapshot-by export`` and ``chunks``.
+"""Ways of a first snapshot, in turn over the same table: ``--snapshot-by export`` and ``chunks``, and others.
 
 Run ``make bench-snapshot``, or ``python benchmarks/first_snapshot.py`` in the checkout. It starts a sandbox
 of its own, or takes one that runs, and fills one 7-column table. Each run is of a slot of its own, with
 topics of its own; time, CPU and memory are those of the relay and its workers. A number among --ways is
-``export`` by so many workers. A row is written once the first are sent, and how long the stream takes to
-bring it is what a reader waits for the first change. With --kill-at PERCENT the relay is killed once so much
-is sent, and started again: what it sends in all, beside the rows of the table, is what the kill costs.
+``export`` by so many workers, and ``spark`` by two executors of a cluster on this machine, which needs the
+packages of ``make venv``: their Java is in ``cpu_us_per_row``, and in ``executors_mb``.
+
+A row is written once the first are sent, and how long the stream takes to bring it is what a reader waits for
+the first change. With --kill-at PERCENT the relay is killed once so much is sent, and started again: what it
+sends in all, beside the rows of the table, is what the kill costs. With --kill-worker-at it is a worker that
+is killed, or on Spark an executor with all that it runs. With --compare ``bwtui verify --database`` compares
+the topic with the table behind each run.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg2
 from bench_table import BWTUI, INSERTS, ROWS, add_sandbox_option, environment, services_in
+from processes import Seen, below
 from psycopg.conninfo import make_conninfo
 
 from bwtui.errors import ConnectionFailed
@@ -37,21 +45,39 @@ _WAYS = {
 
 def main() -> int:
     """Run all pairs, and print one JSON line a run."""
+    arguments = _arguments()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bwtui-bench-")))
+        os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
+        services = stack.enter_context(services_in(folder / "sandbox", arguments.sandbox))
+        if "spark" in arguments.ways.split(","):
+            # The tests' own, out of pyspark's jars.
+            sys.path.append(str(Path(__file__).parents[1]))
+            from tests.pipeline.cluster import spark_cluster
+
+            cluster = folder / "cluster"
+            cluster.mkdir()
+            master = stack.enter_context(spark_cluster(cluster, memory="1g"))
+            _WAYS["spark"] = ("--spark-master", master, "--snapshot-workers", "2")
+        for figures in _measure(services, arguments):
+            print(json.dumps(figures), flush=True)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=500_000, help="rows of the table (default 500,000)")
     parser.add_argument("--pairs", type=int, default=2, help="how often each way is taken (default 2)")
-    parser.add_argument("--kill-at", type=int, default=0, metavar="PERCENT", help="kill once, at so much")
+    parser.add_argument(
+        "--kill-at", type=int, default=0, metavar="PERCENT", help="kill the relay, at so much"
+    )
+    parser.add_argument("--kill-worker-at", type=int, default=0, metavar="PERCENT", help="or a worker")
+    parser.add_argument("--compare", action="store_true", help="compare the topic with the table")
     parser.add_argument("--ways", default="export,chunks", help="in which order (default export,chunks)")
     add_sandbox_option(parser)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
-        os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
-        with services_in(Path(folder) / "sandbox", arguments.sandbox) as services:
-            for figures in _measure(services, arguments):
-                print(json.dumps(figures), flush=True)
-    return 0
+    return parser.parse_args()
 
 
 def _measure(services: Services, arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
@@ -61,7 +87,7 @@ def _measure(services: Services, arguments: argparse.Namespace) -> Iterator[dict
             slot = f"first_{way}_{os.getpid()}_{number}"
             with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
                 connection.autocommit = True
-                yield {"way": way, **_run(services, dsn, slot, way, cursor, arguments)}
+                yield {"way": way, **_Run(services, dsn, slot, way, cursor, arguments).figures()}
                 cursor.execute("select pg_drop_replication_slot(%s)", [slot])
                 cursor.execute("delete from bench where id < 0")
 
@@ -81,86 +107,138 @@ def _table(superuser: str, rows: int) -> str:
     return dsn
 
 
-def _run(
-    services: Services,
-    dsn: str,
-    slot: str,
-    way: str,
-    cursor: "psycopg2.extensions.cursor",
-    arguments: argparse.Namespace,
-) -> dict[str, object]:
-    begin = time.monotonic()
-    sent = killed = cpu = 0.0
-    resident = 0
-    process = _start(services, dsn, slot, way)
-    first_change = None
-    written, wrote_at = 0, 0.0
-    is_written = False
-    while True:
-        status = _status(slot)
-        resident = max(resident, status.resident_bytes if status is not None else 0)
-        if status is not None and "public.bench" in status.tables:
-            table = status.tables["public.bench"]
-            if not is_written and table.snapshot_rows:
-                # Once the slot's place is fixed: it comes through the stream.
-                written, is_written = written + 1, True
-                cursor.execute("insert into bench (id) values (%s)", [-written])
-                wrote_at = wrote_at or time.monotonic()
-            if is_written and first_change is None and table.inserts:
-                first_change = time.monotonic() - wrote_at
-            share = 100 * table.snapshot_rows / arguments.rows
-            if arguments.kill_at and not killed and share >= arguments.kill_at:
-                sent += table.messages
-                cpu += status.cpu_seconds
-                process.kill()
-                process.wait()
-                killed = time.monotonic() - begin
-                # That row was sent, or stands in the next export: another one shows that the stream goes on.
-                is_written = False
-                process = _start(services, dsn, slot, way)
-            elif status.state == "streaming" and table.inserts and not status.first_snapshot:
-                break
-        assert process.poll() is None, f"the relay ended with {process.returncode}"
-        time.sleep(0.02)
-    seconds = time.monotonic() - begin
-    request(slot, {"request": "stop"})
-    _, code, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(code)
-    cpu += usage.ru_utime + usage.ru_stime
-    sent += status.tables["public.bench"].messages if status else 0
-    return {
-        "rows_per_second": round(arguments.rows / seconds),
-        "seconds": round(seconds, 1),
-        "cpu_us_per_row": round(cpu / arguments.rows * 1e6, 2),
-        "resident_mb": round(resident / 2**20),
-        "first_change_seconds": round(first_change or 0, 2),
-        "killed_after": round(killed, 1),
-        "sent": round(sent),
-    }
+@dataclass
+class _Run:
+    """One snapshot, from the start of the relay to its stream."""
+
+    services: Services
+    dsn: str
+    slot: str
+    way: str
+    cursor: "psycopg2.extensions.cursor"
+    arguments: argparse.Namespace
+    #: Of relays that were killed: messages and CPU seconds.
+    sent: int = 0
+    cpu: float = 0.0
+    killed: float = 0.0
+    resident: int = 0
+    #: What Spark's executors have used, by process.
+    executors: dict[int, Seen] = field(default_factory=dict)
+    executors_resident: int = 0
+    looked_at: float = 0.0
+
+    def figures(self) -> dict[str, object]:
+        self.begin = time.monotonic()
+        self.process = self._start()
+        first_change = None
+        written, wrote_at = 0, 0.0
+        self.is_written = False
+        while True:
+            status = self._status()
+            if status is not None and "public.bench" in status.tables:
+                self.resident = max(self.resident, status.resident_bytes)
+                table = status.tables["public.bench"]
+                if not self.is_written and table.snapshot_rows:
+                    # Once the slot's place is fixed: it comes through the stream.
+                    written, self.is_written = written + 1, True
+                    self.cursor.execute("insert into bench (id) values (%s)", [-written])
+                    wrote_at = wrote_at or time.monotonic()
+                if self.is_written and first_change is None and table.inserts:
+                    first_change = time.monotonic() - wrote_at
+                is_through = status.state == "streaming" and table.inserts and not status.first_snapshot
+                if not self._kills(status) and is_through:
+                    break
+            assert self.process.poll() is None, f"the relay ended with {self.process.returncode}"
+            self._look_at_executors()
+            time.sleep(0.02)
+        seconds = time.monotonic() - self.begin
+        differences = self._differences() if self.arguments.compare else None
+        return {**self._end(status, seconds, first_change or 0.0), "differences": differences}
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        options = _WAYS.get(self.way, ("--snapshot-workers", self.way))
+        return subprocess.Popen(
+            [*BWTUI, "connect", "-s", self.slot, "-p", self.slot, "--headless", *options],
+            env={**environment(self.services), "BWTUI_POSTGRES": self.dsn},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _status(self) -> Status | None:
+        try:
+            return Status.from_json(request(self.slot, {"request": "status"}))
+        except ConnectionFailed:
+            return None
+
+    def _kills(self, status: Status) -> bool:
+        """Kill what is to be killed, once it is time; return whether that was the relay."""
+        table, arguments = status.tables["public.bench"], self.arguments
+        share = 100 * table.snapshot_rows / arguments.rows
+        workers = [worker for worker in status.snapshot_workers if worker.rows]
+        if self.killed:
+            return False
+        if arguments.kill_worker_at and share >= arguments.kill_worker_at and workers:
+            self.killed = time.monotonic() - self.begin
+            self._look_at_executors(at_once=True)
+            java = [pid for pid in _executors() if workers[0].pid in below(pid)]
+            os.kill(java[0] if java else workers[0].pid, signal.SIGKILL)
+        elif arguments.kill_at and share >= arguments.kill_at:
+            self.killed = time.monotonic() - self.begin
+            self.sent += table.messages
+            self.cpu += status.cpu_seconds
+            self.process.kill()
+            self.process.wait()
+            # That row was sent, or stands in the next export: another one shows that the stream goes on.
+            self.is_written = False
+            self.process = self._start()
+            return True
+        return False
+
+    def _look_at_executors(self, *, at_once: bool = False) -> None:
+        if self.way != "spark" or (time.monotonic() < self.looked_at + 0.5 and not at_once):
+            return
+        self.looked_at = time.monotonic()
+        now = {pid: seen for root in _executors() for pid, seen in below(root).items()}
+        self.executors |= now
+        resident = sum(seen.resident for seen in now.values())
+        self.executors_resident = max(self.executors_resident, resident)
+
+    def _differences(self) -> int:
+        command = [*BWTUI, "verify", "--database", "-d", self.dsn, "-s", self.slot, "-p", self.slot, "--json"]
+        done = subprocess.run(
+            command, env=environment(self.services), capture_output=True, text=True, check=False
+        )
+        assert done.returncode in (0, 1), done.stderr
+        told = json.loads(done.stdout)
+        assert told["expected"] >= self.arguments.rows, told
+        return sum(told["classes"].values())
+
+    def _end(self, status: Status, seconds: float, first_change: float) -> dict[str, object]:
+        request(self.slot, {"request": "stop"})
+        _, code, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(code)
+        rows = self.arguments.rows
+        cpu = self.cpu + usage.ru_utime + usage.ru_stime + sum(one.cpu for one in self.executors.values())
+        return {
+            "rows_per_second": round(rows / seconds),
+            "seconds": round(seconds, 1),
+            "cpu_us_per_row": round(cpu / rows * 1e6, 2),
+            "resident_mb": round(self.resident / 2**20),
+            "executors_mb": round(self.executors_resident / 2**20),
+            "first_change_seconds": round(first_change, 2),
+            "killed_after": round(self.killed, 1),
+            "sent": self.sent + status.tables["public.bench"].messages,
+        }
 
 
-def _start(services: Services, dsn: str, slot: str, way: str) -> "subprocess.Popen[bytes]":
-    options: Sequence[str] = [
-        "-s",
-        slot,
-        "-p",
-        slot,
-        "--headless",
-        *_WAYS.get(way, ("--snapshot-workers", way)),
-    ]
-    return subprocess.Popen(
-        [*BWTUI, "connect", *options],
-        env={**environment(services), "BWTUI_POSTGRES": dsn},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def _status(slot: str) -> Status | None:
-    try:
-        return Status.from_json(request(slot, {"request": "status"}))
-    except ConnectionFailed:
-        return None
+def _executors() -> list[int]:
+    """Return the Java processes of a cluster's executors on this machine."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"CoarseGrainedExecutorBackend" in place.read_bytes():
+                found.append(int(place.parent.name))
+    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOOK_SECONDS = 0.1
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
+    """What one process has used so far: CPU in seconds, resident memory in bytes."""
+
     name: str
     parent: int
     cpu: float
@@ -60,7 +62,7 @@ def cpu_of(pid: int) -> float:
 
 def _look(root: int, used: Used, cpu: dict[tuple[int, str], float]) -> None:
     resident: dict[str, int] = {}
-    for pid, seen in _below(root).items():
+    for pid, seen in below(root).items():
         kind = "command" if pid == root else "java" if seen.name == "java" else "python"
         cpu[pid, kind] = seen.cpu
         for name in (kind, "all"):
@@ -69,7 +71,8 @@ def _look(root: int, used: Used, cpu: dict[tuple[int, str], float]) -> None:
         used.peak_mb[name] = max(used.peak_mb.get(name, 0.0), round(size / 1e6))
 
 
-def _below(root: int) -> dict[int, _Seen]:
+def below(root: int) -> dict[int, Seen]:
+    """Return a process and all below it, by id."""
     found = {int(path.name): _read(path / "stat") for path in Path("/proc").glob("[0-9]*")}
     children: dict[int, list[int]] = {}
     for pid, seen in found.items():
@@ -85,7 +88,7 @@ def _below(root: int) -> dict[int, _Seen]:
     return below
 
 
-def _read(path: Path) -> _Seen | None:
+def _read(path: Path) -> Seen | None:
     try:
         text = path.read_text()
     except OSError:
@@ -93,4 +96,4 @@ def _read(path: Path) -> _Seen | None:
     # The name stands in brackets, and may hold any character.
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return _Seen(name, int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
+    return Seen(name, int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
