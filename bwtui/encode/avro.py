@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from bwtui.encode.compiled import Framed, Twin, in_python, twin
+from bwtui.encode.compiled import Run, Twin, in_python, twin
 from bwtui.encode.generate import Record, Slow, compile_one
 from bwtui.encode.lines import Both, Lines, encode_lines
 from bwtui.encode.names import UNCHANGED_KEY, avro_name, record_names
@@ -99,9 +99,9 @@ class BoundEncoder:
         return self._twin.lines if self._twin is not None else partial(encode_lines, self.both)
 
     @cached_property
-    def framed(self) -> Framed | None:
-        """From a frame to its row's key and value, where they are made without taking it apart."""
-        return self._twin.framed if self._twin is not None else None
+    def run(self) -> Run | None:
+        """From frames to messages, where those are made without taking rows apart."""
+        return self._twin.run if self._twin is not None else None
 
     @cached_property
     def _twin(self) -> Twin | None:

@@ -4,18 +4,18 @@ It makes the same bytes as the encoders in Python, or none: what it does not kno
 never needed, and nobody need know whether it is there; see docs/adr/0079-what-a-row-costs.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from bwtui.encode.generate import Record, compile_both, compile_one
-from bwtui.encode.lines import Both, EncodedLines, Lines
+from bwtui.encode.lines import Both, Encoded, EncodedLines, Lines
 from bwtui.types.codec import Encode, Inline
 
 #: What this module and the package say to each other; another package is as good as none.
-SPEAKS = 2
+SPEAKS = 3
 #: The digest of all sources that this version is of; a test says when it is another one.
-SOURCES = "31e9889325c28d5a"
+SOURCES = "eb8d4911ef77cedc"
 #: What the package knows, by its numbers; 0 is a function in Python.
 _KINDS = (
     "",
@@ -29,8 +29,13 @@ _KINDS = (
     "float4",
     "float8",
 )
-#: From a frame and where a row begins that goes on to its end, to key and value; None: left to the others.
-Framed = Callable[[bytes, int], tuple[bytes | None, bytes] | None]
+#: Messages, the frames that they were made of if those are kept, the bytes of both, and a frame that is left.
+Taken = tuple[list[Encoded], list[bytes], int, int, bytes | None]
+#: From a frame, those that follow, and more that the package's own text tells of ``Encoder.rows``.
+Run = Callable[[bytes, Iterator[bytes], int, int, int, int, int, int, bool], Taken]
+#: From cells in a list, or in tuples at a place, and the most bytes that one may have: their lengths, and all
+#: of them joined. None: left to Python.
+Pack = Callable[[list[Any], int, int], tuple[bytes, bytes] | None]
 #: What it takes the numbers for of a codec without a template.
 _NONE = Inline("", (), {})
 
@@ -40,7 +45,7 @@ class Twin(NamedTuple):
 
     both: Both
     lines: Lines
-    framed: Framed
+    run: Run
 
 
 def load() -> Any:
@@ -54,6 +59,7 @@ def load() -> Any:
 
 
 _PACKAGE = load()
+pack: Pack | None = _PACKAGE.pack if _PACKAGE is not None else None
 
 
 def twin(key: Record | None, value: Record, width: int, package: Any = _PACKAGE) -> Twin | None:
@@ -65,7 +71,7 @@ def twin(key: Record | None, value: Record, width: int, package: Any = _PACKAGE)
         return None
     plain = _Plain(key, value, width)
     encoder = package.Encoder(None if key is None else _record(key), _record(value), width, plain)
-    return Twin(encoder, partial(_lines, encoder.lines), encoder.frame)
+    return Twin(encoder, partial(_lines, encoder.lines), encoder.rows)
 
 
 def in_python(key: Record | None, value: Record, width: int) -> Both:

@@ -56,7 +56,7 @@ _CONVERT: Mapping[int, Convert] = {
 class JsonEncoder:
     """The encoder of one table; it has the functions of `bwtui.encode.avro.BoundEncoder`."""
 
-    framed = None
+    run = None
 
     def __init__(
         self, relation: Relation, key_columns: Sequence[str], catalog: Mapping[int, TypeInfo]

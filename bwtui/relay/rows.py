@@ -1,7 +1,7 @@
 """Rows of the stream: from a frame to messages in the batch, or to the policy for what can't be relayed."""
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.errors import BwtuiError, RowError
@@ -12,7 +12,7 @@ from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
 from bwtui.relay.apart.truncation import truncate_message
-from bwtui.relay.batch import Batch
+from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS, RECORD_OVERHEAD, Batch
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes, relation_of
@@ -27,6 +27,8 @@ _begin = struct.Struct(">QqI").unpack_from
 _KIND = BODY_OFFSET + 4
 TUPLE = _KIND + 1
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
+_INSERT = 0x49  # 'I'
+_NOTHING: Iterator[bytes] = iter(())
 
 #: What a handler answers for a frame of which only tables know that the relay leaves out.
 LEFT_OUT = True
@@ -124,7 +126,7 @@ class Rows:
             return LEFT_OUT
         self.ordinal += 1
         self._batch.rows += 1
-        whole = self._framed(route, data) if route.framed is not None else None
+        whole = self._whole(route, data)
         fields: list[Field] | None = None
         try:
             if whole is not None:
@@ -148,7 +150,7 @@ class Rows:
             return LEFT_OUT
         self.ordinal += 1
         self._batch.rows += 1
-        if route.framed is not None and data[_KIND] == _NEW and (whole := self._framed(route, data)):
+        if data[_KIND] == _NEW and (whole := self._whole(route, data)):
             self._on_whole_update(route, data, *whole)
             return None
         old: list[Field] | None = None
@@ -171,7 +173,7 @@ class Rows:
         route.counters.updates += 1
         return None
 
-    def _on_whole_update(self, route: Route, data: bytes, key: bytes | None, value: bytes) -> None:
+    def _on_whole_update(self, route: Route, data: bytes, key: bytes | None, value: bytes | None) -> None:
         """Take an update that leaves the key as it is, and of which no value is unchanged TOAST."""
         try:
             self._send(route, "update", key, value, None, None)
@@ -179,12 +181,53 @@ class Rows:
             self._refuse(route, "update", None, route.split(data, TUPLE), error)
         route.counters.updates += 1
 
-    def _framed(self, route: Route, data: bytes) -> tuple[bytes | None, bytes] | None:
+    def _whole(self, route: Route, data: bytes) -> tuple[bytes | None, bytes | None] | None:
         """Return key and value of a frame's only row, unless somebody wants its fields as well."""
-        if self._context.samples.budget > 0 or self._batch.careful is not None:
+        # Where nobody wants headers either, `run` has tried it.
+        if route.run is None or not self._wants_each() or self._wants_fields():
             return None
-        assert route.framed is not None
-        return route.framed(data, TUPLE)
+        most = route.max_message_bytes
+        messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False)[0]
+        return messages[0][:2] if messages else None
+
+    def _wants_fields(self) -> bool:
+        return self._context.samples.budget > 0 or self._batch.careful is not None
+
+    def _wants_each(self) -> bool:
+        return self._context.settings.headers or self.on_message is not None
+
+    def run(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
+        """Take a new row, and those that follow in ``frames`` alike, at once where nobody wants each of them.
+
+        Return the first frame that has to go its own way; None where the batch is full, or no more came.
+        """
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
+        if route is None or route.run is None or data[_KIND] != _NEW:
+            return data
+        if self._wants_fields() or self._wants_each():
+            return data
+        batch, recorder = self._batch, self._context.recorder
+        messages, taken, size, held, rest = route.run(
+            data,
+            frames,
+            PAYLOAD_OFFSET,
+            TUPLE,
+            self.timestamp,
+            BATCH_ROWS - batch.rows,
+            BATCH_BYTES - batch.bytes - batch.held,
+            route.max_message_bytes - RECORD_OVERHEAD,
+            recorder is not None,
+        )
+        batch.add_many(route, messages, size)
+        if recorder is not None:
+            recorder.frames += taken
+            batch.held += held
+        self.ordinal += len(messages)
+        if data[PAYLOAD_OFFSET] == _INSERT:
+            route.counters.inserts += len(messages)
+        else:
+            route.counters.updates += len(messages)
+        return rest
 
     def _on_delete(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]

@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from typing import NoReturn
 
 from bwtui.blocking import StopRequested, check_stop
 from bwtui.errors import ConnectionFailed, RefusedError, RowError
@@ -17,6 +16,7 @@ from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful, Redrive
 from bwtui.relay.context import REFUSED, RelayContext
+from bwtui.relay.handlers import Handlers
 from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.rows import Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
@@ -36,16 +36,7 @@ _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
 #: A turn reads at most so many frames: those of rows that are left out never fill a batch.
 _FRAMES_A_TURN = 20_000
-
-
-class Handlers(dict[int, Callable[[bytes], bool | None]]):
-    """What takes a message, by its tag."""
-
-    def __missing__(self, tag: int) -> NoReturn:
-        raise RefusedError(
-            f"PostgreSQL sends a message that the relay did not ask for: {chr(tag)!r}",
-            "the slot may have been altered, such as to two_phase; 'bwtui doctor' checks it",
-        )
+_WITH_NEW_ROW = b"IU"
 
 
 class Streaming:
@@ -244,7 +235,14 @@ class Streaming:
             return False
         # Not before: a row can't be received before it was committed.
         batch.received = time.monotonic()
-        for data in chain((first,), islice(frames, _FRAMES_A_TURN)):
+        arrived = chain((first,), islice(frames, _FRAMES_A_TURN))
+        for frame in arrived:
+            data = frame
+            if frame[0] == XLOG_DATA and frame[PAYLOAD_OFFSET] in _WITH_NEW_ROW:
+                rest = self.rows.run(frame, arrived)
+                if rest is None:
+                    break
+                data = rest
             if data[0] == XLOG_DATA:
                 try:
                     left_out = handlers[data[PAYLOAD_OFFSET]](data)
@@ -257,7 +255,7 @@ class Streaming:
                     record(data)
                     batch.held += len(data)
                 if batch.is_full() or (by_transaction and batch.span.lsn is not None):
-                    return True
+                    break
             else:
                 self._on_keepalive(data)
         return True

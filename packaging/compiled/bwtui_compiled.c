@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* What bwtui/encode/compiled.py must speak: raised with every change of what they say to each other. */
-#define SPEAKS 2
+#define SPEAKS 3
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
 #define LARGEST_ROW (64 << 10)
@@ -497,37 +497,99 @@ pair(PyObject *key, PyObject *value)
     return both;
 }
 
-PyDoc_STRVAR(frame_doc,
-"frame(data, offset, /)\n--\n\n"
-"Return key and value of the row that fills data from offset on, or None.");
-
+/* Return (key, value, timestamp, headers) of the row that `fields` point at; NULL, without an exception: it is
+   left to Python. */
 static PyObject *
-encoder_frame(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+message(Encoder *self, PyObject *timestamp, PyObject *headers, Py_ssize_t *size)
 {
-    Encoder *self = (Encoder *)object;
     PyObject *key = NULL, *value = NULL;
-    if (nargs != 2 || !PyBytes_CheckExact(args[0]) || !PyLong_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "wanted: bytes and an offset");
+    int end = encode(self, &key, &value);
+    if (end != DONE)
+        return NULL;
+    *size = PyBytes_GET_SIZE(value) + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
+    PyObject *made = PyTuple_New(4);
+    if (made == NULL) {
+        Py_DECREF(key);
+        Py_DECREF(value);
         return NULL;
     }
-    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), offset = PyLong_AsSsize_t(args[1]);
-    if (offset == -1 && PyErr_Occurred())
+    PyTuple_SET_ITEM(made, 0, key);
+    PyTuple_SET_ITEM(made, 1, value);
+    PyTuple_SET_ITEM(made, 2, Py_NewRef(timestamp));
+    PyTuple_SET_ITEM(made, 3, Py_NewRef(headers));
+    return made;
+}
+
+/* Whether a frame begins as `first` does: its kind, and what stands from `from` to `to`. */
+static int
+is_alike(PyObject *first, PyObject *frame, Py_ssize_t from, Py_ssize_t to)
+{
+    if (frame == first)
+        return 1;
+    if (!PyBytes_CheckExact(frame) || PyBytes_GET_SIZE(frame) < to)
+        return 0;
+    const char *one = PyBytes_AS_STRING(first), *other = PyBytes_AS_STRING(frame);
+    return one[0] == other[0] && memcmp(one + from, other + from, to - from) == 0;
+}
+
+PyDoc_STRVAR(rows_doc,
+"rows(frame, frames, begin, offset, timestamp, most, most_bytes, most_message, keep, /)\n--\n\n"
+"Take frame, and the frames that follow from the iterator and are alike: each ends with a row at offset, and\n"
+"is the same between begin and there. Return (messages, taken, size, held, rest): the messages without\n"
+"headers, their bytes, and with keep their frames and the bytes of those. rest is the first frame that is not\n"
+"alike, or that Python must encode, or whose message has more than most_message bytes; None: there were no\n"
+"more, or there are most messages, or most_bytes are reached.");
+
+static PyObject *
+encoder_rows(PyObject *object, PyObject *args)
+{
+    Encoder *self = (Encoder *)object;
+    PyObject *first, *frames, *timestamp, *taken = NULL;
+    Py_ssize_t begin, offset, most, most_bytes, most_message, size = 0, held = 0;
+    int keep;
+    if (!PyArg_ParseTuple(args, "SOnnOnnnp", &first, &frames, &begin, &offset, &timestamp, &most, &most_bytes,
+                          &most_message, &keep))
         return NULL;
-    if (busy || offset < 0 || offset > size)
-        Py_RETURN_NONE;
-    if (!take_tuple(self, (const unsigned char *)PyBytes_AS_STRING(args[0]) + offset, size - offset))
-        Py_RETURN_NONE;
-    /* What a CALL runs may let go of the one reference that the caller has. */
-    PyObject *data = Py_NewRef(args[0]);
-    busy = 1;
-    int end = encode(self, &key, &value);
-    busy = 0;
-    Py_DECREF(data);
-    if (end == FAILED)
+    if (!PyIter_Check(frames) || begin < 1 || begin > offset || offset > PyBytes_GET_SIZE(first)) {
+        PyErr_SetString(PyExc_ValueError, "wanted: an iterator, and offsets within the frame");
         return NULL;
-    if (end != DONE)
-        Py_RETURN_NONE;
-    return pair(key, value);
+    }
+    PyObject *messages = PyList_New(0), *frame = Py_NewRef(first);
+    if (messages == NULL || (taken = PyList_New(0)) == NULL)
+        goto failed;
+    while (frame != NULL && is_alike(first, frame, begin, offset)) {
+        Py_ssize_t bytes = 0, whole = PyBytes_GET_SIZE(frame);
+        PyObject *made = NULL;
+        if (busy || !take_tuple(self, (const unsigned char *)PyBytes_AS_STRING(frame) + offset, whole - offset))
+            break;
+        busy = 1;
+        made = message(self, timestamp, Py_None, &bytes);
+        busy = 0;
+        if (made == NULL && PyErr_Occurred())
+            goto failed;
+        if (made == NULL || bytes > most_message) {
+            Py_XDECREF(made);
+            break;
+        }
+        int added = PyList_Append(messages, made);
+        Py_DECREF(made);
+        if (added < 0 || (keep && PyList_Append(taken, frame) < 0))
+            goto failed;
+        size += bytes;
+        held += keep ? whole : 0;
+        Py_CLEAR(frame);
+        if (PyList_GET_SIZE(messages) >= most || size + held >= most_bytes)
+            break;
+        frame = PyIter_Next(frames);
+        if (frame == NULL && PyErr_Occurred())
+            goto failed;
+    }
+    return Py_BuildValue("NNnnN", messages, taken, size, held, frame == NULL ? Py_NewRef(Py_None) : frame);
+failed:
+    Py_XDECREF(messages);
+    Py_XDECREF(taken);
+    Py_XDECREF(frame);
+    return NULL;
 }
 
 static PyObject *
@@ -560,30 +622,6 @@ encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *n
     return PyObject_CallOneArg(self->fallback, row);
 }
 
-/* Return (key, value, timestamp, headers) of one line; NULL, without an exception: it is left to Python. */
-static PyObject *
-message(Encoder *self, PyObject *line, PyObject *timestamp, PyObject *headers, Py_ssize_t *size)
-{
-    PyObject *key = NULL, *value = NULL;
-    if (!take_line(self, line))
-        return NULL;
-    int end = encode(self, &key, &value);
-    if (end != DONE)
-        return NULL;
-    *size = PyBytes_GET_SIZE(value) + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
-    PyObject *made = PyTuple_New(4);
-    if (made == NULL) {
-        Py_DECREF(key);
-        Py_DECREF(value);
-        return NULL;
-    }
-    PyTuple_SET_ITEM(made, 0, key);
-    PyTuple_SET_ITEM(made, 1, value);
-    PyTuple_SET_ITEM(made, 2, Py_NewRef(timestamp));
-    PyTuple_SET_ITEM(made, 3, Py_NewRef(headers));
-    return made;
-}
-
 PyDoc_STRVAR(lines_doc,
 "lines(lines, timestamp, headers, /)\n--\n\n"
 "Return a list with the message of each line of COPY, or None, and the bytes of all and of the largest.");
@@ -611,8 +649,8 @@ encoder_lines(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_ssize_t size = 0;
         PyObject *made = NULL;
-        if (!was_busy)
-            made = message(self, PyTuple_GET_ITEM(lines, i), args[1], args[2], &size);
+        if (!was_busy && take_line(self, PyTuple_GET_ITEM(lines, i)))
+            made = message(self, args[1], args[2], &size);
         if (made == NULL && PyErr_Occurred()) {
             busy = was_busy;
             Py_DECREF(lines);
@@ -740,8 +778,8 @@ encoder_dealloc(PyObject *object)
 }
 
 static PyMethodDef encoder_methods[] = {
-    {"frame", (PyCFunction)(void (*)(void))encoder_frame, METH_FASTCALL, frame_doc},
     {"lines", (PyCFunction)(void (*)(void))encoder_lines, METH_FASTCALL, lines_doc},
+    {"rows", encoder_rows, METH_VARARGS, rows_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -759,10 +797,74 @@ static PyTypeObject EncoderType = {
     .tp_methods = encoder_methods,
 };
 
+/* -- cells of a recording's batch ---------------------------------------------------------------------- */
+
+/* The bytes or None of one of `pack`'s cells, borrowed; NULL, without an exception: it is neither. */
+static PyObject *
+cell_of(PyObject *from, Py_ssize_t item)
+{
+    if (item >= 0) {
+        if (!PyTuple_CheckExact(from) || item >= PyTuple_GET_SIZE(from))
+            return NULL;
+        from = PyTuple_GET_ITEM(from, item);
+    }
+    return from == Py_None || PyBytes_CheckExact(from) ? from : NULL;
+}
+
+PyDoc_STRVAR(pack_doc,
+"pack(cells, item, most, /)\n--\n\n"
+"Return the length of each of some bytes, little-endian in four bytes, -1 for None, and all of them joined. They\n"
+"are in a list, or in tuples in a list at the place item, if that is not -1. None: one is larger than most, or is\n"
+"neither, or all are more than can be.");
+
+static PyObject *
+pack(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *cells, *lengths = NULL, *joined = NULL;
+    Py_ssize_t item, most, all = 0;
+    if (!PyArg_ParseTuple(args, "O!nn", &PyList_Type, &cells, &item, &most))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(cells);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *cell = cell_of(PyList_GET_ITEM(cells, i), item);
+        Py_ssize_t size = cell == NULL || cell == Py_None ? 0 : PyBytes_GET_SIZE(cell);
+        if (cell == NULL || size > most || size > INT32_MAX || all > PY_SSIZE_T_MAX / 2 - size)
+            Py_RETURN_NONE;
+        all += size;
+    }
+    lengths = PyBytes_FromStringAndSize(NULL, 4 * count);
+    joined = PyBytes_FromStringAndSize(NULL, all);
+    if (lengths == NULL || joined == NULL) {
+        Py_XDECREF(lengths);
+        Py_XDECREF(joined);
+        return NULL;
+    }
+    unsigned char *length = (unsigned char *)PyBytes_AS_STRING(lengths);
+    char *to = PyBytes_AS_STRING(joined);
+    /* Nothing runs meanwhile that could change the list. */
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *cell = cell_of(PyList_GET_ITEM(cells, i), item);
+        uint32_t size = cell == Py_None ? UINT32_MAX : (uint32_t)PyBytes_GET_SIZE(cell);
+        for (int byte = 0; byte < 4; byte++)
+            *length++ = (unsigned char)(size >> (8 * byte));
+        if (cell != Py_None) {
+            memcpy(to, PyBytes_AS_STRING(cell), size);
+            to += size;
+        }
+    }
+    return Py_BuildValue("NN", lengths, joined);
+}
+
+static PyMethodDef functions[] = {
+    {"pack", pack, METH_VARARGS, pack_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "bwtui_compiled",
     .m_doc = "The compiled twin of bwtui's encoders.",
+    .m_methods = functions,
     .m_size = -1,
 };
 

@@ -5,7 +5,7 @@ import hashlib
 import re
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,27 @@ def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tu
     made = compiled.twin(*bound.records, package=way)
     if way is None:
         assert made is None
-        return plain, Twin(plain, partial(encode_lines, plain), lambda data, at: plain(last_tuple(data, at)))
+        return plain, Twin(plain, partial(encode_lines, plain), partial(one_row, plain))
     assert made is not None
     return plain, made
+
+
+def one_row(plain: Both, frame: bytes, _: Any, __: int, offset: int, time: int, *___: Any) -> Any:
+    """Return what ``Encoder.rows`` does of a frame that it knows, by the splitter and encoder in Python."""
+    key, value = plain(last_tuple(frame, offset))
+    return [(key, value, time, None)], [], len(key or b"") + len(value), 0, None
+
+
+def framed(run: Any, frame: bytes, offset: int) -> Any:
+    """Return key and value of the row that fills a frame from an offset on, or None."""
+    messages, taken, size, held, rest = run(frame, iter(()), 1, offset, 5, 1, 1 << 40, 1 << 40, False)
+    assert (taken, held) == ([], 0)
+    if not messages:
+        assert (size, rest) == (0, frame)
+        return None
+    ((key, value, time, headers),) = messages
+    assert (time, headers, size, rest) == (5, None, len(key or b"") + len(value), None)
+    return key, value
 
 
 def outcome(encode: Any, argument: Any) -> Any:
@@ -104,15 +122,15 @@ def compare(plain: Both, twin: Twin, rows: list[list[Field]]) -> int:
     """Compare what becomes of rows; return how many were left to be encoded by themselves."""
     wanted = [outcome(plain, row) for row in rows]
     assert [outcome(twin.both, row) for row in rows] == wanted
-    framed = [outcome(lambda row: twin.framed(b"head" + tuple_data(row), 4), row) for row in rows]
-    assert all(made is None or made == one for made, one in zip(framed, wanted, strict=True))
+    whole = [outcome(lambda row: framed(twin.run, b"head" + tuple_data(row), 4), row) for row in rows]
+    assert all(made is None or made == one for made, one in zip(whole, wanted, strict=True))
     found = twin.lines([copy_line(row) for row in rows], 5, HEADERS)
     assert [n for n, message in enumerate(found.messages) if message is None] == found.holes
     for message, one in zip(found.messages, wanted, strict=True):
         assert message is None or message == (*one, 5, HEADERS)
     sizes = [len(key or b"") + len(value or b"") for key, value, _, _ in filter(None, found.messages)]
     assert (found.size, found.largest) == (sum(sizes), max(sizes, default=0))
-    return len(found.holes) + framed.count(None)
+    return len(found.holes) + whole.count(None)
 
 
 def odd(texts: Sequence[bytes]) -> list[list[Field]]:
@@ -173,7 +191,7 @@ def test_any_frame_has_the_bytes_of_its_fields_or_none(way: Any, table: Table, d
     at, upto = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, len(whole)))
     frame = b"I" + whole[:at] + data.draw(st.binary(max_size=3)) + whole[max(at, upto) :]
     try:
-        made = twin.framed(frame, 1)
+        made = framed(twin.run, frame, 1)
     except (DecodeError, EncodeError):
         assert way is None
         return
@@ -184,20 +202,86 @@ def test_any_frame_has_the_bytes_of_its_fields_or_none(way: Any, table: Table, d
 @pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
 def test_a_frame_is_read_from_within_its_bytes() -> None:
     encoder = built().Encoder(None, (b"h", ((0, 3, 0, None), (1, 3, 0, None)), False), 2, list)
-    frame = tuple_data([b"ab", None])
-    assert encoder.frame(frame, 0) == (None, b"h\2\4ab\0")
-    for wrong in (-1, 1, len(frame), len(frame) + 1, 1 << 40):
-        assert encoder.frame(frame, wrong) is None
-    for cut in range(len(frame)):
-        assert encoder.frame(frame[:cut], 0) is None
-    assert encoder.frame(frame + b"n", 0) is None
+    run, frame = encoder.rows, b"w" + tuple_data([b"ab", None])
+    assert framed(run, frame, 1) == (None, b"h\2\4ab\0")
+    assert framed(run, frame, 2) is framed(run, frame, len(frame)) is None
+    for cut in range(1, len(frame)):
+        assert framed(run, frame[:cut], 1) is None
+    assert framed(run, frame + b"n", 1) is None
     for length in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\4"):
-        assert encoder.frame(frame.replace(b"\0\0\0\2ab", length + b"ab"), 0) is None
-    for wrongly in ((frame,), (frame, 0, 0), (bytearray(frame), 0), (frame, "0")):
+        assert framed(run, frame.replace(b"\0\0\0\2ab", length + b"ab"), 1) is None
+    rest = 5, 1, 9, 9, False
+    for begin, offset in ((0, 1), (2, 1), (1, len(frame) + 1), (-1, 1), (1, 1 << 40), (1, -1)):
+        with pytest.raises(ValueError, match="offsets within"):
+            run(frame, iter(()), begin, offset, *rest)
+    for wrongly in ((frame,), (bytearray(frame), iter(()), 1, 1, *rest), (frame, iter(()), 1, "1", *rest)):
         with pytest.raises(TypeError):
-            encoder.frame(*wrongly)
+            run(*wrongly)
+    with pytest.raises(ValueError, match="iterator"):
+        run(frame, [frame], 1, 1, *rest)
     with pytest.raises(OverflowError):
-        encoder.frame(frame, 1 << 70)
+        run(frame, iter(()), 1, 1 << 70, *rest)
+
+
+#: Of two tables and three kinds, with what makes no message, and what is no frame at all.
+arrivals = st.one_of(
+    st.builds(
+        lambda head, row, tail: head + tuple_data(row) + tail,
+        st.sampled_from([b"wI1", b"wI2", b"wU1", b"kI1"]),
+        st.lists(st.sampled_from([b"", b"ab", b"x" * 40, b"\xff", None]), min_size=1, max_size=2),
+        st.sampled_from([b"", b"", b"", b"n"]),
+    ),
+    st.sampled_from([b"", b"w", b"wI1", None, 7, bytearray(b"wI1")]),
+)
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+@given(
+    first=arrivals.filter(lambda frame: isinstance(frame, bytes) and len(frame) >= 3),
+    others=st.lists(arrivals, max_size=12),
+    most=st.integers(-1, 9),
+    most_bytes=st.integers(-1, 200),
+    most_message=st.integers(0, 60),
+    keep=st.booleans(),
+)
+def test_rows_of_a_run_are_those_of_its_frames(
+    first: Any, others: list[Any], most: int, most_bytes: int, most_message: int, keep: bool
+) -> None:
+    run = built().Encoder(None, (b"h", ((0, 3, 0, None), (1, 3, 0, None)), False), 2, list).rows
+    left = iter(others)
+    found = run(first, left, 1, 3, 5, most, most_bytes, most_message, keep)
+    messages: list[Any] = []
+    taken: list[Any] = []
+    size = held = 0
+    arrived = iter(others)
+    frame = first
+    while isinstance(frame, bytes) and frame[:3] == first[:3]:
+        both = framed(run, frame, 3)
+        if both is None or len(both[1]) > most_message:
+            break
+        messages.append((*both, 5, None))
+        size += len(both[1])
+        if keep:
+            taken.append(frame)
+            held += len(frame)
+        frame = None
+        if len(messages) >= most or size + held >= most_bytes or (frame := next(arrived, None)) is None:
+            break
+    assert found == (messages, taken, size, held, frame)
+    assert list(left) == list(arrived)
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_what_ends_a_run_with_an_error_is_told() -> None:
+    run = built().Encoder(None, (b"h", ((0, 3, 0, None),), False), 1, list).rows
+
+    def arrived() -> Iterator[bytes]:
+        yield frame
+        raise OSError("gone")
+
+    frame = b"wI1" + tuple_data([b"ab"])
+    with pytest.raises(OSError, match="gone"):
+        run(frame, arrived(), 1, 3, 5, 9, 999, 999, True)
 
 
 @pytest.mark.parametrize(("oid", "typmod", "texts"), USUAL)
@@ -294,7 +378,7 @@ def test_a_value_of_100_mb(way: Any) -> None:
     large = b"x" * (100 << 20)
     wanted = plain([b"1", large])
     assert twin.both([b"1", large]) == wanted
-    assert twin.framed(tuple_data([b"1", large]), 0) in (None, wanted)
+    assert framed(twin.run, b"w" + tuple_data([b"1", large]), 1) in (None, wanted)
     found = twin.lines([b"1\t" + large + b"\n", b"2\ty\n"], 5, None)
     assert found.messages[0] in (None, (*wanted, 5, None))
     assert found.messages[1] == (*plain([b"2", b"y"]), 5, None)
@@ -315,7 +399,7 @@ def test_a_function_in_python_may_encode_another_row_meanwhile_or_stop_all() -> 
         row.clear()
         assert inner([b"1"]) == (b"plain", b"1")
         assert inner.lines([b"1\n"], 5, None) == ([None], 0, 0)
-        assert inner.frame(tuple_data([b"1"]), 0) is None
+        assert framed(inner.rows, b"w" + tuple_data([b"1"]), 1) is None
         return text
 
     inner = package.Encoder(None, (b"h", ((0, 1, 0, None),), False), 1, plain)
@@ -326,8 +410,8 @@ def test_a_function_in_python_may_encode_another_row_meanwhile_or_stop_all() -> 
     with pytest.raises(KeyboardInterrupt):
         outer([b"ab", b"stop"])
     with pytest.raises(KeyboardInterrupt):
-        outer.frame(tuple_data([b"ab", b"stop"]), 0)
-    assert outer.frame(tuple_data([b"ab", b"odd"]), 0) is None
+        framed(outer.rows, b"w" + tuple_data([b"ab", b"stop"]), 1)
+    assert framed(outer.rows, b"w" + tuple_data([b"ab", b"odd"]), 1) is None
     with pytest.raises(KeyboardInterrupt):
         outer.lines([b"ab\tcd\n", b"ab\tstop\n"], 5, None)
     assert outer([b"ab", b"odd"]) == (b"plain", b"2")

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from bwtui.errors import DamagedRecording
 from bwtui.pgoutput.messages import Binary, Column, Relation
+from bwtui.recording.format import batch
 from bwtui.recording.format.batch import (
     NO_FRAME,
+    Cells,
     Delivery,
     Filled,
     HeaderForm,
@@ -40,6 +42,7 @@ from bwtui.recording.format.blocks import (
     unpack_index,
 )
 from bwtui.recording.format.relation import pack_relation, unpack_relation
+from tests.compiled_twin import COMPILER, built
 
 #: A table has at most 1,600 columns (MaxHeapAttributeNumber).
 COLUMN = st.integers(0, 1_599)
@@ -77,6 +80,41 @@ def test_a_batch_comes_back(packed: tuple[Any, ...]) -> None:
     assert found.without == dict(without)
     assert found.filled == filled
     assert [type(one.text) for one in found.filled] == [type(one.text) for one in filled]
+
+
+@given(batches())
+def test_the_compiled_twin_and_python_pack_the_same(packed: tuple[Any, ...]) -> None:
+    """Columns of messages as the relay has them, too, and cells that the twin leaves to Python."""
+    *start, frames, sections, without, filled = packed
+    large = [Section(1, HeaderForm.NONE, [0], [b"k"], [b"x" * large]) for large in (1 << 16, (1 << 16) + 1)]
+    lists = [*sections, *large]
+    cells = []
+    for section in lists:
+        messages = [(*message, 0, None) for message in zip(section.keys, section.values, strict=True)]
+        cells.append(section._replace(keys=Cells(messages, 0), values=Cells(messages, 1)))
+    wanted = pack_by(None, *start, frames, lists, without, filled)
+    for compiled in (None, built().pack) if COMPILER else (None,):
+        for given_sections in (lists, cells):
+            assert pack_by(compiled, *start, frames, given_sections, without, filled) == wanted
+
+
+def pack_by(compiled: Any, *packed: Any) -> bytes:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(batch, "_compiled", compiled)
+        return b"".join(pack_batch(*packed))
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_what_the_compiled_twin_does_not_pack_is_left() -> None:
+    pack = built().pack
+    for cells, place in (([7], -1), ([b"", bytearray()], -1), ([b"a"], 0), ([(b"a",)], 1), ([[b"a"]], 0)):
+        assert pack(cells, place, 9) is None
+    assert pack([(b"a", b"b"), (None, b"")], 0, 1) == (b"\1\0\0\0\xff\xff\xff\xff", b"a")
+    assert pack([b"ab"], -1, 1) is None
+    assert pack([], 5, 1) == (b"", b"")
+    for wrongly in (((b"a",), -1, 9), ([b"a"], -1), ([b"a"], "1", 9)):
+        with pytest.raises(TypeError):
+            pack(*wrongly)
 
 
 def test_a_large_batch_comes_back() -> None:

@@ -52,8 +52,25 @@ def frame(change: tuple[bytes, tuple[bytes, list[Field]] | None, list[Field]]) -
     return b"w" + bytes(BODY_OFFSET - 2) + tag + struct.pack(">I", 1) + old + kind + tuple_data(row)
 
 
-def relayed(frames: list[bytes], package: Any, budget: int) -> list[Any]:
-    """Return what becomes of frames: messages, what is sampled, what is refused, and counters."""
+class Recorded:
+    """What rows say to a recorder."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.said: list[Any] = []
+
+    def without(self, route: Route, reason: Any) -> None:
+        self.said.append((len(self.frames), reason))
+
+    def filled(self, sent: list[Field], completed: list[Field]) -> int:
+        self.said.append((len(self.frames), sent, completed))
+        return 1
+
+
+def relayed(
+    frames: list[bytes], package: Any, budget: int, *, headers: bool = False, recorded: bool = False
+) -> list[Any]:
+    """Return what becomes of frames: messages, what is sampled, refused and recorded, and counters."""
     refused: list[Any] = []
     samples = SimpleNamespace(budget=budget)
 
@@ -66,7 +83,9 @@ def relayed(frames: list[bytes], package: Any, budget: int) -> list[Any]:
     lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
     report = Report()
     given: dict[str, Any] = {
-        "settings": RelaySettings(),
+        "settings": RelaySettings(headers=headers),
+        "session": bytes(16),
+        "recorder": Recorded() if recorded else None,
         "report": report,
         "samples": samples,
         "policy": SimpleNamespace(
@@ -80,24 +99,43 @@ def relayed(frames: list[bytes], package: Any, budget: int) -> list[Any]:
         bound = build_encoder(relation, ("id",), {}, with_room, with_room).bind(1, 2 + with_room)
         bound.__dict__["_twin"] = compiled.twin(*bound.records, package=package)
         made.append(Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(LIMIT, False)))
-        assert (made[-1].framed is None) == (package is None)
+        assert (made[-1].run is None) == (package is None)
         return made[-1]
 
     given["router"] = SimpleNamespace(route=route_of)
-    batch = Batch(SimpleNamespace(), Acknowledgements(), report)
+    recorder = given["recorder"]
+    batch = Batch(SimpleNamespace(), Acknowledgements(), report, recorder)
     handled = Rows(RelayContext(**lacking | given), batch)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
-    for data in frames:
+    arrived = iter(frames)
+    for frame in arrived:
+        data = handled.run(frame, arrived) if frame[BODY_OFFSET - 1] in b"IU" else frame
+        if data is None:
+            break
         handled.handlers[data[BODY_OFFSET - 1]](data)
+        if recorder is not None:
+            recorder.frames.append(data)
+            batch.held += len(data)
     counts = [(one.counters.inserts, one.counters.updates, one.counters.deletes) for one in made]
-    messages = [one.messages for one in made]
-    return [refused, messages, taken, counts, batch.rows, batch.bytes, handled.ordinal]
+    messages = [(one.messages, one.positions, one.bytes) for one in made]
+    in_all = [batch.rows, batch.bytes, batch.held, handled.ordinal, [one in batch.routes for one in made]]
+    return [refused, messages, taken, counts, in_all, vars(recorder) if recorder is not None else None]
 
 
-@given(given=st.lists(changes, max_size=12), budget=st.integers(0, 3))
-def test_what_becomes_of_changes_is_the_same(given: list[Any], budget: int) -> None:
+@given(
+    given=st.lists(changes, max_size=12),
+    budget=st.integers(0, 3),
+    headers=st.booleans(),
+    recorded=st.booleans(),
+)
+def test_what_becomes_of_changes_is_the_same(
+    given: list[Any], budget: int, headers: bool, recorded: bool
+) -> None:
     frames = [frame(change) for change in given]
-    assert relayed(frames, built(), budget) == relayed(frames, None, budget)
+    found, wanted = (
+        relayed(frames, package, budget, headers=headers, recorded=recorded) for package in (built(), None)
+    )
+    assert found == wanted
 
 
 def test_what_is_too_large_is_dropped_with_all_of_its_fields() -> None:

@@ -20,10 +20,12 @@ tombstone for a key without a row: it clears up after an unfinished snapshot, or
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+from bwtui.encode.compiled import pack as _compiled
 from bwtui.pgoutput.messages import Binary
 
 _HEAD = struct.Struct("<QIQqIIIHII2x")
@@ -70,6 +72,25 @@ class Transaction(NamedTuple):
     commit_time: int = 0
     xid: int = 0
     ordinal: int = 0
+
+
+class Cells(Sequence[bytes | None]):
+    """The keys or the values of messages: what stands in each at one place. Nothing is copied."""
+
+    def __init__(self, messages: Sequence[Sequence[Any]], place: int) -> None:
+        self.messages, self.place = messages, place
+
+    def __len__(self) -> int:
+        """Return how many messages there are."""
+        return len(self.messages)
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return the one of a message; no slices."""
+        return self.messages[at][self.place]
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        """Iterate over them."""
+        return map(itemgetter(self.place), self.messages)
 
 
 class Section(NamedTuple):
@@ -123,12 +144,11 @@ def pack_batch(
 ) -> list[bytes]:
     """Return the parts of a payload; nothing is done a row at a time in Python."""
     head = _HEAD.pack(number, relation, *before, len(frames), len(sections), len(without), len(filled))
-    parts = [head, _pack_unsigned(map(len, frames)), *_joined(frames)]
+    parts = [head, *_pack_cells(frames)]
     for section in sections:
-        keys, values = section.keys, section.values
-        parts.append(_SECTION.pack(section.route, section.headers, len(keys)))
+        parts.append(_SECTION.pack(section.route, section.headers, len(section.keys)))
         parts.append(_pack_unsigned(section.frames))
-        parts += _pack_cells(keys, values)
+        parts += _pack_cells(section.keys, section.values)
     for entry in without:
         parts.append(_WITHOUT.pack(*entry))
     for frame, column, text in filled:
@@ -192,18 +212,24 @@ def unpack_delivery(payload: bytes) -> Delivery:
     return Delivery(batch, section, first, partitions, offsets)
 
 
-def _pack_cells(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> list[bytes]:
-    parts = []
-    joined = []
-    for cells in (keys, values):
-        try:
-            parts.append(_pack_unsigned(map(len, cells)))  # type: ignore[arg-type]
-            joined += _joined(cells)  # type: ignore[arg-type]
-        except TypeError:
-            # There is a null among them.
-            parts.append(_pack("i", (-1 if cell is None else len(cell) for cell in cells)))
-            joined += _joined([cell for cell in cells if cell is not None])
-    return parts + joined
+def _pack_cells(*columns: Sequence[bytes | None]) -> list[bytes]:
+    """Return the lengths of all columns' cells, and then the cells."""
+    packed = [_pack_column(column) for column in columns]
+    return [lengths for lengths, _ in packed] + [part for _, parts in packed for part in parts]
+
+
+def _pack_column(cells: Sequence[bytes | None]) -> tuple[bytes, list[bytes]]:
+    if _compiled is not None:
+        from_list, place = (cells.messages, cells.place) if isinstance(cells, Cells) else (cells, -1)
+        if isinstance(from_list, list) and (packed := _compiled(from_list, place, _LARGE)) is not None:
+            return packed[0], [packed[1]]
+    plain = list(cells)
+    try:
+        return _pack_unsigned(map(len, plain)), _joined(plain)  # type: ignore[arg-type]
+    except TypeError:
+        # There is a null among them.
+        lengths = _pack("i", (-1 if cell is None else len(cell) for cell in plain))
+        return lengths, _joined([cell for cell in plain if cell is not None])
 
 
 def _joined(cells: Sequence[bytes]) -> list[bytes]:

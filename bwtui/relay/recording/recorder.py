@@ -15,7 +15,7 @@ from bwtui.model.position import Position, Recorded
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.continuing import Continuation, covered
-from bwtui.recording.format.batch import HeaderForm, Section, Transaction, Without, pack_batch
+from bwtui.recording.format.batch import Cells, HeaderForm, Section, Transaction, Without, pack_batch
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.parsing import count_messages, size_of
 from bwtui.recording.format.statements import Head, Pass, SegmentEnd
@@ -250,8 +250,8 @@ class Recorder:
         if headers is None:
             headers = HeaderForm.FULL if self._settings.headers else self._under_way.headers
         frames = self._under_way.frames_of(messages, positions, len(self.frames))
-        keys, values = [message[0] for message in messages], [message[1] for message in messages]
-        return Section(self._references.number(route), headers, frames, keys, values)
+        number = self._references.number(route)
+        return Section(number, headers, frames, Cells(messages, 0), Cells(messages, 1))
 
     def _receipts(self, sections: Sequence[Section]) -> list[Receipt]:
         batch = self._batch

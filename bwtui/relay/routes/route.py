@@ -5,7 +5,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import NoReturn
 
 from bwtui.encode.avro import BoundEncoder
-from bwtui.encode.compiled import Framed
+from bwtui.encode.compiled import Run
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.lines import Lines
 from bwtui.errors import BwtuiError, RowError
@@ -51,8 +51,8 @@ class Route:
     key: Key = field(init=False)
     both: Both = field(init=False)
     both_filled: Both = field(init=False)
-    #: Makes the same of a row that is not taken apart, where there is such a way.
-    framed: Framed | None = field(init=False, default=None)
+    #: Makes the same of rows that are not taken apart, where there is such a way.
+    run: Run | None = field(init=False, default=None)
     #: What many rows of a snapshot become at once; of no use where ``refusal`` is set.
     lines: Lines = field(init=False)
     split: Split = field(init=False)
@@ -79,7 +79,7 @@ class Route:
         self.split = splitter(len(self.column_names))
         if bound is not None:
             self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
-            self.lines, self.framed = bound.lines, bound.framed
+            self.lines, self.run = bound.lines, bound.run
         elif self.refusal is not None:
             self.key = self.both = self.both_filled = _refusing(self.refusal)
 
