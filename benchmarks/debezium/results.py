@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks import recvlogical
 from benchmarks.debezium.runs import Figures
 from benchmarks.debezium.workloads import BWTUI
+from bwtui.compiled import load
 from bwtui.durable import write_durably
-from bwtui.encode.compiled import load
 from bwtui.errors import UsageError
 from bwtui.packages import lockfile
 

@@ -104,7 +104,7 @@ def _results(settings: RelaySettings) -> Iterable[Result]:
 
 def _encoding() -> str:
     """Say which of the two encoders runs: they make the same bytes."""
-    from bwtui.encode.compiled import load
+    from bwtui.compiled import load
 
     if load() is not None:
         return "in C, by bwtui_compiled"

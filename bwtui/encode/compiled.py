@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from bwtui.compiled import PACKAGE
 from bwtui.encode.generate import Record, compile_both, compile_one
 from bwtui.encode.lines import Both, Encoded, EncodedLines, Lines
 from bwtui.types.codec import Encode, Inline
 
-#: What this module and the package say to each other; another package is as good as none.
-SPEAKS = 3
-#: The digest of all sources that this version is of; a test says when it is another one.
-SOURCES = "eb8d4911ef77cedc"
 #: What the package knows, by its numbers; 0 is a function in Python.
 _KINDS = (
     "",
@@ -33,9 +30,6 @@ _KINDS = (
 Taken = tuple[list[Encoded], list[bytes], int, int, bytes | None]
 #: From a frame, those that follow, and more that the package's own text tells of ``Encoder.rows``.
 Run = Callable[[bytes, Iterator[bytes], int, int, int, int, int, int, bool], Taken]
-#: From cells in a list, or in tuples at a place, and the most bytes that one may have: their lengths, and all
-#: of them joined. None: left to Python.
-Pack = Callable[[list[Any], int, int], tuple[bytes, bytes] | None]
 #: What it takes the numbers for of a codec without a template.
 _NONE = Inline("", (), {})
 
@@ -48,21 +42,7 @@ class Twin(NamedTuple):
     run: Run
 
 
-def load() -> Any:
-    """Return the package, or None where it is not installed, or is another version's."""
-    try:
-        import bwtui_compiled
-    except ImportError:
-        return None
-    # An empty folder of that name can be imported, too.
-    return bwtui_compiled if getattr(bwtui_compiled, "SPEAKS", None) == SPEAKS else None
-
-
-_PACKAGE = load()
-pack: Pack | None = _PACKAGE.pack if _PACKAGE is not None else None
-
-
-def twin(key: Record | None, value: Record, width: int, package: Any = _PACKAGE) -> Twin | None:
+def twin(key: Record | None, value: Record, width: int, package: Any = PACKAGE) -> Twin | None:
     """Return what encodes rows of ``width`` columns; None: all in Python.
 
     A ``key`` of None makes none.

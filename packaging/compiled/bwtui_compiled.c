@@ -1,9 +1,9 @@
-/* The compiled twin of the encoders that bwtui/encode/generate.py writes.
+/* The compiled twin of the encoders that bwtui/encode/generate.py writes, and of what else is done for each row.
 
    It knows the plain forms of values alone, as PostgreSQL writes nearly all of them. Whatever else there is, be
    it a value, a row or an object, it leaves to the encoder in Python: that one decides what a row's bytes are,
    and this one makes the same bytes or none. So nothing here tells of an error, and no case is too odd to be
-   left out. bwtui/encode/compiled.py is its only user; tests/property/test_compiled.py compares the two. */
+   left out. bwtui/compiled.py finds it; tests/property/test_compiled.py compares the two. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What bwtui/encode/compiled.py must speak: raised with every change of what they say to each other. */
+/* What bwtui/compiled.py must speak: raised with every change of what they say to each other. */
 #define SPEAKS 3
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
@@ -863,7 +863,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "bwtui_compiled",
-    .m_doc = "The compiled twin of bwtui's encoders.",
+    .m_doc = "The compiled twin of what bwtui does for each row.",
     .m_methods = functions,
     .m_size = -1,
 };

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from bwtui.cli import slots
 from bwtui.cli.main import cli
-from bwtui.encode.compiled import load
+from bwtui.compiled import load
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.lock import RelayLock
 from bwtui.sandbox.supervisor import Services

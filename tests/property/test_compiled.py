@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bwtui.compiled
 from bwtui.encode import compiled
 from bwtui.encode.avro import EncodeError, build_encoder
 from bwtui.encode.compiled import Twin
@@ -319,7 +320,7 @@ def test_what_is_no_package_of_this_version_is_as_good_as_none(
     if content is not None:
         (folder / "__init__.py").write_text(content)
     try:
-        assert compiled.load() is None
+        assert bwtui.compiled.load() is None
     finally:
         sys.modules.pop("bwtui_compiled", None)
 
@@ -330,13 +331,19 @@ def test_what_changes_the_bytes_raises_the_version() -> None:
     kinds = sorted(one for one in (package / "types").glob("*.py") if "compiled" in one.read_text())
     assert len(kinds) > 7
     digest = hashlib.sha256()
-    for path in (SOURCE, package / "encode" / "compiled.py", package / "encode" / "generate.py", *kinds):
+    said = (
+        SOURCE,
+        package / "compiled.py",
+        package / "encode" / "compiled.py",
+        package / "encode" / "generate.py",
+    )
+    for path in (*said, *kinds):
         for line in path.read_text().splitlines():
             # What is said about the code changes nothing, nor does the version itself.
             if line.strip() and not re.match(r"\s*#:? |SPEAKS = |SOURCES = |#define SPEAKS", line):
                 digest.update(f"{line}\n".encode())
     found = digest.hexdigest()[:16]
-    assert found == compiled.SOURCES, (
+    assert found == bwtui.compiled.SOURCES, (
         "what makes a row's bytes has changed, here or in packaging/compiled. Where any row's bytes, or what "
         "both say to each other, are others now, raise SPEAKS in both. "
         f"Then write SOURCES = {found!r} beside it."

@@ -25,7 +25,7 @@ from enum import IntEnum
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from bwtui.encode.compiled import pack as _compiled
+from bwtui.compiled import PACKAGE, Pack
 from bwtui.pgoutput.messages import Binary
 
 _HEAD = struct.Struct("<QIQqIIIHII2x")
@@ -40,6 +40,7 @@ NO_FRAME = 0xFFFF_FFFF
 #: No recording numbers more changes of a transaction, or rows of a table's snapshot: sealed, it is an INT.
 LARGEST_ORDINAL = 0x7FFF_FFFF
 
+_compiled: Pack | None = PACKAGE.pack if PACKAGE is not None else None
 #: A frame or a cell of so many bytes is large: to copy it would take its memory again.
 _LARGE = 1 << 16
 
