@@ -85,11 +85,6 @@ def _plain_ends() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted() from error
-    except RuntimeError as error:
-        # All that DuckDB says of a Ctrl-C within a query.
-        if str(error) != "Query interrupted":
-            raise
-        raise Interrupted() from error
     except streams.ReaderGone as error:
         # Whoever read our output has seen enough.
         raise click.exceptions.Exit(0) from error

@@ -30,4 +30,10 @@ def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
     is_main = threading.current_thread() is threading.main_thread()
     with heard(on_signal) if is_main else contextlib.nullcontext():
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            # All that DuckDB says of a Ctrl-C that it has looked for itself: what the handler raised is gone.
+            if str(error) != "Query interrupted":
+                raise
+            raise KeyboardInterrupt from error

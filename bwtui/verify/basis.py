@@ -4,8 +4,6 @@ import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import duckdb
-
 from bwtui.errors import RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.kafka.client import Config
@@ -14,6 +12,7 @@ from bwtui.model.duckdb_text import exact
 from bwtui.recording.folder import segments
 from bwtui.recording.format.blocks import Place, damaged
 from bwtui.recording.sealed import Sealed, open_sealed
+from bwtui.signals.duckdb_session import session
 from bwtui.verify.facts import Facts, read_facts
 
 
@@ -120,7 +119,7 @@ def _sent(sealed: Sealed) -> tuple[dict[str, int], bool]:
                from read_parquet(?)
               where topic is not null group by topic"""
     # It needs no room to spill, and would take it in the current folder.
-    with duckdb.connect(config={"temp_directory": ""}) as connection:
+    with session(temp_directory="") as connection:
         rows = connection.execute(sql, [paths]).fetchall() if paths else []
     if all(messages == unsent for _, messages, unsent, _ in rows):
         raise RefusedError(

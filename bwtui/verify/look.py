@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import pyarrow as pa
 
 from bwtui.audit.core import PARTS, DifferingPair, Inspected, RecordPlace
@@ -16,6 +15,7 @@ from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.model.duckdb_text import exact
 from bwtui.model.headers import LSN, ORDINAL, SESSION
+from bwtui.signals.duckdb_session import session
 
 #: Records that lie no further apart are read in one go.
 _NEAR = 2_000
@@ -143,7 +143,7 @@ class KafkaByteReader:
             {"position": [number // PARTS for number in ids], "part": [number % PARTS for number in ids]}
         )
         # It joins by hashing the few that are wanted: nothing that could spill into the current folder.
-        with duckdb.connect(config={"temp_directory": ""}) as connection:
+        with session(temp_directory="") as connection:
             connection.register("wanted", wanted)
             rows = connection.execute(
                 "select position, part, key, value, key_json, before, after"

@@ -179,7 +179,7 @@ def _schemas(sealed: Sealed) -> dict[int, str]:
     files = exact(sealed.paths("schemas"))
     if not files:
         return {}
-    with duckdb.connect() as connection:
+    with session() as connection:
         rows = connection.execute("select id, schema from read_parquet(?)", [files]).fetchall()
     return dict(rows)
 

@@ -180,7 +180,7 @@ def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second
 
 def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, str | None]]]:
     """Return the old and the new row of changes, without the values that PostgreSQL did not send."""
-    with duckdb.connect(config={"temp_directory": ""}) as connection:
+    with session(temp_directory="") as connection:
         rows = connection.execute(_CHANGES, {"files": exact(sealed.paths()), "wanted": wanted}).fetchall()
     return {
         position: [
@@ -193,7 +193,7 @@ def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, st
 
 def _notes(sealed: Sealed, facts: Facts) -> list[str]:
     notes, folder = [], sealed.folder
-    with duckdb.connect(config={"temp_directory": ""}) as connection:
+    with session(temp_directory="") as connection:
         (put,) = connection.execute(_PUT, {"files": exact(sealed.paths())}).fetchall()[0]
     if put:
         notes.append(f"{put:,} rows of {folder} were put into the stream, and are compared with nothing")

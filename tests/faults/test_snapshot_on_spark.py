@@ -123,7 +123,10 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
 ) -> None:
     recording = tmp_path / "recording"
     secrets = [password(database), SECRET]
-    with reading(relay, sandbox, "--until-caught-up", "--record", str(recording)) as status:
+    # One more than the cluster has cores.
+    options = ("--until-caught-up", "--record", str(recording), "--snapshot-workers", "3")
+    with reading(relay, sandbox, *options) as status:
+        assert (status.detail or "").endswith(" by 2 of 3 workers so far"), status.detail
         first = status.snapshot_workers[0]
         assert first.host == os.uname().nodename
         seen = {pid: line for pid, line in command_lines().items() if pid != relay.pid}

@@ -54,6 +54,14 @@ def test_the_first_ctrl_c_ends_a_process_that_queries() -> None:
             child.kill()
 
 
+def test_a_ctrl_c_that_duckdb_sees_first_is_one() -> None:
+    """What it raises then takes the place of what the handler raised."""
+    with pytest.raises(KeyboardInterrupt), session():
+        raise RuntimeError("Query interrupted")
+    with pytest.raises(RuntimeError, match="another"), session():
+        raise RuntimeError("another")
+
+
 def test_a_query_of_another_thread_asks_for_no_signals() -> None:
     found: list[object] = []
 
