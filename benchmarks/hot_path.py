@@ -23,6 +23,7 @@ from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
+from bwtui.relay.runs import Runs
 from bwtui.relay.samples import Samples
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
@@ -142,15 +143,21 @@ def main() -> None:
     route = Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
     handled.routes[1] = route
 
+    runs = Runs(handled, batch, None)
+
     def relay() -> None:
-        for data in frames:
-            handled.on_insert(data)
-            if batch.is_full():
-                batch.commit(1)
-                batch.received = time.monotonic()
-                batch.flush()
-                acks.advance()
-        batch.flush()
+        arrived = iter(frames)
+        while True:
+            for data in runs.between(arrived, handled.handlers):
+                handled.on_insert(data)
+                if batch.is_full():
+                    break
+            if not batch.rows:
+                break
+            batch.commit(1)
+            batch.received = time.monotonic()
+            batch.flush()
+            acks.advance()
         report.latency.tick(time.monotonic())
 
     print(f"split             {cost(count, lambda: [split(data, 31) for data in frames]):5.2f} µs a row")

@@ -164,6 +164,10 @@ class ScriptedRelay:
     def insert(self, relation: Relation, row: Sequence[Field]) -> None:
         self._frame(b"I" + relation.oid.to_bytes(4, "big") + b"N" + tuple_of(list(row)))
 
+    def update(self, relation: Relation, row: Sequence[Field], old: Sequence[Field] | None = None) -> None:
+        before = b"" if old is None else b"O" + tuple_of(list(old))
+        self._frame(b"U" + relation.oid.to_bytes(4, "big") + before + b"N" + tuple_of(list(row)))
+
     def delete(self, relation: Relation, row: Sequence[Field]) -> None:
         kind = b"O" if relation.replica_identity == "f" else b"K"
         self._frame(b"D" + relation.oid.to_bytes(4, "big") + kind + tuple_of(list(row)))

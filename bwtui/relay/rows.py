@@ -12,7 +12,7 @@ from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
 from bwtui.relay.apart.truncation import truncate_message
-from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS, RECORD_OVERHEAD, Batch
+from bwtui.relay.batch import BATCH_BYTES, Batch
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes, relation_of
@@ -27,7 +27,6 @@ _begin = struct.Struct(">QqI").unpack_from
 _KIND = BODY_OFFSET + 4
 TUPLE = _KIND + 1
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
-_INSERT = 0x49  # 'I'
 _NOTHING: Iterator[bytes] = iter(())
 
 #: What a handler answers for a frame of which only tables know that the relay leaves out.
@@ -183,51 +182,22 @@ class Rows:
 
     def _whole(self, route: Route, data: bytes) -> tuple[bytes | None, bytes | None] | None:
         """Return key and value of a frame's only row, unless somebody wants its fields as well."""
-        # Where nobody wants headers either, `run` has tried it.
-        if route.run is None or not self._wants_each() or self._wants_fields():
+        # Where nobody wants each row, `bwtui.relay.runs` has tried it.
+        if route.run is None or not self.wants_each or self.wants_fields:
             return None
         most = route.max_message_bytes
         messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False)[0]
         return messages[0][:2] if messages else None
 
-    def _wants_fields(self) -> bool:
+    @property
+    def wants_fields(self) -> bool:
+        """Whether rows that come now have to be taken apart."""
         return self._context.samples.budget > 0 or self._batch.careful is not None
 
-    def _wants_each(self) -> bool:
+    @property
+    def wants_each(self) -> bool:
+        """Whether something is done for each message by itself."""
         return self._context.settings.headers or self.on_message is not None
-
-    def run(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
-        """Take a new row, and those that follow in ``frames`` alike, at once where nobody wants each of them.
-
-        Return the first frame that has to go its own way; None where the batch is full, or no more came.
-        """
-        route = self.routes[_oid(data, BODY_OFFSET)[0]]
-        if route is None or route.run is None or data[_KIND] != _NEW:
-            return data
-        if self._wants_fields() or self._wants_each():
-            return data
-        batch, recorder = self._batch, self._context.recorder
-        messages, taken, size, held, rest = route.run(
-            data,
-            frames,
-            PAYLOAD_OFFSET,
-            TUPLE,
-            self.timestamp,
-            BATCH_ROWS - batch.rows,
-            BATCH_BYTES - batch.bytes - batch.held,
-            route.max_message_bytes - RECORD_OVERHEAD,
-            recorder is not None,
-        )
-        batch.add_many(route, messages, size)
-        if recorder is not None:
-            recorder.frames += taken
-            batch.held += held
-        self.ordinal += len(messages)
-        if data[PAYLOAD_OFFSET] == _INSERT:
-            route.counters.inserts += len(messages)
-        else:
-            route.counters.updates += len(messages)
-        return rest
 
     def _on_delete(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]

@@ -19,6 +19,7 @@ from bwtui.relay.context import REFUSED, RelayContext
 from bwtui.relay.handlers import Handlers
 from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.rows import Rows
+from bwtui.relay.runs import Runs
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
@@ -36,7 +37,6 @@ _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
 #: A turn reads at most so many frames: those of rows that are left out never fill a batch.
 _FRAMES_A_TURN = 20_000
-_WITH_NEW_ROW = b"IU"
 
 
 class Streaming:
@@ -58,6 +58,7 @@ class Streaming:
         self._recorder = context.recorder
         self._batch = Batch(context.sink, acks, context.report, context.recorder)
         self.rows = Rows(context, self._batch, self._read_ahead)
+        self._runs = Runs(self.rows, self._batch, context.recorder)
         self._open = OpenTransaction(self._batch, self.rows, context.report.transaction_log)
         self._backfill = backfill
         self._streamed = context.streamed
@@ -236,13 +237,7 @@ class Streaming:
         # Not before: a row can't be received before it was committed.
         batch.received = time.monotonic()
         arrived = chain((first,), islice(frames, _FRAMES_A_TURN))
-        for frame in arrived:
-            data = frame
-            if frame[0] == XLOG_DATA and frame[PAYLOAD_OFFSET] in _WITH_NEW_ROW:
-                rest = self.rows.run(frame, arrived)
-                if rest is None:
-                    break
-                data = rest
+        for data in self._runs.between(arrived, handlers):
             if data[0] == XLOG_DATA:
                 try:
                     left_out = handlers[data[PAYLOAD_OFFSET]](data)
@@ -255,7 +250,7 @@ class Streaming:
                     record(data)
                     batch.held += len(data)
                 if batch.is_full() or (by_transaction and batch.span.lsn is not None):
-                    break
+                    return True
             else:
                 self._on_keepalive(data)
         return True

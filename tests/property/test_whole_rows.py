@@ -19,6 +19,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
+from bwtui.relay.runs import Runs
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import TopicLimits
 from tests.compiled_twin import COMPILER, built
@@ -107,11 +108,7 @@ def relayed(
     batch = Batch(SimpleNamespace(), Acknowledgements(), report, recorder)
     handled = Rows(RelayContext(**lacking | given), batch)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
-    arrived = iter(frames)
-    for frame in arrived:
-        data = handled.run(frame, arrived) if frame[BODY_OFFSET - 1] in b"IU" else frame
-        if data is None:
-            break
+    for data in Runs(handled, batch, recorder).between(iter(frames), handled.handlers):
         handled.handlers[data[BODY_OFFSET - 1]](data)
         if recorder is not None:
             recorder.frames.append(data)

@@ -1,0 +1,78 @@
+"""Runs: new rows of one table that follow one another, taken at once by the compiled twin.
+
+What it does not know, or has to be done for each row by itself, ends a run, and is for `bwtui.relay.rows`.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
+from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS, RECORD_OVERHEAD, Batch
+from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.rows import TUPLE, Rows
+
+_oid = struct.Struct(">I").unpack_from
+
+_INSERT, _UPDATE = 0x49, 0x55  # 'I', 'U'
+#: A new row without an old one before it.
+_NEW = b"N"
+
+
+class Runs:
+    """Takes the runs among the frames of one session."""
+
+    def __init__(self, rows: Rows, batch: Batch, recorder: Recorder | None) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._recorder = recorder
+        self._ours = {tag: rows.handlers[tag] for tag in (_INSERT, _UPDATE)}
+
+    def between(
+        self, frames: Iterator[bytes], handlers: Mapping[int, Callable[[bytes], bool | None]]
+    ) -> Iterator[bytes]:
+        """Yield the frames that have to go their own way, and take the runs between them.
+
+        It ends with ``frames``, or when the batch is full. Where others are among ``handlers`` than those of
+        `Rows`, rows are theirs: they pass over what Kafka has.
+        """
+        ours = self._ours
+        for frame in frames:
+            data = frame
+            while data[0] == XLOG_DATA and (mine := ours.get(data[PAYLOAD_OFFSET])) is not None:
+                rest = self._take(data, frames) if handlers[data[PAYLOAD_OFFSET]] is mine else data
+                if rest is None:
+                    return
+                if rest is data:
+                    break
+                data = rest
+            yield data
+
+    def _take(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
+        """Return the first frame that is not taken; None where the batch is full, or no more came."""
+        rows, batch, recorder = self._rows, self._batch, self._recorder
+        if rows.wants_fields or rows.wants_each or data[TUPLE - 1 : TUPLE] != _NEW:
+            return data
+        route = rows.routes[_oid(data, BODY_OFFSET)[0]]
+        if route is None or route.run is None:
+            return data
+        messages, taken, size, held, rest = route.run(
+            data,
+            frames,
+            PAYLOAD_OFFSET,
+            TUPLE,
+            rows.timestamp,
+            BATCH_ROWS - batch.rows,
+            BATCH_BYTES - batch.bytes - batch.held,
+            route.max_message_bytes - RECORD_OVERHEAD,
+            recorder is not None,
+        )
+        batch.add_many(route, messages, size)
+        if recorder is not None:
+            recorder.frames += taken
+            batch.held += held
+        rows.ordinal += len(messages)
+        if data[PAYLOAD_OFFSET] == _INSERT:
+            route.counters.inserts += len(messages)
+        else:
+            route.counters.updates += len(messages)
+        return rest

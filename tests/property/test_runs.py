@@ -1,0 +1,155 @@
+"""Rows that follow one another are taken at once by the compiled twin: what comes of a stream is the same."""
+
+import re
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bwtui.encode import avro, compiled
+from bwtui.model.position import Position
+from bwtui.pgoutput.messages import UNCHANGED, Field
+from bwtui.recording.format import batch
+from bwtui.recording.reading.reader import open_recording
+from bwtui.relay.exactly.skipping import Skipping
+from tests.compiled_twin import COMPILER, built
+from tests.scripted_relay import ScriptedRelay, table
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+
+TABLES = [table(1, "one", ["id", "note"], identity="d"), table(2, "two", ["id", "note"])]
+#: The relay leaves it out.
+OTHER = table(3, "other", ["id"])
+WIDER = replace(TABLES[0], columns=(*TABLES[0].columns, replace(TABLES[0].columns[1], name="more")))
+
+#: The last is no text, so a schema with room for it comes with its first.
+values = st.sampled_from([b"", b"x", b"y" * 40, b"z" * 3_000, None, b"\xff"])
+rows = st.tuples(st.sampled_from([b"1", b"2", b"3"]), values)
+steps = st.one_of(
+    st.tuples(st.just("insert"), st.sampled_from([0, 0, 0, 1]), rows),
+    st.tuples(st.just("update"), st.sampled_from([0, 0, 0, 1]), rows),
+    st.tuples(st.sampled_from(["unchanged", "moved", "delete"]), st.sampled_from([0, 1]), rows),
+    st.tuples(
+        st.sampled_from(["commit", "keepalive", "announce", "wider", "left out", "turn"]), st.just(0), rows
+    ),
+)
+
+
+class Playing:
+    """A relay over a stream that is drawn, with the compiled twin or without."""
+
+    def __init__(self, folder: Path, stack: ExitStack, package: Any, budget: int, **settings: Any) -> None:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        patched.setattr(avro, "twin", partial(compiled.twin, package=package))
+        patched.setattr(batch, "_compiled", package and package.pack)
+        self.relay = relay = ScriptedRelay(folder, **settings)
+        stack.callback(relay.close)
+        patched.setattr(relay.context.samples, "refill", lambda: None)
+        relay.context.samples.budget = budget
+
+    def play(self, steps: Sequence[Any]) -> None:
+        """Write the steps, and relay them; a turn ends where one is asked for."""
+        relay, first = self.relay, TABLES[0]
+        relay.begin()
+        for relation in (*TABLES, OTHER):
+            relay.announce(relation)
+        for step, number, row in steps:
+            relation = first if number == 0 else TABLES[1]
+            whole: list[Field] = [*row, b"more"][: len(relation.columns)]
+            if step in ("insert", "delete"):
+                getattr(relay, step)(relation, whole)
+            elif step in ("update", "unchanged", "moved"):
+                new = [whole[0], UNCHANGED, *whole[2:]] if step == "unchanged" else whole
+                old = [b"9", *whole[1:]] if step == "moved" else None
+                relay.update(relation, new, old)
+            elif step == "commit":
+                relay.commit()
+                relay.begin()
+            elif step == "keepalive":
+                relay.frames.append(b"k" + bytes(17))
+            elif step == "announce":
+                relay.announce(first)
+            elif step == "wider":
+                # The catalog has it at once.
+                relay.play()
+                first = WIDER
+                relay.announce(first)
+            elif step == "left out":
+                relay.insert(OTHER, [b"1"])
+            else:
+                relay.play()
+        relay.commit()
+        relay.play()
+
+    def found(self) -> list[Any]:
+        """Return what came of it."""
+        relay = self.relay
+        tables = {
+            name: (one.inserts, one.updates, one.deletes, one.messages, one.bytes, one.errors)
+            for name, one in relay.report.tables.items()
+        }
+        letters = [(error.kind, error.table, error.message) for error in relay.report.errors()]
+        sampled = [(one.operation, one.key, one.lsn) for one in relay.context.samples.after(0)]
+        return [relay.sink.delivered, tables, letters, sampled, relay.report.rows_read]
+
+
+def recorded(folder: Path) -> list[Any]:
+    with closing(open_recording(folder)) as read:
+        # When it was recorded differs.
+        return [re.sub(r"\b(received|noted)=\d+", "", repr(change)) for change in read.changes()]
+
+
+@given(
+    steps=st.lists(steps, max_size=25),
+    budget=st.sampled_from([0, 0, 2]),
+    record=st.booleans(),
+    more=st.sampled_from([{}, {}, {"headers": True}, {"output_format": "json"}]),
+)
+def test_what_comes_of_a_stream_is_the_same(
+    steps: list[Any], budget: int, record: bool, more: dict[str, Any]
+) -> None:
+    every = []
+    for package in (built(), None):
+        with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+            settings = {
+                "record": record,
+                "on_error": "log",
+                "toast": "error",
+                "exclude_tables": ("public.other",),
+                **more,
+            }
+            playing = Playing(Path(place), stack, package, budget, **settings)
+            playing.play(steps)
+            found = playing.found()
+            stack.close()
+            every.append([found, recorded(playing.relay.folder) if record else None])
+    assert every[0] == every[1]
+
+
+@pytest.mark.parametrize("package", [True, False], ids=["compiled", "python"])
+def test_what_is_in_kafka_already_is_passed_over_where_nobody_wants_samples(
+    package: bool, tmp_path: Path
+) -> None:
+    """No row of it is sent, and of none that is passed over a route is built."""
+    with ExitStack() as stack:
+        playing = Playing(tmp_path, stack, built() if package else None, 0, record=False)
+        relay = playing.relay
+        relay.connect()
+        assert relay._streaming is not None
+        Skipping(relay._streaming, Position("", "", "", lsn=1_020, ordinal=2))
+        for wanted in (0, 1, 4):
+            relay.begin()
+            relay.announce(TABLES[0])
+            for number in range(3):
+                relay.insert(TABLES[0], [b"%d" % number, b"x"])
+            relay.commit()
+            relay.play()
+            assert len(relay.sink.delivered) == wanted
+            assert bool(relay.registry.asked) == bool(wanted)
