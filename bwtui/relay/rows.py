@@ -2,9 +2,10 @@
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from bwtui.encode.avro import NoRoomError, UnchangedToastError
-from bwtui.errors import BwtuiError, RowError
+from bwtui.errors import BwtuiError, RefusedError, RowError
 from bwtui.model.headers import make_headers
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
@@ -34,6 +35,16 @@ LEFT_OUT = True
 
 #: What --on-error decides about. Every other error ends the session, or the relay, and drops nothing.
 _OF_THE_ROW = (RowError, DecodeError)
+
+
+class Handlers(dict[int, Callable[[bytes], bool | None]]):
+    """What takes a message, by its tag."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise RefusedError(
+            f"PostgreSQL sends a message that the relay did not ask for: {chr(tag)!r}",
+            "the slot may have been altered, such as to two_phase; 'bwtui doctor' checks it",
+        )
 
 
 class Rows:

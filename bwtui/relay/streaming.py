@@ -16,9 +16,8 @@ from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful, Redrive
 from bwtui.relay.context import REFUSED, RelayContext
-from bwtui.relay.handlers import Handlers
 from bwtui.relay.measured.open_transaction import OpenTransaction
-from bwtui.relay.rows import Rows
+from bwtui.relay.rows import Handlers, Rows
 from bwtui.relay.runs import Runs
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
