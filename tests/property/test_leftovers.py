@@ -1,0 +1,50 @@
+"""Which keys of a snapshot that was cut off are left over: those whose last record is of such a snapshot."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot import leftovers
+from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.sink.destination import KeyRecord, Offsets
+
+CUT_OFF, OTHER = b"cut off", b"another's"
+records = st.lists(
+    st.builds(
+        KeyRecord,
+        st.sampled_from([b"", b"1", b"2", b"3", b"\xff"]),
+        st.booleans(),
+        st.sampled_from([CUT_OFF, OTHER, None]),
+    ),
+    max_size=30,
+)
+
+
+@given(before=records, since=records, at_once=st.integers(1, 5))
+def test_the_last_record_of_each_key_counts(
+    before: list[KeyRecord], since: list[KeyRecord], at_once: int
+) -> None:
+    def keys(topic: str, start: Offsets, end: Offsets, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+        on_wait()
+        yield from (before, since)[start[0]]
+
+    destination = SimpleNamespace(readback=SimpleNamespace(keys=keys))
+    context: Any = SimpleNamespace(destination=destination, report=Report(), recorder=None)
+    wanted = {record.key: record.session == CUT_OFF and not record.is_tombstone for record in before}
+    wanted |= dict.fromkeys((record.key for record in since), False)
+    normal, leftovers._BATCH = leftovers._BATCH, at_once
+    try:
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.execute("create table left_over (key blob primary key) without rowid")
+            found = Leftovers(context, lambda seconds: None, lambda topic: {0: 2})
+            found._collect(database, "t", {0: 0}, {0: 1}, {CUT_OFF})
+            left = {key for (key,) in database.execute("select key from left_over")}
+    finally:
+        leftovers._BATCH = normal
+    assert left == {key for key, is_left in wanted.items() if is_left}
