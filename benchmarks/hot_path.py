@@ -143,7 +143,7 @@ def main() -> None:
     route = Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
     handled.routes[1] = route
 
-    runs = Runs(handled, batch, None)
+    runs = Runs(handled, batch, context.samples, None)
 
     def relay() -> None:
         arrived = iter(frames)

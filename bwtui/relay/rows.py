@@ -194,16 +194,13 @@ class Rows:
     def _whole(self, route: Route, data: bytes) -> tuple[bytes | None, bytes | None] | None:
         """Return key and value of a frame's only row, unless somebody wants its fields as well."""
         # Where nobody wants each row, `bwtui.relay.runs` has tried it.
-        if route.run is None or not self.wants_each or self.wants_fields:
+        if route.run is None or not self.wants_each:
+            return None
+        if self._context.samples.budget > 0 or self._batch.careful is not None:
             return None
         most = route.max_message_bytes
         messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False)[0]
         return messages[0][:2] if messages else None
-
-    @property
-    def wants_fields(self) -> bool:
-        """Whether rows that come now have to be taken apart."""
-        return self._context.samples.budget > 0 or self._batch.careful is not None
 
     @property
     def wants_each(self) -> bool:

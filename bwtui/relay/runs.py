@@ -10,20 +10,22 @@ from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS, RECORD_OVERHEAD, Batch
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.rows import TUPLE, Rows
+from bwtui.relay.samples import Samples
 
 _oid = struct.Struct(">I").unpack_from
 
 _INSERT, _UPDATE = 0x49, 0x55  # 'I', 'U'
-#: A new row without an old one before it.
-_NEW = b"N"
+#: What stands where a new row comes without an old one before it.
+_KIND, _NEW = TUPLE - 1, b"N"
 
 
 class Runs:
     """Takes the runs among the frames of one session."""
 
-    def __init__(self, rows: Rows, batch: Batch, recorder: Recorder | None) -> None:
+    def __init__(self, rows: Rows, batch: Batch, samples: Samples, recorder: Recorder | None) -> None:
         self._rows = rows
         self._batch = batch
+        self._samples = samples
         self._recorder = recorder
         self._ours = {tag: rows.handlers[tag] for tag in (_INSERT, _UPDATE)}
 
@@ -35,11 +37,16 @@ class Runs:
         It ends with ``frames``, or when the batch is full. Where others are among ``handlers`` than those of
         `Rows`, rows are theirs: they pass over what Kafka has.
         """
-        ours = self._ours
+        if self._rows.wants_each or self._batch.careful is not None:
+            yield from frames
+            return
+        ours, samples, take = self._ours, self._samples, self._take
         for frame in frames:
             data = frame
-            while data[0] == XLOG_DATA and (mine := ours.get(data[PAYLOAD_OFFSET])) is not None:
-                rest = self._take(data, frames) if handlers[data[PAYLOAD_OFFSET]] is mine else data
+            while data[0] == XLOG_DATA and (tag := data[PAYLOAD_OFFSET]) in ours:
+                if handlers[tag] is not ours[tag] or samples.budget > 0 or data[_KIND:TUPLE] != _NEW:
+                    break
+                rest = take(data, frames)
                 if rest is None:
                     return
                 if rest is data:
@@ -50,8 +57,6 @@ class Runs:
     def _take(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
         """Return the first frame that is not taken; None where the batch is full, or no more came."""
         rows, batch, recorder = self._rows, self._batch, self._recorder
-        if rows.wants_fields or rows.wants_each or data[TUPLE - 1 : TUPLE] != _NEW:
-            return data
         route = rows.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None or route.run is None:
             return data
@@ -66,6 +71,8 @@ class Runs:
             route.max_message_bytes - RECORD_OVERHEAD,
             recorder is not None,
         )
+        if not messages:
+            return rest
         batch.add_many(route, messages, size)
         if recorder is not None:
             recorder.frames += taken

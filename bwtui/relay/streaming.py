@@ -57,7 +57,7 @@ class Streaming:
         self._recorder = context.recorder
         self._batch = Batch(context.sink, acks, context.report, context.recorder)
         self.rows = Rows(context, self._batch, self._read_ahead)
-        self._runs = Runs(self.rows, self._batch, context.recorder)
+        self._runs = Runs(self.rows, self._batch, context.samples, context.recorder)
         self._open = OpenTransaction(self._batch, self.rows, context.report.transaction_log)
         self._backfill = backfill
         self._streamed = context.streamed

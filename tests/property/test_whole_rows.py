@@ -108,7 +108,7 @@ def relayed(
     batch = Batch(SimpleNamespace(), Acknowledgements(), report, recorder)
     handled = Rows(RelayContext(**lacking | given), batch)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
-    for data in Runs(handled, batch, recorder).between(iter(frames), handled.handlers):
+    for data in Runs(handled, batch, given["samples"], recorder).between(iter(frames), handled.handlers):
         handled.handlers[data[BODY_OFFSET - 1]](data)
         if recorder is not None:
             recorder.frames.append(data)
