@@ -10,7 +10,8 @@ A row is written once the first are sent, and how long the stream takes to bring
 the first change. With --kill-at PERCENT the relay is killed once so much is sent, and started again: what it
 sends in all, beside the rows of the table, is what the kill costs. With --kill-worker-at it is a worker that
 is killed, or on Spark an executor with all that it runs. With --compare ``bwtui verify --database`` compares
-the topic with the table behind each run.
+the topic with the table behind each run. --write FILE adds the runs to those of a file, of which
+``benchmarks.debezium.page`` makes a table.
 """
 
 import argparse
@@ -46,13 +47,14 @@ _WAYS = {
 def main() -> int:
     """Run all pairs, and print one JSON line a run."""
     arguments = _arguments()
+    # Some of it is what tests and other benchmarks have.
+    sys.path.append(str(Path(__file__).parents[1]))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bwtui-bench-")))
         os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
         services = stack.enter_context(services_in(folder / "sandbox", arguments.sandbox))
         if "spark" in arguments.ways.split(","):
-            # The tests' own, out of pyspark's jars.
-            sys.path.append(str(Path(__file__).parents[1]))
+            # Out of pyspark's jars.
             from tests.pipeline.cluster import spark_cluster
 
             cluster = folder / "cluster"
@@ -61,7 +63,18 @@ def main() -> int:
             _WAYS["spark"] = ("--spark-master", master, "--snapshot-workers", "2")
         for figures in _measure(services, arguments):
             print(json.dumps(figures), flush=True)
+            if arguments.write is not None:
+                _write(arguments.write, arguments.rows, figures)
     return 0
+
+
+def _write(path: Path, rows: int, figures: dict[str, object]) -> None:
+    from benchmarks.debezium.results import machine
+
+    kept = json.loads(path.read_text()) if path.exists() else {"rows": rows, "machine": machine(), "runs": []}
+    assert (kept["rows"], kept["machine"]) == (rows, machine()), "measured elsewhere, or of other rows"
+    kept["runs"].append(figures)
+    path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -76,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kill-worker-at", type=int, default=0, metavar="PERCENT", help="or a worker")
     parser.add_argument("--compare", action="store_true", help="compare the topic with the table")
     parser.add_argument("--ways", default="export,chunks", help="in which order (default export,chunks)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="add the runs to those of FILE")
     add_sandbox_option(parser)
     return parser.parse_args()
 
@@ -226,6 +240,7 @@ class _Run:
             "resident_mb": round(self.resident / 2**20),
             "executors_mb": round(self.executors_resident / 2**20),
             "first_change_seconds": round(first_change, 2),
+            "killed": ("worker" if self.arguments.kill_worker_at else "relay") if self.killed else None,
             "killed_after": round(self.killed, 1),
             "sent": self.sent + status.tables["public.bench"].messages,
         }

@@ -36,6 +36,7 @@ _NAMES = {
     "registry": "Apicurio's registry",
     "pg_recvlogical": "pg_recvlogical",
 }
+_SNAPSHOTS = {"1": "the relay alone", "spark": "2 workers on Spark"}
 
 
 def main() -> int:
@@ -51,7 +52,7 @@ def main() -> int:
         found = everything(arguments.results)
         if not arguments.page.is_file():
             raise UsageError(f"{arguments.page} is not there", "name the page with --page")
-        text = written(arguments.page.read_text(), found)
+        text = written(arguments.page.read_text(), found, results.first_snapshots(arguments.results))
         drawn = pictures(found)
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
@@ -74,9 +75,10 @@ def everything(folder: Path) -> list[Results]:
     return found
 
 
-def written(page: str, found: Sequence[Results]) -> str:
+def written(page: str, found: Sequence[Results], snapshots: Results | None = None) -> str:
     """Return the page with its tables made anew. Raises UsageError for one that nothing was measured of."""
     tables = {"overview": overview(found), "machine": machine(found)}
+    tables |= {"snapshots": first_snapshots(snapshots)} if snapshots is not None else {}
     tables |= {one["workload"]: table(one) for one in found}
 
     def put(block: re.Match[str]) -> str:
@@ -143,6 +145,22 @@ def table(one: Results) -> str:
         count = sum(run["way"] == way for run in runs)
         lines.append((WAYS[way], str(count), *cells, ratio))
     return _markdown(("", "runs", *there.values(), "bwtui ÷ this, pair by pair"), lines)
+
+
+def first_snapshots(one: Results) -> str:
+    """Return the runs of ``make bench-snapshot`` that were kept."""
+    lines = []
+    for run in one["runs"]:
+        way = _SNAPSHOTS.get(run["way"], f"{run['way']} workers")
+        way += f", a {run['killed']} killed" if run["killed"] == "worker" else ""
+        way += ", killed and started again" if run["killed"] == "relay" else ""
+        memory = (
+            f"{run['resident_mb']} and {run['executors_mb']}" if run["executors_mb"] else run["resident_mb"]
+        )
+        numbers = (f"{run[name]:,}" for name in ("rows_per_second", "cpu_us_per_row"))
+        lines.append((way, *numbers, str(memory), f"{run['sent']:,}", str(run["differences"])))
+    head = ("", "rows/s", "CPU µs a row", "memory, MB", "messages", "keys in which topic and table differ")
+    return _markdown(head, lines)
 
 
 def machine(found: Sequence[Results]) -> str:

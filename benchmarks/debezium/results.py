@@ -54,6 +54,12 @@ def read(folder: Path, workload: str) -> dict[str, Any] | None:
     return found
 
 
+def first_snapshots(folder: Path) -> dict[str, Any] | None:
+    """Return what ``benchmarks/first_snapshot.py`` has kept, or None."""
+    path = folder / "first-snapshot.json"
+    return dict(json.loads(path.read_text())) if path.is_file() else None
+
+
 def begun(folder: Path | None, head: Mapping[str, Any], *, is_added: bool) -> dict[str, Any]:
     """Return the results that runs are added to: fresh ones, or those that are there.
 
