@@ -9,9 +9,10 @@ packages of ``make venv``: their Java is in ``cpu_us_per_row``, and in ``executo
 A row is written once the first are sent, and how long the stream takes to bring it is what a reader waits for
 the first change. With --kill-at PERCENT the relay is killed once so much is sent, and started again: what it
 sends in all, beside the rows of the table, is what the kill costs. With --kill-worker-at it is a worker that
-is killed, or on Spark an executor with all that it runs. With --compare ``bwtui verify --database`` compares
-the topic with the table behind each run. --write FILE adds the runs to those of a file, of which
-``benchmarks.debezium.page`` makes a table.
+is killed, or on Spark an executor with all that it runs. Memory is in millions of bytes; on Spark the
+driver's Java is in no figure of it. With --compare ``bwtui verify --database`` compares the topic with the
+table behind each run. --write FILE adds the runs to those of a file, of which ``benchmarks.debezium.page``
+makes a table.
 """
 
 import argparse
@@ -26,12 +27,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from bench_table import BWTUI, INSERTS, ROWS, add_sandbox_option, environment, services_in
-from processes import Seen, below
+from processes import Seen, below, cpu_of
 from psycopg.conninfo import make_conninfo
 
+from bwtui.durable import write_durably
 from bwtui.errors import ConnectionFailed
 from bwtui.model.status import Status
 from bwtui.relay.process.control import request
@@ -49,6 +52,7 @@ def main() -> int:
     arguments = _arguments()
     # Some of it is what tests and other benchmarks have.
     sys.path.append(str(Path(__file__).parents[1]))
+    kept = _kept(arguments.write, arguments.rows) if arguments.write is not None else None
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bwtui-bench-")))
         os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
@@ -63,18 +67,23 @@ def main() -> int:
             _WAYS["spark"] = ("--spark-master", master, "--snapshot-workers", "2")
         for figures in _measure(services, arguments):
             print(json.dumps(figures), flush=True)
-            if arguments.write is not None:
-                _write(arguments.write, arguments.rows, figures)
+            if kept is not None:
+                kept["runs"].append(figures)
+                write_durably(arguments.write, json.dumps(kept, indent=1) + "\n")
+                arguments.write.chmod(0o644)
     return 0
 
 
-def _write(path: Path, rows: int, figures: dict[str, object]) -> None:
+def _kept(path: Path, rows: int) -> dict[str, Any]:
+    """Return what runs are added to."""
     from benchmarks.debezium.results import machine
 
-    kept = json.loads(path.read_text()) if path.exists() else {"rows": rows, "machine": machine(), "runs": []}
-    assert (kept["rows"], kept["machine"]) == (rows, machine()), "measured elsewhere, or of other rows"
-    kept["runs"].append(figures)
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+    begun = {"rows": rows, "machine": machine(), "runs": []}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else begun
+    if any(kept[name] != begun[name] for name in ("rows", "machine")):
+        raise SystemExit(f"{path} was measured on another machine, or with other rows: name another file")
+    return kept
 
 
 def _arguments() -> argparse.Namespace:
@@ -91,7 +100,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ways", default="export,chunks", help="in which order (default export,chunks)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="add the runs to those of FILE")
     add_sandbox_option(parser)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.kill_at and (arguments.kill_worker_at or "spark" in arguments.ways.split(",")):
+        parser.error("--kill-at goes with neither --kill-worker-at nor the way spark")
+    return arguments
 
 
 def _measure(services: Services, arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
@@ -101,9 +113,12 @@ def _measure(services: Services, arguments: argparse.Namespace) -> Iterator[dict
             slot = f"first_{way}_{os.getpid()}_{number}"
             with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
                 connection.autocommit = True
-                yield {"way": way, **_Run(services, dsn, slot, way, cursor, arguments).figures()}
-                cursor.execute("select pg_drop_replication_slot(%s)", [slot])
-                cursor.execute("delete from bench where id < 0")
+                run = _Run(services, dsn, slot, way, cursor, arguments)
+                try:
+                    figures = run.figures()
+                finally:
+                    run.clear_up()
+                yield {"way": way, **figures}
 
 
 def _table(superuser: str, rows: int) -> str:
@@ -166,8 +181,22 @@ class _Run:
             self._look_at_executors()
             time.sleep(0.02)
         seconds = time.monotonic() - self.begin
-        differences = self._differences() if self.arguments.compare else None
+        self._look_at_executors(at_once=True)
+        differences = None
+        if self.arguments.compare:
+            before = cpu_of(self.process.pid)
+            differences = self._differences()
+            self.cpu -= cpu_of(self.process.pid) - before
         return {**self._end(status, seconds, first_change or 0.0), "differences": differences}
+
+    def clear_up(self) -> None:
+        """Leave nothing behind."""
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.wait()
+        with contextlib.suppress(psycopg2.Error):
+            self.cursor.execute("select pg_drop_replication_slot(%s)", [self.slot])
+        self.cursor.execute("delete from bench where id < 0")
 
     def _start(self) -> "subprocess.Popen[bytes]":
         options = _WAYS.get(self.way, ("--snapshot-workers", self.way))
@@ -237,12 +266,12 @@ class _Run:
             "rows_per_second": round(rows / seconds),
             "seconds": round(seconds, 1),
             "cpu_us_per_row": round(cpu / rows * 1e6, 2),
-            "resident_mb": round(self.resident / 2**20),
-            "executors_mb": round(self.executors_resident / 2**20),
+            "resident_mb": round(self.resident / 1e6),
+            "executors_mb": round(self.executors_resident / 1e6),
             "first_change_seconds": round(first_change, 2),
             "killed": ("worker" if self.arguments.kill_worker_at else "relay") if self.killed else None,
             "killed_after": round(self.killed, 1),
-            "sent": self.sent + status.tables["public.bench"].messages,
+            "messages": self.sent + status.tables["public.bench"].messages,
         }
 
 

@@ -18,6 +18,8 @@ from bwtui.model.position import Position
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.format import batch
 from bwtui.recording.reading.reader import open_recording
+from bwtui.relay import batch as relay_batch
+from bwtui.relay import runs
 from bwtui.relay.exactly.skipping import Skipping
 from tests.compiled_twin import COMPILER, built
 from tests.scripted_relay import ScriptedRelay, table
@@ -45,10 +47,14 @@ steps = st.one_of(
 class Playing:
     """A relay over a stream that is drawn, with the compiled twin or without."""
 
-    def __init__(self, folder: Path, stack: ExitStack, package: Any, budget: int, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, stack: ExitStack, package: Any, budget: int, rows: int = 1_000, **settings: Any
+    ) -> None:
         patched = stack.enter_context(pytest.MonkeyPatch.context())
         patched.setattr(avro, "twin", partial(compiled.twin, package=package))
         patched.setattr(batch, "_compiled", package and package.pack)
+        for module in (runs, relay_batch):
+            patched.setattr(module, "BATCH_ROWS", rows)
         self.relay = relay = ScriptedRelay(folder, **settings)
         stack.callback(relay.close)
         patched.setattr(relay.context.samples, "refill", lambda: None)
@@ -109,11 +115,12 @@ def recorded(folder: Path) -> list[Any]:
 @given(
     steps=st.lists(steps, max_size=25),
     budget=st.sampled_from([0, 0, 2]),
+    at_once=st.sampled_from([1, 2, 3, 1_000]),
     record=st.booleans(),
-    more=st.sampled_from([{}, {}, {"headers": True}, {"output_format": "json"}]),
+    more=st.sampled_from([{}, {}, {"headers": True}]),
 )
 def test_what_comes_of_a_stream_is_the_same(
-    steps: list[Any], budget: int, record: bool, more: dict[str, Any]
+    steps: list[Any], budget: int, at_once: int, record: bool, more: dict[str, Any]
 ) -> None:
     every = []
     for package in (built(), None):
@@ -125,7 +132,7 @@ def test_what_comes_of_a_stream_is_the_same(
                 "exclude_tables": ("public.other",),
                 **more,
             }
-            playing = Playing(Path(place), stack, package, budget, **settings)
+            playing = Playing(Path(place), stack, package, budget, at_once, **settings)
             playing.play(steps)
             found = playing.found()
             stack.close()

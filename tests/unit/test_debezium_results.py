@@ -45,6 +45,7 @@ def test_the_page_says_what_was_measured() -> None:
     kept = results.first_snapshots(root / "benchmarks" / "results")
     text = (root / "docs" / "benchmarks.md").read_text()
     assert page.written(text, found, kept) == text, "run: python -m benchmarks.debezium.page"
+    assert kept is not None and page.first_snapshots(kept) in text
     for name, picture in page.pictures(found).items():
         assert (root / "docs" / "benchmarks" / name).read_text() == picture
         assert f"](benchmarks/{name})" in text
