@@ -34,7 +34,6 @@ from bench_table import BWTUI, INSERTS, ROWS, add_sandbox_option, environment, s
 from processes import Seen, below, cpu_of
 from psycopg.conninfo import make_conninfo
 
-from bwtui.durable import write_durably
 from bwtui.errors import ConnectionFailed
 from bwtui.model.status import Status
 from bwtui.relay.process.control import request
@@ -52,6 +51,8 @@ def main() -> int:
     arguments = _arguments()
     # Some of it is what tests and other benchmarks have.
     sys.path.append(str(Path(__file__).parents[1]))
+    from benchmarks.debezium import results
+
     kept = _kept(arguments.write, arguments.rows) if arguments.write is not None else None
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bwtui-bench-")))
@@ -69,18 +70,16 @@ def main() -> int:
             print(json.dumps(figures), flush=True)
             if kept is not None:
                 kept["runs"].append(figures)
-                write_durably(arguments.write, json.dumps(kept, indent=1) + "\n")
-                arguments.write.chmod(0o644)
+                results.write_file(arguments.write, kept)
     return 0
 
 
 def _kept(path: Path, rows: int) -> dict[str, Any]:
     """Return what runs are added to."""
-    from benchmarks.debezium.results import machine
+    from benchmarks.debezium import results
 
-    begun = {"rows": rows, "machine": machine(), "runs": []}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else begun
+    begun: dict[str, Any] = {"rows": rows, "machine": results.machine(), "runs": []}
+    kept = results.read_file(path) or begun
     if any(kept[name] != begun[name] for name in ("rows", "machine")):
         raise SystemExit(f"{path} was measured on another machine, or with other rows: name another file")
     return kept

@@ -42,6 +42,7 @@ _SNAPSHOTS = {
     "export": "the relay alone",
     "chunks": "by chunks",
 }
+_KILLED = {None: "", "worker": ", a worker killed", "relay": ", killed and started again"}
 
 
 def main() -> int:
@@ -160,14 +161,13 @@ def first_snapshots(one: Results) -> str:
     lines = []
     for run in one["runs"]:
         way = _SNAPSHOTS.get(run["way"], f"{run['way']} workers")
-        way += f", a {run['killed']} killed" if run["killed"] == "worker" else ""
-        way += ", killed and started again" if run["killed"] == "relay" else ""
-        memory = (
-            f"{run['resident_mb']} and {run['executors_mb']}" if run["executors_mb"] else run["resident_mb"]
+        way += _KILLED[run["killed"]]
+        memory = " and ".join(str(run[name]) for name in ("resident_mb", "executors_mb") if run[name])
+        rows, cpu, messages = (
+            _number(run[name]) for name in ("rows_per_second", "cpu_us_per_row", "messages")
         )
         differences = "" if run["differences"] is None else str(run["differences"])
-        numbers = (f"{run[name]:,}" for name in ("rows_per_second", "cpu_us_per_row"))
-        lines.append((way, *numbers, str(memory), f"{run['messages']:,}", differences))
+        lines.append((way, rows, cpu, memory, messages, differences))
     head = ("", "rows/s", "CPU µs a row", "memory, MB", "messages", "keys in which topic and table differ")
     return _markdown(head, lines)
 

@@ -46,18 +46,21 @@ def path_of(folder: Path, workload: str) -> Path:
 
 def read(folder: Path, workload: str) -> dict[str, Any] | None:
     """Return what was measured of a workload, or None."""
-    path = path_of(folder, workload)
+    return read_file(path_of(folder, workload))
+
+
+def first_snapshots(folder: Path) -> dict[str, Any] | None:
+    """Return what ``benchmarks/first_snapshot.py`` has kept, or None."""
+    return read_file(folder / "first-snapshot.json")
+
+
+def read_file(path: Path) -> dict[str, Any] | None:
+    """Return what is kept in a file, or None where there is none."""
     if not path.is_file():
         return None
     found = json.loads(path.read_text())
     assert isinstance(found, dict)
     return found
-
-
-def first_snapshots(folder: Path) -> dict[str, Any] | None:
-    """Return what ``benchmarks/first_snapshot.py`` has kept, or None."""
-    path = folder / "first-snapshot.json"
-    return dict(json.loads(path.read_text())) if path.is_file() else None
 
 
 def begun(folder: Path | None, head: Mapping[str, Any], *, is_added: bool) -> dict[str, Any]:
@@ -82,8 +85,12 @@ def begun(folder: Path | None, head: Mapping[str, Any], *, is_added: bool) -> di
 
 def write(folder: Path, results: Mapping[str, Any]) -> None:
     """Write a workload's figures, in place of those that were there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = path_of(folder, results["workload"])
+    write_file(path_of(folder, results["workload"]), results)
+
+
+def write_file(path: Path, results: Mapping[str, Any]) -> None:
+    """Write figures into a file, in place of those that were there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, json.dumps(results, indent=1) + "\n")
     path.chmod(0o644)
 
