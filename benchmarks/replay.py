@@ -41,9 +41,11 @@ def main() -> int:
                     _record(services, recording, arguments.messages, arguments.headers)
 
                 def run(name: str, tree: Path, number: int) -> dict[str, Any]:
-                    prefix = f"{name}{number}"
+                    # A sandbox that runs may have those of an earlier call.
+                    prefix = f"{name}{number}-{time.time_ns():x}"
                     make_topic(services, f"{prefix}.bench", arguments.partitions)
-                    return _replay(services, recording, prefix, tree)
+                    master = ["--spark-master", "local[*]"] if arguments.spark else []
+                    return _replay(services, recording, prefix, tree, master)
 
                 in_turn(arguments.runs, arguments.against, run, "rate")
         except BwtuiError as error:
@@ -60,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--headers", action="store_true", help="record with connect --headers")
     parser.add_argument("--partitions", type=int, default=4, help="of the topics (default 4)")
     parser.add_argument("--runs", type=int, default=3, help="default 3")
+    parser.add_argument("--spark", action="store_true", help="on Spark, also where it would do without")
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--recording", type=Path, help="where the recording is, or will be")
     add_sandbox_option(parser)
@@ -73,8 +76,10 @@ def _record(services: Services, recording: Path, messages: int, headers: bool) -
     subprocess.run([*BWTUI, "recording", "seal", str(recording)], check=True)
 
 
-def _replay(services: Services, recording: Path, prefix: str, tree: Path) -> dict[str, Any]:
-    options = ["--topic-prefix", prefix, "--yes", "--json", "--progress-json"]
+def _replay(
+    services: Services, recording: Path, prefix: str, tree: Path, master: list[str]
+) -> dict[str, Any]:
+    options = ["--topic-prefix", prefix, "--yes", "--json", "--progress-json", *master]
     broker = _broker_pid(services)
     broker_before = cpu_of(broker)
     begin = time.monotonic()
@@ -96,7 +101,7 @@ def _replay(services: Services, recording: Path, prefix: str, tree: Path) -> dic
         raise BwtuiError(f"the replay ended with exit code {process.returncode}", "its error is above")
     count = int(told["sent"])
     took = lengths(begun, end)
-    spark = took["starting Spark"]
+    spark = took.get("starting Spark", 0.0)
     return {
         "messages": count,
         "bytes": told["bytes"],

@@ -18,10 +18,14 @@ def murmur2_of(keys: pa.Array) -> pa.Array:
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
     lengths = np.diff(offsets)
     hashes = np.zeros(len(keys), np.uint32)
-    for length in np.unique(lengths):
+    found = np.unique(lengths)
+    for length in found.tolist():
+        if len(found) == 1:
+            # One behind the other they are a matrix already.
+            hashes = _of_matrix(data[offsets[0] : offsets[-1]].reshape(len(keys), length), length)
+            break
         at = np.flatnonzero(lengths == length)
-        bytes_ = data[offsets[at][:, None] + np.arange(length)]
-        hashes[at] = _of_matrix(bytes_, int(length))
+        hashes[at] = _of_matrix(data[offsets[at][:, None] + np.arange(length)], length)
     return pa.array((hashes & 0x7FFFFFFF).astype(np.int32), mask=keys.is_null().to_numpy(False))
 
 

@@ -1,7 +1,7 @@
 """``bwtui replay``: the messages of a recording are written into topics again."""
 
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from bwtui.console import say, say_json
 from bwtui.errors import Indeterminate, UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from bwtui.replay.replaying import Options, Target
     from bwtui.settings import RelaySettings
 
@@ -67,23 +69,23 @@ may be there twice, 4 no connection, 6 the recording is damaged, 130 interrupted
 @click.option(
     "--spark-master",
     metavar="MASTER",
-    default="local[*]",
-    show_default=True,
-    help="Spark's master; on a cluster all workers must see the recording.",
+    help="Spark's master; on a cluster all workers must see the recording. Without it this machine: on "
+    "local[*], or a small replay without Spark.",
 )
 def replay(
     recording: Path,
     yes: bool,
     as_json: bool,
     progress_json: bool,
-    spark_master: str,
+    spark_master: str | None,
     with_repeats: bool,
     **given: Any,
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
+    from bwtui.arrow import leave_pandas_out
     from bwtui.cli.output.replay_view import Screen, summary, to_json
+    from bwtui.cycles import look_rarely
     from bwtui.replay.replaying import Job, Replay
-    from bwtui.spark.session import WRITE_ONCE, check_master, spark_session
     from bwtui.state_folder import state_root
 
     names = ("broker", "schema_registry", "kafka_config", "profile")
@@ -91,22 +93,31 @@ def replay(
     prefix = {"topic_prefix": given["topic_prefix"]}
     settings = load({name: given.pop(name) for name in names} | prefix).settings()
     options = _options(given)
-    check_master(spark_master)
+    if spark_master is not None:
+        from bwtui.spark.session import check_master
+
+        check_master(spark_master)
     chosen = _selection(recording, given, with_repeats=with_repeats)
 
     # Beside a result for a program nothing is said, but a bar that somebody looks at is in nobody's way.
     view = view_of(as_json=as_json and not sys.stderr.isatty(), progress_json=progress_json)
+    look_rarely()
+    leave_pandas_out()
     with closing(target(settings)) as goal, Screen(view, yes=yes) as screen:
         job = Job(recording, goal, chosen, state_root() / "replays", options)
-        outcome = Replay(job, screen).run(
-            lambda: spark_session(spark_master, "bwtui replay", config=WRITE_ONCE)
-        )
+        outcome = Replay(job, screen).run(lambda: _spark(spark_master), is_wanted=spark_master is not None)
     if as_json:
         say_json(to_json(outcome))
     else:
         say(*summary(outcome))
     if outcome.doubled:
         raise click.exceptions.Exit(Indeterminate.exit_code)
+
+
+def _spark(master: str | None) -> "AbstractContextManager[SparkSession]":
+    from bwtui.spark.session import LOCAL, WRITE_ONCE, spark_session
+
+    return spark_session(master or LOCAL, "bwtui replay", config=WRITE_ONCE)
 
 
 def target(settings: "RelaySettings") -> "Target":

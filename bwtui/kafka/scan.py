@@ -21,7 +21,7 @@ Nothing is waited for without a limit: not for the last offset, which may be a h
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -117,7 +117,7 @@ class SplitScan:
             self._check()
             wanted = min(self._count, self._split.high - self._next)
             events = self._consumer.consume(wanted, _WAIT_SECONDS)
-            messages = [event for event in events if event.error() is None]
+            messages = _without_errors(events)
             if len(messages) < len(events):
                 # Behind a damaged batch nothing in the broker's answer can be trusted.
                 events, messages = _until_damage(events)
@@ -136,7 +136,8 @@ class SplitScan:
             self._give_up_if_refused()
 
     def _take(self, messages: list[Message]) -> Delivered:
-        offsets = [message.offset() or 0 for message in messages]
+        # Each has one, as the broker sent it.
+        offsets = cast(list[int], list(map(Message.offset, messages)))
         end = self._split.high
         if offsets[-1] >= end:
             inside = bisect_left(offsets, end)
@@ -269,7 +270,14 @@ class SplitScan:
         return f"topic {self._split.topic}, partition {self._split.partition}"
 
 
+def _without_errors(events: list[Message]) -> list[Message]:
+    """Return the events that are messages; nearly always all are."""
+    if not any(map(Message.error, events)):
+        return events
+    return [event for event in events if event.error() is None]
+
+
 def _until_damage(events: list[Message]) -> tuple[list[Message], list[Message]]:
     """Return the events up to the first that tells of damage, and the messages among them."""
     end = next((number for number, event in enumerate(events, 1) if is_damage(event)), len(events))
-    return events[:end], [event for event in events[:end] if event.error() is None]
+    return events[:end], _without_errors(events[:end])

@@ -93,6 +93,19 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
     return behind
 
 
+def unsealed_bytes(folder: Path, found: Sealed | None) -> int:
+    """Return the size of a recording's finished segments that are not sealed; ``found`` is what is.
+
+    Raises UsageError or StateFailed.
+    """
+    sealed = {one.name for one in found.manifest.segments} if found is not None else set()
+    paths = [one.path for one in segments(folder) if one.is_finished and one.path.name not in sealed]
+    try:
+        return sum(path.stat().st_size for path in paths)
+    except OSError as error:
+        raise file_failed(f"{folder} can't be read", error) from error
+
+
 def check_sizes(root: Path, files: Iterable[SealedFile]) -> None:
     """Raise DamagedRecording unless the files are there, and as large as they were."""
     for file in files:

@@ -1,4 +1,4 @@
-"""The sending itself: a Spark job whose tasks report to a coordinator, and its progress, which is kept."""
+"""The sending itself: tasks that report to a coordinator, and their progress, which is kept."""
 
 import contextlib
 import secrets
@@ -6,15 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Protocol
 
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.kafka.offsets import pin
 from bwtui.replay.changed import refuse_cut
 from bwtui.replay.coordinator import Coordinator, LaneDone
-from bwtui.replay.files import FileRows
-from bwtui.replay.frames import FrameRows
 from bwtui.replay.job import Job, Outcome, Plan, Watch
 from bwtui.replay.lane import Sent
 from bwtui.replay.outage import Outage
@@ -24,8 +21,9 @@ from bwtui.replay.rows import Route
 from bwtui.replay.send import Work
 from bwtui.replay.tail import Cut, came_twice
 from bwtui.replay.target import fitting, topic_ids
-from bwtui.spark.failure import plain_errors
-from bwtui.spark.handover import hand_over
+
+if TYPE_CHECKING:
+    from bwtui.replay.steps import Rows
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
@@ -35,15 +33,33 @@ _END_SECONDS = 30.0
 _RATE_SECONDS = 5.0
 
 
+class Engine(Protocol):
+    """What runs the tasks of `bwtui.replay.send`."""
+
+    @property
+    def host(self) -> str:
+        """Where the tasks' coordinator listens."""
+
+    @property
+    def tasks(self) -> int:
+        """How many there are at most."""
+
+    def send(self, placing: Placing, work: Work) -> list[Sent]:
+        """Send, and return what became of each lane. Raises what a task raises."""
+
+    def cancel(self) -> None:
+        """Let what has sent nothing yet send nothing."""
+
+
 class Delivery:
     """Sends what was planned."""
 
     def __init__(
-        self, job: Job, watch: Watch, spark: SparkSession, file: ProgressFile, progress: Progress
+        self, job: Job, watch: Watch, engine: Engine, file: ProgressFile, progress: Progress
     ) -> None:
         self._job = job
         self._watch = watch
-        self._spark = spark
+        self._engine = engine
         self._file = file
         self._progress = progress
         self._places: list[tuple[str, int]] = []
@@ -54,9 +70,7 @@ class Delivery:
         self._failed: BwtuiError | None = None
         self._rates: deque[tuple[float, int]] = deque()
 
-    def run(
-        self, plan: Plan, rows: FileRows | FrameRows, routes: list[Route], surveys: list[Survey], raw: bool
-    ) -> Outcome:
+    def run(self, plan: Plan, rows: "Rows", routes: list[Route], surveys: list[Survey], raw: bool) -> Outcome:
         """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
@@ -92,13 +106,13 @@ class Delivery:
             self._job.target.client, self._cuts, lambda place: lanes[f"{place[0]}/{place[1]}"].messages
         )
 
-    def _send(self, plan: Plan, rows: FileRows | FrameRows, placing: Placing, has_tails: bool) -> list[Sent]:
+    def _send(self, plan: Plan, rows: "Rows", placing: Placing, has_tails: bool) -> list[Sent]:
         """Send what is left; with ``has_tails`` the topics may hold more of it than was noted."""
         self._before = {lane: self._lane(lane).messages for lane in range(len(self._places))}
-        host = self._spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
         options, target = self._job.options, self._job.target
+        token = secrets.token_hex(16)
         with Coordinator(
-            host, secrets.token_hex(16), options.rate, self._take_report, self._is_stopped
+            self._engine.host, token, options.rate, self._take_report, self._is_stopped
         ) as coordinator:
             tails = {lane: self._lane(lane).tail for lane in self._before} if has_tails else {}
             work = Work(
@@ -110,8 +124,7 @@ class Delivery:
                 self._pace_from(plan, rows),
                 tails,
             )
-            handed = hand_over(self._spark, work, work.producer, work.client)
-            return self._collect(lambda: rows.send(self._spark, placing, handed))
+            return self._collect(lambda: self._engine.send(placing, work))
 
     def _wait_for_kafka(self, outage: Outage) -> None:
         self._watch.phase("waiting for Kafka")
@@ -125,7 +138,7 @@ class Delivery:
             raise self._interrupted(self._failed)
         self._watch.phase("sending")
 
-    def _pace_from(self, plan: Plan, rows: FileRows | FrameRows) -> int:
+    def _pace_from(self, plan: Plan, rows: "Rows") -> int:
         """Return from when on recorded time runs: an earlier run has waited for what was before."""
         reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
         is_asked = self._job.options.pace is not None and reached >= 0
@@ -162,14 +175,13 @@ class Delivery:
             for route, found in zip(routes, surveys, strict=True)
             for partition, messages in found.messages.items()
         }
-        cores = self._spark.sparkContext.defaultParallelism
         done = {
             lane: (one.position, one.part)
             for lane in range(len(self._places))
             for one in [self._lane(lane)]
             if one.position >= 0
         }
-        tasks = share_out(counts, len(self._places), cores)
+        tasks = share_out(counts, len(self._places), self._engine.tasks)
         return Placing(routes, tasks, done, plan.count.with_headers, raw)
 
     def _lane(self, lane: int) -> LaneProgress:
@@ -187,8 +199,7 @@ class Delivery:
 
         def run() -> None:
             try:
-                with plain_errors():
-                    sent.extend(send())
+                sent.extend(send())
             except BaseException as error:
                 failed.append(error)
             finally:
@@ -221,9 +232,9 @@ class Delivery:
         while not ended.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
             if not self._rates:
                 # Nothing has been sent: the rows are still being sorted.
-                self._spark.sparkContext.cancelAllJobs()
+                self._engine.cancel()
         if not ended.is_set():
-            self._spark.sparkContext.cancelAllJobs()
+            self._engine.cancel()
             ended.wait(_END_SECONDS)
 
     def _is_stopped(self) -> bool:

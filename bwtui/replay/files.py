@@ -1,14 +1,14 @@
-"""The messages of a recording, read by the tasks of a replay out of the sealed files themselves.
+"""The messages of a recording, read by those that send them out of the sealed files themselves.
 
-Every task reads all files in the order of the recording, with DuckDB, and takes what goes through it. That
-costs less than it seems: a message is read in half a microsecond, and to have Java read, sort and hand over
-each costs it thirty (docs/adr/0032-replay.md).
+Every task of Spark reads all files in the order of the recording, with DuckDB, and takes what goes through
+it. That costs less than it seems: a message is read in half a microsecond, and to have Java read, sort and
+hand over each costs it thirty (docs/adr/0032-replay.md).
 """
 
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,21 +18,16 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
-from bwtui.replay.lane import Sent
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
 from bwtui.replay.rows import Ints, Route
-from bwtui.replay.send import Work, send
 from bwtui.signals.duckdb_session import session
-from bwtui.spark.failure import in_task
-from bwtui.spark.handover import Handed
 from bwtui.spark.scratch import scratch
 
 _RECORDED = "if(state = 'acknowledged', \"partition\", null) as recorded"
@@ -214,7 +209,7 @@ class FileRows:
     def count(self, on_rows: Callable[[int, int], None]) -> Count:
         """Count what is meant, in the small columns; ``on_rows`` gets the rows done, and all."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
-        found, done, total = Count(), 0, self._rows
+        found, done, total = Count(), 0, self.count_read
         for files in _shares(self._files.files):
             for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
                 found.add(row)
@@ -233,7 +228,8 @@ class FileRows:
             return connection.sql(text).to_arrow_table()
 
     @property
-    def _rows(self) -> int:
+    def count_read(self) -> int:
+        """How many rows their files have, which are read whatever is meant of them."""
         return sum(file.rows for file in self._files.files)
 
     def received_at(self, position: int) -> int | None:
@@ -265,32 +261,10 @@ class FileRows:
             for file, counted in zip(files, pool.map(count, files), strict=True):
                 counts += counted
                 done += file.rows
-                on_rows(done, self._rows)
+                on_rows(done, self.count_read)
         return surveys(counts, routes)
 
-    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
-        """Send them in as many tasks as ``placing`` has."""
-        tasks = max(placing.tasks) + 1
-        # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
-        numbers = spark.sparkContext.parallelize(range(tasks), tasks)
-        return numbers.mapPartitions(_Sending(self._files, placing, work)).collect()
-
-
-@dataclass(frozen=True, slots=True)
-class _Sending:
-    """What is given to the tasks."""
-
-    files: Files
-    placing: Placing
-    work: Handed[Work]
-
-    def __call__(self, tasks: Iterable[int]) -> Iterator[Sent]:
-        return _send(tasks, self.files, self.placing, self.work)
-
-
-@in_task
-def _send(tasks: Iterable[int], files: Files, placing: Placing, work: Handed[Work]) -> Iterator[Sent]:
-    columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
-    for task in tasks:
-        read = files.in_order(columns, placing.begin)
-        yield from send(placing.placed(read, task), work)
+    def in_order(self, placing: Placing) -> Iterator[pa.RecordBatch]:
+        """Yield them, but for what ``placing`` knows to be sent, in the order of the recording."""
+        columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
+        return self._files.in_order(columns, placing.begin)

@@ -9,13 +9,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
-from bwtui.replay.lane import Sent
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, conditions, files_of
 from bwtui.replay.rows import Route
-from bwtui.replay.send import Work, send
 from bwtui.spark.failure import in_task
-from bwtui.spark.handover import Handed
 
 #: What is read of a message; the headers' columns come with them.
 _COLUMNS = (
@@ -30,7 +27,6 @@ _COLUMNS = (
     "unix_micros(cast(received as timestamp)) as received",
     "if(state = 'acknowledged', partition, null) as recorded",
 )
-_RESULT = pa.schema([(name, pa.int32() if name in ("lane", "part") else pa.int64()) for name in Sent._fields])
 
 
 def messages(spark: SparkSession, sealed: Sealed) -> DataFrame:
@@ -66,14 +62,11 @@ class FrameRows:
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
         return surveys(lane_counts(keys.toArrow().to_batches(), routes), routes)
 
-    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
-        """Send them in as many tasks as ``placing`` has."""
+    def placed(self, placing: Placing) -> DataFrame:
+        """Return them ready to be sent, those of each task in a partition of their own, in order."""
         placed = self._rows.mapInArrow(_Placed(placing), from_arrow_schema(placing.schema))
         tasks = placed.repartitionById(max(placing.tasks) + 1, "task")
-        job = tasks.sortWithinPartitions("position", "part").mapInArrow(
-            _Sending(work), from_arrow_schema(_RESULT)
-        )
-        return [Sent(*row) for row in job.collect()]
+        return tasks.sortWithinPartitions("position", "part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +75,3 @@ class _Placed:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return in_task(self.placing.placed)(batches)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sending:
-    work: Handed[Work]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for lane in in_task(send)(batches, self.work):
-            yield pa.RecordBatch.from_pylist([lane._asdict()], schema=_RESULT)

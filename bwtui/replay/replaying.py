@@ -5,34 +5,35 @@
     job = Job(Path("recordings/shop"), target, Selection(), Options(prefix="again"))
     outcome = Replay(job, watch).run(lambda: spark_session(config=WRITE_ONCE))
 
+A small one does without Spark, unless that is ``wanted``.
+
 `Watch` follows phases and progress, is asked before anything is written, and may cancel; a screen gives
 one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next
 (docs/replay.md, docs/adr/0032-replay.md).
 """
 
 import contextlib
-import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from bwtui.errors import UsageError
 from bwtui.kafka.offsets import partitions
 from bwtui.recording.folder import SegmentPath, existing_segments, segments
 from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.recording.sealed import Sealed, check_all, open_sealed
+from bwtui.recording.sealed import Sealed, check_all, open_sealed, unsealed_bytes
 from bwtui.replay.job import Control, Job, Options, Outcome, Plan, TopicPlan, Watch
-from bwtui.replay.missing import Missing
 from bwtui.replay.steps import Steps, progress_file
 from bwtui.replay.target import Target
 from bwtui.seal.sealing import seal
 from bwtui.spark.scratch import scratch
+from bwtui.spark.when_needed import OpenSession, SparkWhenNeeded
 
-__all__ = ["Job", "OpenSession", "Options", "Outcome", "Plan", "Replay", "Target", "TopicPlan", "Watch"]
+if TYPE_CHECKING:
+    from bwtui.replay.missing import Missing
 
-OpenSession = Callable[[], contextlib.AbstractContextManager[SparkSession]]
+__all__ = ["Job", "Options", "Outcome", "Plan", "Replay", "Target", "TopicPlan", "Watch"]
 
 
 class Replay:
@@ -43,8 +44,10 @@ class Replay:
         self._watch = watch or Watch()
         self._control = Control(self._watch)
 
-    def run(self, open_session: OpenSession) -> Outcome:
+    def run(self, open_session: OpenSession, *, is_wanted: bool = False) -> Outcome:
         """Do it. The session must be one with `bwtui.spark.session.WRITE_ONCE`.
+
+        It is opened when the replay is large, or ``is_wanted`` whatever it is.
 
         Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, SchemaRefused, or
         Interrupted when it was cancelled.
@@ -56,16 +59,22 @@ class Replay:
             raise UsageError(
                 "--only-missing writes into the topics of the recording", "leave out --topic-prefix"
             )
-        missing = Missing(job.options.only_missing) if job.options.only_missing else None
+        missing = self._missing()
         cluster, topics = partitions(job.target.client)
         if missing is not None:
             self._foresee(missing, first, cluster)
-        with contextlib.ExitStack() as stack:
-            spark = functools.cache(lambda: self._start(open_session, stack))
-            sealed = stack.enter_context(self._sealed(spark))
+        spark = SparkWhenNeeded(open_session, self._control.phase, is_wanted=is_wanted)
+        with spark.closing(), self._sealed(spark) as sealed:
             return Steps(job, self._control, spark, sealed, cluster, topics, missing).run()
 
-    def _foresee(self, missing: Missing, first: SegmentPath, cluster: str) -> None:
+    def _missing(self) -> "Missing | None":
+        if self._job.options.only_missing is None:
+            return None
+        from bwtui.replay.missing import Missing
+
+        return Missing(self._job.options.only_missing)
+
+    def _foresee(self, missing: "Missing", first: SegmentPath, cluster: str) -> None:
         """Have refused before Spark starts what would be refused after it all."""
         job = self._job
         with contextlib.closing(SegmentReader(first)) as segment:
@@ -77,13 +86,8 @@ class Replay:
         if not is_begun and not job.options.dry_run:
             self._watch.will_ask(missing.reported)
 
-    def _start(self, open_session: OpenSession, stack: contextlib.ExitStack) -> SparkSession:
-        """Start Spark, which is done when it is first needed: planning and asking do without."""
-        self._control.phase("starting Spark")
-        return stack.enter_context(open_session())
-
     @contextlib.contextmanager
-    def _sealed(self, spark: Callable[[], SparkSession]) -> Iterator[Sealed]:
+    def _sealed(self, spark: SparkWhenNeeded) -> Iterator[Sealed]:
         """Open the sealed recording; what is not sealed is sealed first."""
         folder = self._job.recording
         found: Sealed | None = None
@@ -93,10 +97,10 @@ class Replay:
             self._check(found)
             yield found
             return
-        session = spark()
+        session = spark.for_sealing(unsealed_bytes(folder, found))
         self._control.phase("sealing the recording")
         with _sealable(folder) as place:
-            seal(place, lambda: contextlib.nullcontext(session), self._watch.count)
+            seal(place, lambda: session, self._watch.count)
             yield open_sealed(place, check_files=False)
 
     def _check(self, found: Sealed) -> None:

@@ -68,8 +68,9 @@ def used_schemas(
     """
     texts: dict[tuple[str, int], str] = {}
     for path in sealed.paths("schemas"):
-        for row in pq.read_table(path, columns=["subject", "id", "schema"]).to_pylist():
-            texts.setdefault((row["subject"], row["id"]), row["schema"])
+        with pq.ParquetFile(path) as file:
+            for row in file.read(["subject", "id", "schema"]).to_pylist():
+                texts.setdefault((row["subject"], row["id"]), row["schema"])
     uses: list[SchemaUse] = []
     order = {name: number for number, name in enumerate(texts)}
     for (recorded, part), ids in used.items():

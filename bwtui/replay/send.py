@@ -13,18 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka.client import Heard, new_client, plain_kafka_error
 from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient
 from bwtui.replay.lane import Batch, Lane, Patience, Sent
 from bwtui.replay.place import row_headers
+from bwtui.replay.rows import Ints
 from bwtui.replay.tail import read_tail
-from bwtui.spark.handover import Handed
-from bwtui.spark.kafka_sink import started_again
 
 _IN_FLIGHT = 60_000
 _IN_FLIGHT_BYTES = 32 << 20
@@ -75,16 +76,13 @@ class Work:
         return f"Work({len(self.places)} lanes)"
 
 
-def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent]:
+def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[Sent]:
     """Send a task's rows, and yield what became of them."""
-    context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
-        raise started_again()
     # Nothing is opened for a task without rows.
     first = next(batches, None)
     if first is None:
         return
-    sender = _Sender(work.take())
+    sender = _Sender(work)
     try:
         sender.send(first)
         for batch in batches:
@@ -95,6 +93,20 @@ def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent
     finally:
         sender.close()
     yield from sender.result()
+
+
+def _sizes(batch: pa.RecordBatch) -> Ints:
+    """Return how many bytes each row of a batch takes in the producer's queue, about."""
+    lengths = (pc.fill_null(pc.binary_length(batch[name]), 0).to_numpy() for name in ("key", "value"))
+    sizes: Ints = sum(lengths, np.full(batch.num_rows, 50, np.int64))
+    return sizes
+
+
+def _by_lane(lanes: npt.NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
+    """Yield each lane with the places at which it stands, in order."""
+    order = np.argsort(lanes, kind="stable")
+    found, starts = np.unique(lanes[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
 
 
 class _Sender:
@@ -125,6 +137,7 @@ class _Sender:
     def send(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one batch, as fast as is allowed."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        lanes, sizes = batch["lane"].to_numpy(), _sizes(batch)
         size, count = max(batch.nbytes, 1), batch.num_rows
         chunk = max(1, min(_CHUNK, count * _CHUNK_BYTES // size))
         at = 0
@@ -134,7 +147,8 @@ class _Sender:
                 until = self._due(columns["received"], at, until)
             until = min(until, at + self._allowed(until - at))
             if until > at:
-                self._hand_over(columns, at, until)
+                by_lane = {lane: at + rows for lane, rows in _by_lane(lanes[at:until])}
+                self._hand_over(columns, sizes, by_lane)
                 at = until
             self._poll(0)
             while not self.is_stopped and self._is_full():
@@ -193,25 +207,21 @@ class _Sender:
 
     # -- what is sent --------------------------------------------------------------------------------------
 
-    def _hand_over(self, columns: Mapping[str, list[Any]], at: int, until: int) -> None:
-        lanes = columns["lane"]
-        by_lane: dict[int, list[int]] = {}
-        for row in range(at, until):
-            by_lane.setdefault(lanes[row], []).append(row)
-        rest: list[tuple[Lane, list[int]]] = []
+    def _hand_over(self, columns: Mapping[str, list[Any]], sizes: Ints, by_lane: dict[int, Ints]) -> None:
+        rest: list[tuple[Lane, Ints]] = []
         for number, rows in by_lane.items():
             lane = self._lanes.get(number) or self._open(number)
             has_tail = lane.tail is not None and not lane.tail.is_passed
             unfound = self._unfound(lane, columns, rows) if has_tail else rows
             first = 0 if lane.handed else 1
-            if unfound[:first]:
-                self._send_lane(lane, columns, unfound[:first])
+            if len(unfound[:first]):
+                self._send_lane(lane, columns, sizes, unfound[:first])
             rest.append((lane, unfound[first:]))
         while not self._is_cut and any(lane.handed and not lane.acknowledged for lane, _ in rest):
             self._poll(_WAIT_SECONDS)
         for lane, unfound in rest:
-            if unfound and not self._is_cut:
-                self._send_lane(lane, columns, unfound)
+            if len(unfound) and not self._is_cut:
+                self._send_lane(lane, columns, sizes, unfound)
 
     def _open(self, number: int) -> Lane:
         topic, partition = self._work.places[number]
@@ -221,11 +231,11 @@ class _Sender:
             lane.tail = read_tail(self._work.client, topic, partition, start)
         return lane
 
-    def _unfound(self, lane: Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> list[int]:
+    def _unfound(self, lane: Lane, columns: Mapping[str, list[Any]], rows: Ints) -> Ints:
         """Return the rows that an earlier run has not written already."""
         assert lane.tail is not None
         keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
-        for count, row in enumerate(rows):
+        for count, row in enumerate(rows.tolist()):
             offset = lane.tail.find(keys[row], values[row], stamps[row])
             if offset is None:
                 return rows[count:]
@@ -234,11 +244,11 @@ class _Sender:
             lane.last_offset = offset
             lane.done = (columns["position"][row], columns["part"][row])
             self._dirty.add(lane.number)
-        return []
+        return rows[:0]
 
-    def _send_lane(self, lane: Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> None:
+    def _send_lane(self, lane: Lane, columns: Mapping[str, list[Any]], sizes: Ints, chosen: Ints) -> None:
         keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
-        size = sum(len(keys[row] or b"") + len(values[row] or b"") for row in rows) + 50 * len(rows)
+        size, rows = int(sizes[chosen].sum()), chosen.tolist()
         last = rows[-1]
         lane.handed += len(rows)
         lane.batches.append(Batch(lane.handed, size, columns["position"][last], columns["part"][last]))

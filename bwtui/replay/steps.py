@@ -1,20 +1,17 @@
 """The steps of a replay, from a sealed recording on: what there is to send, and where it goes."""
 
 import time
-from collections.abc import Callable
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Union
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.offsets import partitions, pin
 from bwtui.recording.query.language import to_sql
 from bwtui.recording.sealed import Sealed
 from bwtui.replay.changed import refuse_changed
-from bwtui.replay.delivery import Delivery
+from bwtui.replay.delivery import Delivery, Engine
+from bwtui.replay.engines.in_process import InProcess
 from bwtui.replay.files import FileRows
-from bwtui.replay.frames import FrameRows, messages
 from bwtui.replay.job import Control, Job, Outcome, Plan, TopicPlan
-from bwtui.replay.missing import Missing
 from bwtui.replay.place import Survey
 from bwtui.replay.plan import Count
 from bwtui.replay.progress import Progress, ProgressFile
@@ -22,15 +19,20 @@ from bwtui.replay.rows import Route, number_lanes
 from bwtui.replay.schemas import SchemaMap, find_ids, register, used_schemas
 from bwtui.replay.target import held, target_topic, topic_ids
 from bwtui.replay.topics import judge_topic, refuse_names
+from bwtui.spark.when_needed import SparkWhenNeeded
+
+if TYPE_CHECKING:
+    from bwtui.replay.frames import FrameRows
+    from bwtui.replay.missing import Missing
 
 #: The messages of a replay: a selection's, or those that an audit found missing.
-Rows = FileRows | FrameRows
+Rows = Union[FileRows, "FrameRows"]
 
 _TOPIC_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
 
-def progress_file(job: Job, recording: str, cluster: str, missing: Missing | None) -> ProgressFile:
+def progress_file(job: Job, recording: str, cluster: str, missing: "Missing | None") -> ProgressFile:
     """Return where it is noted how far this replay has come, by what makes it this one."""
     selection, options = job.selection, job.options
     what = {
@@ -56,11 +58,11 @@ class Steps:
         self,
         job: Job,
         control: Control,
-        spark: Callable[[], SparkSession],
+        spark: SparkWhenNeeded,
         sealed: Sealed,
         cluster: str,
         topics: dict[str, int],
-        missing: Missing | None,
+        missing: "Missing | None",
     ) -> None:
         self._job = job
         self._control = control
@@ -102,9 +104,16 @@ class Steps:
         routes = self._routes(plan, plan.topics, earlier, self._prepare(plan))
         surveys = self._place(plan, plan.topics, rows, routes, earlier)
         progress = earlier or Progress(self._file.what)
-        delivery = Delivery(self._job, self._control.watch, self._spark(), self._file, progress)
+        delivery = Delivery(self._job, self._control.watch, self._engine(rows), self._file, progress)
         self._control.phase("sending")
         return delivery.run(plan, rows, routes, surveys, self._missing is not None)
+
+    def _engine(self, rows: Rows) -> Engine:
+        if isinstance(rows, FileRows) and self._spark.does_without(rows.count_read):
+            return InProcess(rows)
+        from bwtui.replay.engines.on_spark import OnSpark
+
+        return OnSpark(self._spark.spark(), rows)
 
     # -- what there is to do -------------------------------------------------------------------------------
 
@@ -131,11 +140,13 @@ class Steps:
         self._look_at_topics(plan)
         return plan, rows
 
-    def _look_for_missing(self, missing: Missing, earlier: Progress | None) -> tuple[Rows, Count]:
+    def _look_for_missing(self, missing: "Missing", earlier: Progress | None) -> tuple[Rows, Count]:
+        from bwtui.replay.frames import FrameRows, messages
+
         missing.refuse_other(self._sealed.manifest.recording, self._cluster)
         # What is missing is told one by one, so a repeat may be among it.
         chosen = FileRows(self._sealed, self._job.selection)
-        every = messages(self._spark(), self._sealed)
+        every = messages(self._spark.spark(), self._sealed)
         starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
         missing.look(every, chosen, self._job.target.client, self._topics, starts)
         return FrameRows(missing.rows()), missing.count()

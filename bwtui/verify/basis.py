@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bwtui.errors import RefusedError, UsageError
-from bwtui.file_errors import file_failed
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, partitions, pin
 from bwtui.model.duckdb_text import exact
 from bwtui.recording.folder import segments
 from bwtui.recording.format.blocks import Place, damaged
-from bwtui.recording.sealed import Sealed, open_sealed
+from bwtui.recording.sealed import Sealed, open_sealed, unsealed_bytes
 from bwtui.signals.duckdb_session import session
 from bwtui.verify.facts import Facts, read_facts
 
@@ -30,12 +29,7 @@ class Recorded:
 
     def unsealed_bytes(self) -> int:
         """Return the size of the finished segments that are not sealed. Raises UsageError or StateFailed."""
-        sealed = {one.name for one in self.sealed.manifest.segments} if self.sealed is not None else set()
-        paths = [one.path for one in segments(self.folder) if one.is_finished and one.path.name not in sealed]
-        try:
-            return sum(path.stat().st_size for path in paths)
-        except OSError as error:
-            raise file_failed(f"{self.folder} can't be read", error) from error
+        return unsealed_bytes(self.folder, self.sealed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 A task reads files of the recording or a piece of a partition, and keeps what the audit needs of it: places
 and digests. Rows stay in the task's Python: sent through Java they cost ten times as much as reading them.
 Which of `bwtui.verify.engines` runs the tasks makes no difference to what they make.
-Both sides are hashed by MD5, of which 63 bits are kept. DuckDB's `hash` costs a tenth of that, but multiplies
-word by word: rows that differ in nothing but the last bytes of two words often have the same one.
+Both sides are hashed by MD5 or SipHash (`bwtui.verify.cell_digests`). DuckDB's `hash` costs a tenth of its
+MD5, but multiplies word by word: rows that differ in nothing but the last bytes of two words often have the
+same one.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from bwtui.model.duckdb_text import parquet
 from bwtui.recording.format.sent_headers import SENT_HEADERS
 from bwtui.recording.manifest import SealedFile
 from bwtui.spark.watching import watching
+from bwtui.verify.cell_digests import Digest, drawn
 from bwtui.verify.deep import COLUMNS, Comparison
 from bwtui.verify.sides import Sides
 
@@ -34,10 +36,6 @@ T = TypeVar("T")
 #: Called with how many rows were read, and how many there are.
 OnCount = Callable[[int, int], None]
 
-_DIGESTS = """
-(md5_number(key) >> 65)::bigint as key_digest,
-(md5_number(value) >> 65)::bigint as value_digest
-"""
 #: The headers that a record has, as `SENT_HEADERS` writes them.
 _FOUND_HEADERS = """
 case when len(headers) > 0 then array_to_string(
@@ -48,12 +46,12 @@ select position * {parts} + part as id, pass, is_repeat, lsn, ordinal, part, op,
        epoch_us(commit_time) as commit_us, epoch_us(received) as received_us,
        topic, "partition", "offset", state, without as no_message_reason,
        "schema", "table", session, key_schema_id, value_schema_id,
-       {digests}, (md5_number({headers}) >> 65)::bigint as headers_digest, key
+       key as hashed, {digests}
   from rows
 """
 _ACTUAL = """
 select topic, "partition", "offset", offset_end, kind, "timestamp" as timestamp_ms,
-       {digests}, (md5_number({headers}) >> 65)::bigint as headers_digest
+       {digests}
   from rows
 """
 _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
@@ -82,6 +80,7 @@ class Job:
     sides: Sides
     comparison: Comparison
     wanted: Wanted
+    digest: Digest
 
     @property
     def with_headers(self) -> bool:
@@ -95,10 +94,10 @@ class Job:
         task = self.tasks[number]
         with _database() as connection:
             if isinstance(task, Split):
-                tables = _merged_batches(read_split(config, task, self.wanted, check))
-                self.sides.add("actual", number, (_digests(connection, table) for table in tables))
+                batches = read_split(config, task, self.wanted, check)
+                self.sides.add("actual", number, _actual(connection, batches, self.digest))
                 return
-            made = _expected(connection, _rows_of(self.root, task), self.with_headers)
+            made = _expected(connection, _rows_of(self.root, task), self.digest, self.with_headers)
             self.sides.add("expected", number, _checked(made, check))
             for every, some in _sampled(task, self.comparison.every):
                 yield from _checked(
@@ -112,6 +111,10 @@ class Engine(Protocol):
     @property
     def cores(self) -> int:
         """How many tasks are run at the same time."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all run in this process."""
 
     def run(self, job: Job, config: Config) -> Iterable[Compared]:
         """Run all tasks. Raises ConnectionFailed, RefusedError, StateFailed, and what else tasks raise."""
@@ -137,7 +140,8 @@ def make_digests(
     """
     columns = (*_KAFKA, "headers") if with_headers else _KAFKA
     tasks: list[list[SealedFile] | Split] = [*_gathered(files), *split(pinned.offsets, engine.cores)]
-    job = Job(root, tasks, sides, comparison, Wanted(columns, "read_committed", aborted=True))
+    digest = drawn(is_here=engine.is_here)
+    job = Job(root, tasks, sides, comparison, Wanted(columns, "read_committed", aborted=True), digest)
     with _counting(sides, sum(file.rows for file in files) + pinned.messages, on_count):
         every = list(engine.run(job, config))
     return Compared(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
@@ -178,20 +182,33 @@ def _rows_of(root: Path, files: Sequence[SealedFile]) -> str:
 
 
 def _expected(
-    connection: duckdb.DuckDBPyConnection, source: str, with_headers: bool
+    connection: duckdb.DuckDBPyConnection, source: str, digest: Digest, with_headers: bool
 ) -> Iterator[pa.RecordBatch]:
     headers = SENT_HEADERS if with_headers else "null::varchar"
-    made = _EXPECTED.format(parts=PARTS, digests=_DIGESTS, headers=headers)
+    made = _EXPECTED.format(parts=PARTS, digests=digest.columns(headers))
     sql = f"with rows as (select * from {source}) {made}"
     for batch in connection.sql(sql).to_arrow_reader(_BATCH):
-        keys = batch.column("key").cast(pa.binary())
-        yield batch.drop_columns(["key"]).append_column("key_hash", murmur2_of(keys))
+        keys = batch.column("hashed").cast(pa.binary())
+        yield digest.put_in(batch.drop_columns(["hashed"]).append_column("key_hash", murmur2_of(keys)))
 
 
 def _checked(made: Iterable[T], check: Callable[[], None]) -> Iterator[T]:
     for one in made:
         check()
         yield one
+
+
+def _actual(
+    connection: duckdb.DuckDBPyConnection, batches: Iterable[pa.RecordBatch], digest: Digest
+) -> Iterator[pa.RecordBatch]:
+    if digest.key is None:
+        yield from (_queried(connection, table, digest) for table in _merged_batches(batches))
+        return
+    for batch in batches:
+        if "headers" in batch.schema.names:
+            yield digest.put_in(_queried(connection, pa.Table.from_batches([batch]), digest))
+        else:
+            yield digest.put_in(batch.rename_columns({"timestamp": "timestamp_ms"}))
 
 
 def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -206,10 +223,10 @@ def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _digests(connection: duckdb.DuckDBPyConnection, table: pa.Table) -> pa.RecordBatch:
+def _queried(connection: duckdb.DuckDBPyConnection, table: pa.Table, digest: Digest) -> pa.RecordBatch:
     connection.register("rows", table)
     headers = _FOUND_HEADERS if "headers" in table.schema.names else "null::varchar"
-    sql = _ACTUAL.format(digests=_DIGESTS, headers=headers)
+    sql = _ACTUAL.format(digests=digest.columns(headers))
     made = connection.sql(sql).to_arrow_table().combine_chunks()
     connection.unregister("rows")
     return made.to_batches()[0]

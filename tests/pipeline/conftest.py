@@ -28,10 +28,12 @@ def admin(config: dict[str, str]) -> AdminClient:
     return AdminClient({**config})
 
 
-@pytest.fixture
-def replays(spark: SparkSession, services: Services, tmp_path: Path) -> Replays:
-    """Runs replays into the run's Kafka."""
-    return Replays(spark, services, tmp_path / "state")
+@pytest.fixture(params=["in this process", "on Spark"])
+def replays(
+    request: pytest.FixtureRequest, spark: SparkSession, services: Services, tmp_path: Path
+) -> Replays:
+    """Runs replays into the run's Kafka, in both ways."""
+    return Replays(spark, services, tmp_path / "state", on_spark=request.param == "on Spark")
 
 
 @pytest.fixture

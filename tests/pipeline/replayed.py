@@ -183,13 +183,14 @@ class Looking(Watch):
 
 @dataclass
 class Replays:
-    """Runs replays in one Spark session."""
+    """Runs replays in one Spark session, or without where that is not wanted."""
 
     spark: SparkSession
     services: Services
     state: Path
     #: Properties of librdkafka, as -C gives them.
     kafka_config: tuple[tuple[str, str], ...] = ()
+    on_spark: bool = False
 
     def job(self, folder: Path, selection: Selection | None = None, **options: Any) -> Job:
         """Return a job into the run's Kafka."""
@@ -206,7 +207,16 @@ class Replays:
         """Run one."""
         job = self.job(folder, selection, **options)
         with contextlib.closing(job.target):
-            return Replay(job, watch).run(lambda: contextlib.nullcontext(self.spark))
+            return self.started(job, watch)
+
+    def started(self, job: Job, watch: Watch | None = None) -> Outcome:
+        """Run a job."""
+        session = contextlib.nullcontext(self.spark)
+        return Replay(job, watch).run(lambda: session, is_wanted=self.on_spark)
+
+    def master(self, name: str) -> list[str]:
+        """Return the options that have a command run in the same way."""
+        return ["--spark-master", name] if self.on_spark else []
 
     def sealed(self, folder: Path) -> None:
         """Seal a recording, if it was not."""

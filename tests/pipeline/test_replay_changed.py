@@ -13,7 +13,6 @@ from bwtui.errors import Interrupted, RefusedError
 from bwtui.kafka.offsets import partitions
 from bwtui.recording.query.language import parse
 from bwtui.recording.selection import Selection
-from bwtui.replay.replaying import Replay
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
@@ -82,7 +81,7 @@ def test_another_registry(replays: Replays, services: Services, begun: Begun) ->
     told = f"under id {begun.ids[0]} before, and would be under {begun.ids[0] + 700} now"
     closing = contextlib.closing
     with closing(job.target), closing(other.target), pytest.raises(RefusedError, match=told):
-        Replay(other).run(lambda: contextlib.nullcontext(replays.spark))
+        replays.started(other)
 
 
 @pytest.fixture

@@ -38,7 +38,11 @@ from tests.pipeline.replayed import (
 )
 from tests.recorded_stream import table
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    # Spark it is always.
+    pytest.mark.parametrize("replays", ["on Spark"], indirect=True),
+]
 
 
 @dataclass

@@ -62,7 +62,7 @@ def test_kill_9(replays: Replays, services: Services, config: Config, tmp_path: 
     sent = expected(folder)[topic]
     replays.sealed(folder)
     # So slow that there is a lot to send when it is killed, even if this process or Kafka stalls for seconds.
-    command = _command(folder, "--rate", "700", "--yes", "--spark-master", "local[2]")
+    command = _command(folder, "--rate", "700", "--yes", *replays.master("local[2]"))
     process = subprocess.Popen(command, env=_environment(services, tmp_path / "home"))
     try:
         replays.run(folder, dry_run=True)
@@ -176,7 +176,7 @@ def test_ended_by_a_signal(
     temporary.mkdir()
     with _hangups_pass_on():
         process = subprocess.Popen(
-            _command(folder, "--rate", "700", "--spark-master", "local[1]", "--progress-json"),
+            _command(folder, "--rate", "700", *replays.master("local[1]"), "--progress-json"),
             env={**_environment(services, tmp_path / "home"), "TMPDIR": str(temporary)},
             stderr=subprocess.PIPE,
             text=True,
@@ -202,7 +202,7 @@ def test_nobody_needs_to_listen(replays: Replays, services: Services, tmp_path: 
     folder = recorded(tmp_path / "r", topic, 3_000, registered(services, topic))
     replays.sealed(folder)
     with subprocess.Popen(
-        _command(folder, "--rate", "1500", "--progress-json", "--json", "--spark-master", "local[1]"),
+        _command(folder, "--rate", "1500", "--progress-json", "--json", *replays.master("local[1]")),
         env=_environment(services, tmp_path / "home"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,9 +13,11 @@ from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import Config
 from bwtui.kafka.reading import Wanted
 from bwtui.kafka.splits import Split
+from bwtui.spark.when_needed import SMALL_JOURNAL, SMALL_ROWS
+from bwtui.verify.cell_digests import Digest
 from bwtui.verify.deep import Comparison
 from bwtui.verify.digests import Compared, Job
-from bwtui.verify.engines.chosen import SMALL_JOURNAL, SMALL_ROWS, Engines
+from bwtui.verify.engines.chosen import Engines
 from bwtui.verify.engines.in_threads import InThreads
 from bwtui.verify.sides import Sides
 
@@ -96,7 +98,7 @@ begun, ended = threading.Barrier(2), list[int]()
 
 def test_when_a_thread_fails_the_others_end(tmp_path: Path) -> None:
     tasks = [Split("t", number, 0, 1) for number in range(3)]
-    job = _Job(tmp_path, tasks, Sides(tmp_path), Comparison({}, False, {}), Wanted(()))
+    job = _Job(tmp_path, tasks, Sides(tmp_path), Comparison({}, False, {}), Wanted(()), Digest())
     engine = InThreads()
     engine.cores = 2
     with pytest.raises(ConnectionFailed, match="Kafka is gone"):
@@ -113,7 +115,7 @@ def test_what_the_tasks_find_is_in_their_order(tmp_path: Path) -> None:
             yield Compared(1, [number])
 
     tasks = [Split("t", number, 0, 1) for number in range(4)]
-    job = Slow(tmp_path, tasks, Sides(tmp_path), Comparison({}, False, {}), Wanted(()))
+    job = Slow(tmp_path, tasks, Sides(tmp_path), Comparison({}, False, {}), Wanted(()), Digest())
     engine = InThreads()
     engine.cores = 4
     assert [one.miscoded for one in engine.run(job, {})] == [[0], [1], [2], [3]]

@@ -21,6 +21,8 @@ class _Stopped(Exception):
 class InThreads:
     """Runs the tasks on this machine's cores; reading, hashing and DuckDB let other threads run."""
 
+    is_here = True
+
     def __init__(self) -> None:
         self.cores = min(os.cpu_count() or 1, _MOST_THREADS)
 

@@ -13,6 +13,8 @@ from bwtui.verify.digests import Compared, Job
 class OnSpark:
     """Runs the tasks in a session of Spark."""
 
+    is_here = False
+
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
         self._spark = spark

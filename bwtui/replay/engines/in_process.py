@@ -1,0 +1,42 @@
+"""The sending of a small replay in a thread of this process: Spark would start longer than it takes.
+
+One producer has all lanes, and every message is read once: tasks of Spark each read all of them.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from bwtui.replay.files import FileRows
+from bwtui.replay.lane import Sent
+from bwtui.replay.place import Placing
+from bwtui.replay.send import Work, send
+
+
+class InProcess:
+    """Sends the rows of files; reads and places the next while some are sent."""
+
+    #: Where the coordinator listens, and into how many tasks the lanes are shared out at most.
+    host, tasks = "127.0.0.1", 1
+
+    def __init__(self, rows: FileRows) -> None:
+        self._rows = rows
+        self._is_cancelled = threading.Event()
+
+    def send(self, placing: Placing, work: Work) -> list[Sent]:
+        """Send them. Raises what `bwtui.replay.send.send` raises."""
+        with ThreadPoolExecutor(1, "replay-reader") as pool:
+            placed = placing.placed(self._rows.in_order(placing))
+            return list(send(self._ahead(placed, pool), work))
+
+    def cancel(self) -> None:
+        """Read no more; what was sent is waited for."""
+        self._is_cancelled.set()
+
+    def _ahead(self, batches: Iterator[pa.RecordBatch], pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None and not self._is_cancelled.is_set():
+            following = pool.submit(next, batches, None)
+            yield batch

@@ -1,0 +1,80 @@
+"""The sending of a replay on Spark: on this machine's cores, or on a cluster's."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from bwtui.replay.files import FileRows
+from bwtui.replay.frames import FrameRows
+from bwtui.replay.lane import Sent
+from bwtui.replay.place import Placing
+from bwtui.replay.send import Work, send
+from bwtui.spark.failure import in_task, plain_errors
+from bwtui.spark.handover import Handed, hand_over
+from bwtui.spark.kafka_sink import started_again
+
+_RESULT = pa.schema([(name, pa.int32() if name in ("lane", "part") else pa.int64()) for name in Sent._fields])
+
+
+class OnSpark:
+    """Sends rows in a session of Spark, which must be one with `bwtui.spark.session.WRITE_ONCE`."""
+
+    def __init__(self, spark: SparkSession, rows: FileRows | FrameRows) -> None:
+        self._spark = spark
+        self._rows = rows
+        #: Where the coordinator listens.
+        self.host = spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
+        #: Into how many tasks the lanes are shared out at most.
+        self.tasks = spark.sparkContext.defaultParallelism
+
+    def send(self, placing: Placing, work: Work) -> list[Sent]:
+        """Send them in as many tasks as ``placing`` has. Raises what tasks raise, and RefusedError."""
+        handed = hand_over(self._spark, work, work.producer, work.client)
+        with plain_errors():
+            if isinstance(self._rows, FrameRows):
+                made = self._rows.placed(placing).mapInArrow(_OfFrames(handed), from_arrow_schema(_RESULT))
+                return [Sent(*row) for row in made.collect()]
+            tasks = max(placing.tasks) + 1
+            # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
+            numbers = self._spark.sparkContext.parallelize(range(tasks), tasks)
+            return numbers.mapPartitions(_OfFiles(self._rows, placing, handed)).collect()
+
+    def cancel(self) -> None:
+        """End all tasks at once."""
+        self._spark.sparkContext.cancelAllJobs()
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFiles:
+    """What is given to the tasks that read files."""
+
+    rows: FileRows
+    placing: Placing
+    work: Handed[Work]
+
+    def __call__(self, tasks: Iterable[int]) -> Iterator[Sent]:
+        for task in tasks:
+            yield from _send(self.placing.placed(self.rows.in_order(self.placing), task), self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFrames:
+    """What is given to the tasks that are given their rows."""
+
+    work: Handed[Work]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for lane in _send(batches, self.work):
+            yield pa.RecordBatch.from_pylist([lane._asdict()], schema=_RESULT)
+
+
+@in_task
+def _send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent]:
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise started_again()
+    yield from send(batches, work.take())
