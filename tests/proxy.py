@@ -22,7 +22,8 @@ _NAMING_BYTES = 100_000
 _TICK = 0.01
 #: With these, a socket that is closed sends RST.
 _LINGER = struct.pack("ii", 1, 0)
-_PRODUCE = 0
+#: The number of Kafka's request that brings records.
+PRODUCE = 0
 _CONNECT_SECONDS = 2.0
 
 Speech = Literal["kafka", "postgres", "http"]
@@ -283,7 +284,7 @@ def _kafka(way: Way, source: socket.socket, is_answer: bool) -> Iterator[bytes]:
                 if way.spoil_answer:
                     way.spoil_answer, way.spoiled = False, way.spoiled + 1
                     size = b"\x7f\xff\xff\xff"
-            elif way.spoil_request and int.from_bytes(frame[:2]) == _PRODUCE and len(frame) > 200:
+            elif way.spoil_request and int.from_bytes(frame[:2]) == PRODUCE and len(frame) > 200:
                 way.spoil_request, way.spoiled = False, way.spoiled + 1
                 # Within the last batch of records, which has a checksum over all but its first 21 bytes.
                 frame = frame[:-20] + bytes([frame[-20] ^ 1]) + frame[-19:]

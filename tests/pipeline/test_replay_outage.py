@@ -22,7 +22,7 @@ from tests.pipeline.replayed import (
     registered,
     topic_content,
 )
-from tests.proxy import way_to
+from tests.proxy import PRODUCE, way_to
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
@@ -98,8 +98,9 @@ def test_a_request_that_comes_late_is_told(
     with way_to(services.broker) as way:
 
         def hold_up() -> None:
-            way.hold()
-            eventually("messages are held up", lambda: sum(len(piece) for _, piece in way.held) > 500)
+            way.hold_from = PRODUCE
+            eventually("messages are held up", lambda: way.held)
+            way.hold_from = None
             way.drop()
 
         replays.services = replace(services, broker=way.address)
