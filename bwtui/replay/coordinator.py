@@ -161,7 +161,8 @@ class CoordinatorClient:
             self._lines.flush()
         except OSError as error:
             raise ConnectionFailed(
-                f"a task can't reach the driver at {address.host}:{address.port}", "check the network"
+                f"a task can't reach the replay's command at {address.host}:{address.port}",
+                "check the network",
             ) from error
 
     def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> Answer:
@@ -175,7 +176,7 @@ class CoordinatorClient:
         except (OSError, ValueError, TypeError):
             pass
         raise ConnectionFailed(
-            "the driver of the replay has ended", "run the replay again: it goes on behind what is durable"
+            "the replay's command has ended", "run the replay again: it goes on behind what is durable"
         )
 
     def close(self) -> None:

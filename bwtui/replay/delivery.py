@@ -48,7 +48,10 @@ class Engine(Protocol):
         """Send, and return what became of each lane. Raises what a task raises."""
 
     def cancel(self) -> None:
-        """Let what has sent nothing yet send nothing."""
+        """End the tasks without waiting for Kafka."""
+
+    def abandon(self, ended: threading.Event) -> None:
+        """Make ready for the end of the process, which comes now; ``ended`` is set when the tasks have."""
 
 
 class Delivery:
@@ -211,7 +214,11 @@ class Delivery:
         except KeyboardInterrupt:
             # What is on its way becomes durable first, and is noted.
             self._failed = Interrupted()
-            self._end(ended)
+            try:
+                self._end(ended)
+            except KeyboardInterrupt:
+                self._engine.abandon(ended)
+                raise
         if self._is_stopped():
             with contextlib.suppress(BwtuiError):
                 self._file.save(self._progress)
@@ -231,7 +238,7 @@ class Delivery:
         deadline = time.monotonic() + _END_SECONDS
         while not ended.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
             if not self._rates:
-                # Nothing has been sent: the rows are still being sorted.
+                # Nothing has been sent: the rows are still being looked for.
                 self._engine.cancel()
         if not ended.is_set():
             self._engine.cancel()

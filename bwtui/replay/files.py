@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bwtui.errors import RefusedError
 from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.manifest import SealedFile
+from bwtui.recording.row_groups import rows_at_a_time
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
@@ -55,9 +55,6 @@ _AMONG = "select position, part from {files} semi join asked using ({names}) whe
 _RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
 #: Into so many steps the progress of counting is divided.
 _STEPS = 20
-#: So many rows are read at a time: the first of these whose keys and values have no more bytes than this.
-_ROWS = (20_000, 5_000, 1_000, 200, 50, 10)
-_ROWS_BYTES = 160 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +74,17 @@ class Files:
                 relation = connection.sql(found)
                 # DuckDB before 2.0 has it under another name.
                 reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
-                yield from reader(_rows_at_a_time(file))
+                yield from reader(rows_at_a_time([Path(file.path)]))
         except (duckdb.IOException, FileNotFoundError, PermissionError) as error:
             raise RefusedError(
-                f"a task can't read {Path(file.path).name} of the recording",
-                "on a cluster every worker must find the recording under the same path",
+                f"{Path(file.path).name} of the recording can't be read",
+                "look at its rights; on a cluster every worker must find the recording under the same path",
             ) from error
+
+    def to_send(self, placing: Placing) -> Iterator[pa.RecordBatch]:
+        """Yield what ``placing`` does not know to be sent, in the order of the recording."""
+        columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
+        return self.in_order(columns, placing.begin)
 
     def in_order(self, columns: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files from a position on, in the order of the recording."""
@@ -134,32 +136,6 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
         yield from source
 
 
-def _rows_at_a_time(file: SealedFile) -> int:
-    """Return how many rows of a file are read together, so that the largest ones together fit into memory."""
-    metadata = pq.read_metadata(file.path)
-    groups = [_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
-    return next((rows for rows in _ROWS if _largest(groups, rows) <= _ROWS_BYTES), 1)
-
-
-def _group(group: Any) -> tuple[int, int]:
-    columns = map(group.column, range(group.num_columns))
-    size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema in ("key", "value"))
-    return group.num_rows, size
-
-
-def _largest(groups: Sequence[tuple[int, int]], rows: int) -> int:
-    """Return how many bytes so many rows may have at most; of a group that is touched all may be in them."""
-    largest, first, within, size = 0, 0, 0, 0
-    for count, more in groups:
-        size, within = size + more, within + count
-        largest = max(largest, size)
-        # The next one is in it too as long as the rows can reach from the first group into it.
-        while first < len(groups) and within - groups[first][0] + 2 > rows:
-            within, size = within - groups[first][0], size - groups[first][1]
-            first += 1
-    return largest
-
-
 def _shares(files: Sequence[SealedFile]) -> Iterator[list[SealedFile]]:
     """Yield files in some groups of about as many rows."""
     least = sum(file.rows for file in files) / _STEPS
@@ -197,20 +173,21 @@ class FileRows:
             replace(file, path=str((sealed.root / file.path).resolve()))
             for file in files_of(sealed, selection)
         )
-        self._files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
+        #: What a task needs to read them.
+        self.files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
 
     def of_topics(self, topics: Sequence[str]) -> "FileRows":
         """Return the rows of some topics."""
         found = copy.copy(self)
         names = ", ".join(map(quoted, topics))
-        found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
+        found.files = replace(self.files, where=f"{self.files.where} and topic in ({names})")
         return found
 
     def count(self, on_rows: Callable[[int, int], None]) -> Count:
         """Count what is meant, in the small columns; ``on_rows`` gets the rows done, and all."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
         found, done, total = Count(), 0, self.count_read
-        for files in _shares(self._files.files):
+        for files in _shares(self.files.files):
             for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
                 found.add(row)
             done += sum(file.rows for file in files)
@@ -223,24 +200,24 @@ class FileRows:
         with _duckdb() as connection:
             connection.register("asked", asked)
             text = _AMONG.format(
-                files=_from(self._files.files), names=", ".join(asked.column_names), where=where
+                files=_from(self.files.files), names=", ".join(asked.column_names), where=where
             )
             return connection.sql(text).to_arrow_table()
 
     @property
     def count_read(self) -> int:
         """How many rows their files have, which are read whatever is meant of them."""
-        return sum(file.rows for file in self._files.files)
+        return sum(file.rows for file in self.files.files)
 
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
-        files = [file for file in self._files.files if file.first_position <= position <= file.last_position]
+        files = [file for file in self.files.files if file.first_position <= position <= file.last_position]
         found = self._ask(_RECEIVED, files, where=f"position = {position}") if files else []
         return int(found[0].received) if found else None
 
     def is_spread(self, topic: str) -> bool:
         """Whether a key of a topic was in two partitions."""
-        return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=quoted(topic)))
+        return bool(self._ask(_SPREAD, self.files.files, where=self.files.where, topic=quoted(topic)))
 
     def _ask(self, text: str, files: Sequence[SealedFile], **parts: str) -> list[Any]:
         with _duckdb() as connection:
@@ -251,10 +228,10 @@ class FileRows:
 
     def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
         """Return, for each route, how its messages spread; ``on_rows`` gets the rows done, and all."""
-        files, counts, done = self._files.files, lane_counts((), routes), 0
+        files, counts, done = self.files.files, lane_counts((), routes), 0
 
         def count(file: SealedFile) -> Ints:
-            return lane_counts(self._files.read(file, _SURVEYED), routes)
+            return lane_counts(self.files.read(file, _SURVEYED), routes)
 
         # Nearly all of it is done outside Python, so threads do.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -263,8 +240,3 @@ class FileRows:
                 done += file.rows
                 on_rows(done, self.count_read)
         return surveys(counts, routes)
-
-    def in_order(self, placing: Placing) -> Iterator[pa.RecordBatch]:
-        """Yield them, but for what ``placing`` knows to be sent, in the order of the recording."""
-        columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
-        return self._files.in_order(columns, placing.begin)

@@ -97,9 +97,10 @@ class Replay:
             self._check(found)
             yield found
             return
-        session = spark.for_sealing(unsealed_bytes(folder, found))
-        self._control.phase("sealing the recording")
         with _sealable(folder) as place:
+            # Of a folder that is read-only all is sealed anew.
+            session = spark.for_sealing(unsealed_bytes(place, found if place == folder else None))
+            self._control.phase("sealing the recording")
             seal(place, lambda: session, self._watch.count)
             yield open_sealed(place, check_files=False)
 

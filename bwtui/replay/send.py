@@ -9,7 +9,7 @@ change the order of a key.
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from bwtui.errors import BwtuiError, RefusedError
+from bwtui.errors import BwtuiError, Interrupted, RefusedError
 from bwtui.kafka.client import Heard, new_client, plain_kafka_error
 from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient
 from bwtui.replay.lane import Batch, Lane, Patience, Sent
@@ -76,13 +76,18 @@ class Work:
         return f"Work({len(self.places)} lanes)"
 
 
-def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[Sent]:
-    """Send a task's rows, and yield what became of them."""
+def send(
+    batches: Iterator[pa.RecordBatch], work: Work, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[Sent]:
+    """Send a task's rows, and yield what became of them.
+
+    Raises Interrupted once ``is_over()``, and then waits for nothing; ConnectionFailed, RefusedError.
+    """
     # Nothing is opened for a task without rows.
     first = next(batches, None)
     if first is None:
         return
-    sender = _Sender(work)
+    sender = _Sender(work, is_over)
     try:
         sender.send(first)
         for batch in batches:
@@ -110,8 +115,9 @@ def _by_lane(lanes: npt.NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
 
 
 class _Sender:
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, is_over: Callable[[], bool]) -> None:
         self._work = work
+        self._is_over = is_over
         self._lanes: dict[int, Lane] = {}
         self._dirty: set[int] = set()
         self._failed: BwtuiError | None = None
@@ -228,7 +234,7 @@ class _Sender:
         lane = self._lanes[number] = Lane(number, topic, partition)
         start = self._work.tails.get(number)
         if start is not None:
-            lane.tail = read_tail(self._work.client, topic, partition, start)
+            lane.tail = read_tail(self._work.client, topic, partition, start, self._go_on)
         return lane
 
     def _unfound(self, lane: Lane, columns: Mapping[str, list[Any]], rows: Ints) -> Ints:
@@ -317,7 +323,13 @@ class _Sender:
             self._poll(_WAIT_SECONDS)
         self._poll(0)
 
+    def _go_on(self) -> None:
+        if self._is_over():
+            self._producer.purge()
+            raise Interrupted()
+
     def _serve(self, seconds: float) -> None:
+        self._go_on()
         try:
             self._producer.poll(seconds)
         except KafkaException as error:

@@ -66,15 +66,21 @@ def message_digest(message: Message) -> int:
     return digest(message.key(), message.value(), stamp if kind == _CREATE_TIME else 0)
 
 
-def read_tail(config: Config, topic: str, partition: int, start: int) -> Tail:
-    """Read what stands in a partition from ``start`` on. Raises ConnectionFailed or RefusedError."""
+def read_tail(
+    config: Config, topic: str, partition: int, start: int, check: Callable[[], None] = lambda: None
+) -> Tail:
+    """Read what stands in a partition from ``start`` on. Raises ConnectionFailed or RefusedError.
+
+    ``check`` is called now and then, and may raise to end it.
+    """
     low, _, high = ends(config, (topic, partition))
     start = max(start, low)
     if start >= high:
         return Tail([], with_times=True)
     messages: list[tuple[int, int]] = []
     with_times = True
-    for part in SplitScan(config, Split(topic, partition, start, high), "read_uncommitted", patience=5.0):
+    split = Split(topic, partition, start, high)
+    for part in SplitScan(config, split, "read_uncommitted", 5.0, check):
         for message, offset in zip(part.messages, part.offsets, strict=True):
             with_times = message.timestamp()[0] == _CREATE_TIME
             messages.append((message_digest(message), offset))

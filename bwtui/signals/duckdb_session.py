@@ -15,6 +15,8 @@ from bwtui.signals.heard import heard
 def session(database: Path | str = ":memory:", **settings: str | int) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database with some of DuckDB's settings; a Ctrl-C ends the query that the main thread waits for.
 
+    So does any signal that stands for one (`bwtui.spark.interrupts`).
+
     DuckDB looks for signals only between the tasks of a query, and the thread that waits takes tasks itself:
     one that reads a large table would go on to its end, however often Ctrl-C is pressed.
     """
@@ -25,7 +27,7 @@ def session(database: Path | str = ":memory:", **settings: str | int) -> Iterato
 @contextlib.contextmanager
 def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     def on_signal(number: int) -> None:
-        if number == signal.SIGINT:
+        if signal.getsignal(number) is signal.default_int_handler:
             connection.interrupt()
 
     is_main = threading.current_thread() is threading.main_thread()

@@ -925,10 +925,10 @@ digests(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *made = NULL;
     if (!PyArg_ParseTuple(args, "y*y*nny*", &offsets, &data, &first, &count, &key))
         return NULL;
-    const int32_t *from = (const int32_t *)offsets.buf + (first > 0 ? first : 0);
+    const int32_t *from = offsets.buf;
     Py_ssize_t known = offsets.len / (Py_ssize_t)sizeof(int32_t);
     if (first < 0 || count < 0 || key.len != 16 || first >= known || count >= known - first
-        || (uintptr_t)offsets.buf % sizeof(int32_t) || !are_within(from, count, data.len)) {
+        || (uintptr_t)from % sizeof(int32_t) || !are_within(from += first, count, data.len)) {
         PyErr_SetString(PyExc_ValueError, "these are no cells of an array and a key");
     }
     else if ((made = PyBytes_FromStringAndSize(NULL, 8 * count)) != NULL) {

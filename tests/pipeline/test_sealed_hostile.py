@@ -91,7 +91,7 @@ def test_a_topic_and_a_folder_are_no_sql(folder: Path) -> None:
     rows = FileRows(open_sealed(folder), Selection())
     assert rows.count(lambda *_: None).topics[NAME].messages == 3
     assert not rows.is_spread(NAME)
-    assert rows.of_topics([NAME])._files.where.endswith("topic in ('it''s')")
+    assert rows.of_topics([NAME]).files.where.endswith("topic in ('it''s')")
     assert rows.received_at(0) is not None
 
 

@@ -2,10 +2,14 @@
 
 from array import array
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from bwtui.recording.export.parquet import SCHEMA
+from bwtui.recording.manifest import SealedFile
 from bwtui.verify import cell_digests
 from bwtui.verify import digests as verify_digests
 from bwtui.verify.cell_digests import Digest
@@ -53,6 +57,37 @@ def test_null_and_empty_are_two_things(digest: Digest) -> None:
     assert null == (None, None)
     assert None not in empty
     assert len({empty, zero}) == 2
+
+
+def test_large_values_are_taken_a_few_at_a_time(
+    digest: Digest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole values leave DuckDB where it does not hash them itself, and Arrow takes 2 GiB at most."""
+    count, value = 2_000, b"x" * 100_000
+    columns = {field.name: pa.nulls(count, field.type) for field in SCHEMA}
+    columns |= {
+        "position": pa.array(range(count), pa.int64()),
+        "part": pa.array([0] * count, SCHEMA.field("part").type),
+        "key": pa.array([b"k"] * count, SCHEMA.field("key").type),
+        "value": pa.array([value] * count, SCHEMA.field("value").type),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "large.parquet", row_group_size=600, use_dictionary=False)
+    taken: list[int] = []
+    put_in = Digest.put_in
+
+    def noted(self: Digest, batch: pa.RecordBatch) -> pa.RecordBatch:
+        taken.append(batch.nbytes)
+        return put_in(self, batch)
+
+    monkeypatch.setattr(Digest, "put_in", noted)
+    file = SealedFile("large.parquet", "changes", count, 1, "")
+    with verify_digests._database() as connection:
+        made = list(verify_digests._expected(connection, tmp_path, [file], digest, with_headers=False))
+    assert max(taken) < 160 << 20
+    assert sum(batch.num_rows for batch in made) == count
+    assert {one for batch in made for one in batch["value_digest"].to_pylist()} == {
+        digests([value], digest)[0][1]
+    }
 
 
 def test_a_part_of_a_column_has_its_own_digests(digest: Digest) -> None:

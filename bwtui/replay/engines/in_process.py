@@ -14,6 +14,8 @@ from bwtui.replay.lane import Sent
 from bwtui.replay.place import Placing
 from bwtui.replay.send import Work, send
 
+_ABANDONED_SECONDS = 5.0
+
 
 class InProcess:
     """Sends the rows of files; reads and places the next while some are sent."""
@@ -28,12 +30,17 @@ class InProcess:
     def send(self, placing: Placing, work: Work) -> list[Sent]:
         """Send them. Raises what `bwtui.replay.send.send` raises."""
         with ThreadPoolExecutor(1, "replay-reader") as pool:
-            placed = placing.placed(self._rows.in_order(placing))
-            return list(send(self._ahead(placed, pool), work))
+            placed = placing.placed(self._rows.files.to_send(placing))
+            return list(send(self._ahead(placed, pool), work, self._is_cancelled.is_set))
 
     def cancel(self) -> None:
-        """Read no more; what was sent is waited for."""
+        """End the sending at once; what was under way, the topics tell the next run."""
         self._is_cancelled.set()
+
+    def abandon(self, ended: threading.Event) -> None:
+        """End it, and wait a little for that: a process does not end well while a thread is in librdkafka."""
+        self.cancel()
+        ended.wait(_ABANDONED_SECONDS)
 
     def _ahead(self, batches: Iterator[pa.RecordBatch], pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         following = pool.submit(next, batches, None)

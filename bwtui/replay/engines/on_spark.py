@@ -1,5 +1,6 @@
 """The sending of a replay on Spark: on this machine's cores, or on a cluster's."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from bwtui.replay.files import FileRows
+from bwtui.replay.files import FileRows, Files
 from bwtui.replay.frames import FrameRows
 from bwtui.replay.lane import Sent
 from bwtui.replay.place import Placing
@@ -41,24 +42,27 @@ class OnSpark:
             tasks = max(placing.tasks) + 1
             # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
             numbers = self._spark.sparkContext.parallelize(range(tasks), tasks)
-            return numbers.mapPartitions(_OfFiles(self._rows, placing, handed)).collect()
+            return numbers.mapPartitions(_OfFiles(self._rows.files, placing, handed)).collect()
 
     def cancel(self) -> None:
         """End all tasks at once."""
         self._spark.sparkContext.cancelAllJobs()
+
+    def abandon(self, _: threading.Event) -> None:
+        """Do nothing: the session's end, which comes now, ends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OfFiles:
     """What is given to the tasks that read files."""
 
-    rows: FileRows
+    files: Files
     placing: Placing
     work: Handed[Work]
 
     def __call__(self, tasks: Iterable[int]) -> Iterator[Sent]:
         for task in tasks:
-            yield from _send(self.placing.placed(self.rows.in_order(self.placing), task), self.work)
+            yield from _send(self.placing.placed(self.files.to_send(self.placing), task), self.work)
 
 
 @dataclass(frozen=True, slots=True)
