@@ -17,7 +17,8 @@ import pytest
 from bwtui.errors import Interrupted, RefusedError
 from bwtui.kafka.offsets import pin
 from bwtui.recording.reading.reader import open_recording
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.faults.hanging import hanging
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
 from tests.pipeline.replayed import (
@@ -194,6 +195,40 @@ def test_ended_by_a_signal(
     outcome = replays.run(folder)
     # What was on its way became durable, and was noted.
     assert outcome.plan.is_resumed and (outcome.found, outcome.doubled) == (0, 0)
+    assert by_key(all_of(topic_content(services, topic))) == by_key(expected(folder)[topic])
+
+
+@pytest.mark.parametrize("replays", ["in this process"], indirect=True)
+def test_interrupted_again_and_again_while_kafka_stands_still(
+    replays: Replays, services: Services, interrupted: Sandbox, tmp_path: Path
+) -> None:
+    """It ends without Kafka and says no more than that; the topic tells the next run what was under way."""
+    topic = fresh("frozen")
+    folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
+    replays.sealed(folder)
+    with subprocess.Popen(
+        _command(folder, "--rate", "1000", "--progress-json"),
+        env=_environment(services, tmp_path / "home"),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while not re.search(r'"sending", "done": [1-9]', line := process.stderr.readline()):
+            assert line, "it ended before it was told to"
+
+        def has_ended() -> bool:
+            process.send_signal(signal.SIGINT)
+            return process.poll() is not None
+
+        with hanging(interrupted):
+            eventually("it has ended", has_ended, 20)
+        told = [line for line in process.stderr.read().splitlines() if not line.startswith("{")]
+    # One more, when all is said, finds no Python any more.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert told == ["bwtui: error: interrupted"]
+    replays.state = tmp_path / "home" / "replays"
+    outcome = replays.run(folder)
+    assert outcome.plan.is_resumed and outcome.doubled == 0
     assert by_key(all_of(topic_content(services, topic))) == by_key(expected(folder)[topic])
 
 
