@@ -82,7 +82,6 @@ def replay(
     **given: Any,
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
-    from bwtui.arrow import leave_pandas_out
     from bwtui.cli.output.replay_view import Screen, summary, to_json
     from bwtui.cycles import look_rarely
     from bwtui.replay.replaying import Job, Replay
@@ -101,6 +100,8 @@ def replay(
 
     # Beside a result for a program nothing is said, but a bar that somebody looks at is in nobody's way.
     view = view_of(as_json=as_json and not sys.stderr.isatty(), progress_json=progress_json)
+    from bwtui.spark.arrow import leave_pandas_out
+
     look_rarely()
     leave_pandas_out()
     with closing(target(settings)) as goal, Screen(view, yes=yes) as screen:

@@ -88,7 +88,6 @@ def verify(
     **given: Any,
 ) -> None:
     """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
-    from bwtui.arrow import leave_pandas_out
     from bwtui.cli.options.librdkafka import check
     from bwtui.cycles import look_rarely
 
@@ -107,6 +106,8 @@ def verify(
 
         check_master(spark_master)
     opened = open_all(recordings)
+    from bwtui.spark.arrow import leave_pandas_out
+
     look_rarely()
     leave_pandas_out()
     view = view_of(as_json=as_json, progress_json=progress_json)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.kafka.offsets import pin
@@ -22,15 +22,19 @@ from bwtui.replay.send import Work
 from bwtui.replay.tail import Cut, came_twice
 from bwtui.replay.target import fitting, topic_ids
 
-if TYPE_CHECKING:
-    from bwtui.replay.steps import Rows
-
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
 #: How long the tasks of a replay that is cancelled may take to end in order.
 _END_SECONDS = 30.0
 #: The rate that is told is that of the last seconds.
 _RATE_SECONDS = 5.0
+
+
+class Received(Protocol):
+    """Rows of a replay, whichever they are."""
+
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
 
 
 class Engine(Protocol):
@@ -73,7 +77,9 @@ class Delivery:
         self._failed: BwtuiError | None = None
         self._rates: deque[tuple[float, int]] = deque()
 
-    def run(self, plan: Plan, rows: "Rows", routes: list[Route], surveys: list[Survey], raw: bool) -> Outcome:
+    def run(
+        self, plan: Plan, rows: Received, routes: list[Route], surveys: list[Survey], raw: bool
+    ) -> Outcome:
         """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
@@ -109,7 +115,7 @@ class Delivery:
             self._job.target.client, self._cuts, lambda place: lanes[f"{place[0]}/{place[1]}"].messages
         )
 
-    def _send(self, plan: Plan, rows: "Rows", placing: Placing, has_tails: bool) -> list[Sent]:
+    def _send(self, plan: Plan, rows: Received, placing: Placing, has_tails: bool) -> list[Sent]:
         """Send what is left; with ``has_tails`` the topics may hold more of it than was noted."""
         self._before = {lane: self._lane(lane).messages for lane in range(len(self._places))}
         options, target = self._job.options, self._job.target
@@ -141,7 +147,7 @@ class Delivery:
             raise self._interrupted(self._failed)
         self._watch.phase("sending")
 
-    def _pace_from(self, plan: Plan, rows: "Rows") -> int:
+    def _pace_from(self, plan: Plan, rows: Received) -> int:
         """Return from when on recorded time runs: an earlier run has waited for what was before."""
         reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
         is_asked = self._job.options.pace is not None and reached >= 0

@@ -21,12 +21,12 @@ import pyarrow as pa
 from bwtui.errors import RefusedError
 from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.manifest import SealedFile
-from bwtui.recording.row_groups import rows_at_a_time
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
 from bwtui.replay.rows import Ints, Route
+from bwtui.seal.row_groups import rows_at_a_time
 from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
 

@@ -26,7 +26,7 @@ from bwtui.kafka.splits import Split, split
 from bwtui.model.duckdb_text import parquet
 from bwtui.recording.format.sent_headers import SENT_HEADERS
 from bwtui.recording.manifest import SealedFile
-from bwtui.recording.row_groups import rows_at_a_time
+from bwtui.seal.row_groups import rows_at_a_time
 from bwtui.spark.watching import watching
 from bwtui.verify.cell_digests import Digest, drawn
 from bwtui.verify.deep import COLUMNS, Comparison

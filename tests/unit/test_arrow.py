@@ -6,7 +6,7 @@ import sys
 _SCRIPT = """
 import sys
 import pyarrow as pa
-from bwtui.arrow import leave_pandas_out
+from bwtui.spark.arrow import leave_pandas_out
 
 finders = list(sys.meta_path)
 leave_pandas_out()
