@@ -55,7 +55,7 @@ class Engine(Protocol):
         """End the tasks without waiting for Kafka."""
 
     def abandon(self, ended: threading.Event) -> None:
-        """Make ready for the end of the process, which comes now; ``ended`` is set when the tasks have."""
+        """End them without a wait; ``ended`` is set when they have. May raise KeyboardInterrupt."""
 
 
 class Delivery:
@@ -224,7 +224,6 @@ class Delivery:
                 self._end(ended)
             except KeyboardInterrupt:
                 self._engine.abandon(ended)
-                raise
         if self._is_stopped():
             with contextlib.suppress(BwtuiError):
                 self._file.save(self._progress)

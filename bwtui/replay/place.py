@@ -1,6 +1,6 @@
 """The place of every message of a replay: which partition, and so which task, and with which schema ids."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -102,7 +102,9 @@ class Placing:
             return 0
         return min(position for position, _ in self.done.values())
 
-    def placed(self, batches: Iterator[pa.RecordBatch], task: int | None = None) -> Iterator[pa.RecordBatch]:
+    def placed(
+        self, batches: Iterator[pa.RecordBatch], task: int | None = None
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows that are left, all or those of one task."""
         tasks = np.array(self.tasks, np.int32)
         for batch in batches:

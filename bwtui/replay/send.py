@@ -170,6 +170,9 @@ class _Sender:
     def close(self) -> None:
         """Let go of everything; what is not durable is dropped."""
         self._producer.purge()
+        # What was not sent has its callback in librdkafka, where Python can't look for cycles. It would keep
+        # the error, and with that all that failed, to the end of the process, where DuckDB tells of it.
+        self._failed = None
         self._coordinator.close()
 
     def result(self) -> Iterator[Sent]:

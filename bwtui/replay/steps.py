@@ -257,7 +257,8 @@ class Steps:
             elif survey.moved:
                 plan.notes.append(
                     f"{survey.moved:,} messages of {route.recorded} go into other partitions of "
-                    f"{route.topic} than they were recorded in, for its keys' bytes or partitions are others"
+                    f"{route.topic} than they were recorded in: its keys have other bytes, or it has another "
+                    "number of partitions"
                 )
         return are_kept
 

@@ -225,7 +225,9 @@ def test_interrupted_again_and_again_while_kafka_stands_still(
         told = [line for line in process.stderr.read().splitlines() if not line.startswith("{")]
     # One more, when all is said, finds no Python any more.
     assert process.returncode in (130, -signal.SIGINT)
-    assert told == ["bwtui: error: interrupted"]
+    # At the third, how far it came is not said any more.
+    assert told[0].startswith("bwtui: error: interrupted")
+    assert told[1:] in ([], ["hint: the same command goes on from there"])
     replays.state = tmp_path / "home" / "replays"
     outcome = replays.run(folder)
     assert outcome.plan.is_resumed and outcome.doubled == 0

@@ -1,7 +1,10 @@
 """A replay fits what it sends to the topics that are there, or says at once what stands against it."""
 
 import contextlib
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,20 +132,25 @@ def test_messages_that_a_topic_would_not_keep(
     assert "message.timestamp.before.max.ms" in (refused.value.hint or "")
 
 
+def _with_one_too_large(folder: Path, topic: str, ids: tuple[int, int], before: int, behind: int) -> Path:
+    stream = FramedStream(folder, ids=ids)
+    stream.begin_pass()
+    bodies = [b"before"] * before + [random.randbytes(20_000)] + [b"behind"] * behind
+    for number, body in enumerate(bodies):
+        stream.change("insert", table(1, topic), number, body)
+        stream.commit()
+    stream.stop()
+    return folder
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_behind_a_refused_message_nothing_is_sent(
     replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path, before: int
 ) -> None:
     """Every message is a request of its own; of a new producer, a broker takes the second one first."""
-    topic, folder = fresh("stopped"), tmp_path / "r"
+    topic = fresh("stopped")
     make_topic(1, topic, max_message_bytes="2000")
-    stream = FramedStream(folder, ids=registered(services, topic))
-    stream.begin_pass()
-    bodies = [b"before"] * before + [random.randbytes(20_000)] + [b"behind"] * 30
-    for number, body in enumerate(bodies):
-        stream.change("insert", table(1, topic), number, body)
-        stream.commit()
-    stream.stop()
+    folder = _with_one_too_large(tmp_path / "r", topic, registered(services, topic), before, 30)
     replays.kafka_config = (("batch.num.messages", "1"), ("linger.ms", "0"))
     with pytest.raises(RefusedError, match=f"topic {topic} takes no message of 200.. bytes"):
         replays.run(folder)
@@ -150,3 +158,25 @@ def test_behind_a_refused_message_nothing_is_sent(
     limit_topic(services, topic, 1_000_000)
     replays.run(folder)
     assert all_of(topic_content(services, topic)) == expected(folder)[topic]
+
+
+@pytest.mark.parametrize("replays", ["in this process"], indirect=True)
+def test_of_a_refused_message_two_lines_are_told(
+    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Nothing keeps what failed: DuckDB would tell of what it has left when the process ends."""
+    topic = fresh("told")
+    make_topic(1, topic, max_message_bytes="2000")
+    folder = _with_one_too_large(tmp_path / "r", topic, registered(services, topic), 3, 3_000)
+    ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
+    ended = subprocess.run(
+        [sys.executable, "-m", "bwtui", "replay", str(folder), "--yes", "--json"],
+        env={**os.environ, **ends, "BWTUI_STATE_HOME": str(tmp_path / "home")},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    error, hint = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert error.startswith(f"bwtui: error: topic {topic} takes no message of ")
+    assert hint.startswith(f"hint: raise max.message.bytes of topic {topic}, ")

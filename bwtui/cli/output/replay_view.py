@@ -140,7 +140,7 @@ def _done(outcome: Outcome) -> str:
         text += f"; {before:,} were sent before"
         text += f", {outcome.found:,} more were found in the topics" if outcome.found else ""
     if plan.is_resumed or outcome.doubled:
-        text += f", at most {outcome.doubled:,} are there twice"
+        text += f", {f'at most {outcome.doubled:,} are' if outcome.doubled else 'none is'} there twice"
     return text + _left_out(plan)
 
 

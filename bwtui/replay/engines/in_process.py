@@ -3,6 +3,7 @@
 One producer has all lanes, and every message is read once: tasks of Spark each read all of them.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +30,9 @@ class InProcess:
 
     def send(self, placing: Placing, work: Work) -> list[Sent]:
         """Send them. Raises what `bwtui.replay.send.send` raises."""
-        with ThreadPoolExecutor(1, "replay-reader") as pool:
-            placed = placing.placed(self._rows.files.to_send(placing))
+        rows = placing.placed(self._rows.files.to_send(placing))
+        # Closed, or DuckDB would be open at the end of the process, and tell of that, if this fails.
+        with contextlib.closing(rows) as placed, ThreadPoolExecutor(1, "replay-reader") as pool:
             return list(send(self._ahead(placed, pool), work, self._is_cancelled.is_set))
 
     def cancel(self) -> None:

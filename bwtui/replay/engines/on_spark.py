@@ -49,7 +49,8 @@ class OnSpark:
         self._spark.sparkContext.cancelAllJobs()
 
     def abandon(self, _: threading.Event) -> None:
-        """Do nothing: the session's end, which comes now, ends them."""
+        """Raise KeyboardInterrupt, at which the session, which ends them, ends at once."""
+        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)
