@@ -214,7 +214,8 @@ class Delivery:
             finally:
                 ended.set()
 
-        threading.Thread(target=run, name="replay", daemon=True).start()
+        thread = threading.Thread(target=run, name="replay", daemon=True)
+        thread.start()
         try:
             self._wait(ended)
         except KeyboardInterrupt:
@@ -224,6 +225,9 @@ class Delivery:
                 self._end(ended)
             except KeyboardInterrupt:
                 self._engine.abandon(ended)
+        if ended.is_set():
+            # A process that ends while a thread is about to would leave what that refers to as it is.
+            thread.join()
         if self._is_stopped():
             with contextlib.suppress(BwtuiError):
                 self._file.save(self._progress)

@@ -5,7 +5,7 @@
     job = Job(Path("recordings/shop"), target, Selection(), Options(prefix="again"))
     outcome = Replay(job, watch).run(lambda: spark_session(config=WRITE_ONCE))
 
-A small one does without Spark, unless that is ``wanted``.
+A small one does without Spark, unless that is asked for (``is_wanted``).
 
 `Watch` follows phases and progress, is asked before anything is written, and may cancel; a screen gives
 one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next

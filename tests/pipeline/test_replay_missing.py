@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from bwtui.audit.report import Finding
 from bwtui.cli.output.progress import View
@@ -38,11 +39,13 @@ from tests.pipeline.replayed import (
 )
 from tests.recorded_stream import table
 
-pytestmark = [
-    pytest.mark.services,
-    # Spark it is always.
-    pytest.mark.parametrize("replays", ["on Spark"], indirect=True),
-]
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def replays(spark: SparkSession, services: Services, tmp_path: Path) -> Replays:
+    """Runs replays into the run's Kafka, on Spark, as these always do."""
+    return Replays(spark, services, tmp_path / "state", on_spark=True)
 
 
 @dataclass

@@ -176,7 +176,8 @@ def test_of_a_refused_message_two_lines_are_told(
         capture_output=True,
         text=True,
     )
-    error, hint = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout) == (2, "")
+    assert len(ended.stderr.splitlines()) == 2, ended.stderr
+    error, hint = ended.stderr.splitlines()
     assert error.startswith(f"bwtui: error: topic {topic} takes no message of ")
     assert hint.startswith(f"hint: raise max.message.bytes of topic {topic}, ")

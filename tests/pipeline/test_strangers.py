@@ -112,9 +112,16 @@ def test_verify_and_replay_tell_a_stranger_nothing(
     (tmp_path / "bwtui.toml").write_text(f'[kafka]\n"sasl.password" = "{word}"\n')
     ends = ("-b", services.broker, "-r", services.schema_registry, "--json")
     # Slowly, so that there is time to attack.
-    replay = ("replay", "--yes", "--rate", "250", "--topic-prefix", attempts.name + "_copy")
-    # A small audit needs no Spark, and opens no port; one that is told where to run has Spark's.
-    for command, ports in ((("verify",), 0), (("verify", "--spark-master", "local[2]"), 3), (replay, 3)):
+    replay = ("replay", "--yes", "--rate", "250", "--topic-prefix")
+    # A small audit needs no Spark, and opens no port; a small replay has its coordinator's. One that is told
+    # where to run has Spark's.
+    spark = ("--spark-master", "local[2]")
+    for command, ports in (
+        (("verify",), 0),
+        (("verify", *spark), 3),
+        ((*replay, "again"), 1),
+        ((*replay, "spark", *spark), 3),
+    ):
         loot = Loot()
         with attempts.begin(command[0], str(recording), *command[1:], *ends) as process:
             while process.poll() is None:
