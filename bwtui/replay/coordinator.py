@@ -21,6 +21,8 @@ from bwtui.errors import ConnectionFailed
 LaneDone = tuple[int, int, int, int]
 _GRANT_SECONDS = 0.1
 _ANSWER_SECONDS = 60.0
+#: How long a connection that is shut may take to end; it works for less.
+_END_SECONDS = 2.0
 #: How long a client may take to send the token, and the longest lines that are read of it, before and after.
 _TOKEN_SECONDS = 10.0
 _TOKEN_BYTES, _LINE_BYTES = 1 << 10, 1 << 24
@@ -70,6 +72,7 @@ class Coordinator:
         self._granted = 0.0
         self._began: float | None = None
         self._closing = threading.Event()
+        self._talking: list[tuple[socket.socket, threading.Thread]] = []
         self._socket = socket.create_server((host, 0))
         self.address = CoordinatorAddress(host, self._socket.getsockname()[1], token)
         self._thread = threading.Thread(target=self._serve, name="replay-coordinator", daemon=True)
@@ -81,10 +84,13 @@ class Coordinator:
     def __exit__(self, *_: object) -> None:
         self._closing.set()
         # Closing alone would leave accept waiting.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        _shut(self._socket)
         self._socket.close()
         self._thread.join()
+        # Threads that outlive all else would keep it as it is when the process ends.
+        for connection, thread in self._talking:
+            _shut(connection)
+            thread.join(_END_SECONDS)
 
     def _serve(self) -> None:
         while not self._closing.is_set():
@@ -94,7 +100,9 @@ class Coordinator:
                 if self._closing.wait(_REST_SECONDS):
                     return
                 continue
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            thread = threading.Thread(target=self._talk, args=(connection,), daemon=True)
+            thread.start()
+            self._talking = [one for one in self._talking if one[1].is_alive()] + [(connection, thread)]
 
     def _talk(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as lines:
@@ -139,6 +147,11 @@ class Coordinator:
             wait = min(share / self._rate, end - time.monotonic())
             if wait <= 0 or self._closing.wait(wait):
                 return 0
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _report(line: bytes) -> tuple[dict[int, Any], int]:

@@ -279,6 +279,8 @@ class _Sender:
                     headers and headers(row),
                 )
         except (KafkaException, BufferError) as error:
+            # The client does not let go of what it raises here, nor that of us.
+            error.__traceback__ = None
             # Nothing after the first that was not taken may follow.
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
                 self._await_failure()
