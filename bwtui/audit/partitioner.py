@@ -17,15 +17,16 @@ def murmur2_of(keys: pa.Array) -> pa.Array:
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
     lengths = np.diff(offsets)
-    hashes = np.zeros(len(keys), np.uint32)
-    found = np.unique(lengths)
-    for length in found.tolist():
-        if len(found) == 1:
-            # One behind the other they are a matrix already.
-            hashes = _of_matrix(data[offsets[0] : offsets[-1]].reshape(len(keys), length), length)
-            break
-        at = np.flatnonzero(lengths == length)
-        hashes[at] = _of_matrix(data[offsets[at][:, None] + np.arange(length)], length)
+    different = np.unique(lengths).tolist()
+    if len(different) == 1:
+        # One behind the other they are a matrix already.
+        (length,) = different
+        hashes = _of_matrix(data[offsets[0] : offsets[-1]].reshape(len(keys), length), length)
+    else:
+        hashes = np.zeros(len(keys), np.uint32)
+        for length in different:
+            at = np.flatnonzero(lengths == length)
+            hashes[at] = _of_matrix(data[offsets[at][:, None] + np.arange(length)], length)
     return pa.array((hashes & 0x7FFFFFFF).astype(np.int32), mask=keys.is_null().to_numpy(False))
 
 

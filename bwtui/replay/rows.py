@@ -135,16 +135,17 @@ def crc32(keys: pa.Array) -> Ints:
 def murmur2(keys: pa.Array) -> Ints:
     """Return what the Java clients make of keys: the partition is its remainder by their number."""
     starts, lengths, data = parts_of(keys)
-    found = np.zeros(len(keys), np.uint32)
     different = np.unique(lengths).tolist()
-    for length in different:
-        if len(different) == 1:
-            # One behind the other they are a matrix already.
-            cells = data[starts[0] : starts[0] + len(keys) * length]
-            found = _murmur2(cells.reshape(len(keys), length), length)
-            break
-        rows = np.flatnonzero(lengths == length)
-        found[rows] = _murmur2(data[starts[rows][:, None] + np.arange(length)], length)
+    if len(different) == 1:
+        # One behind the other they are a matrix already.
+        (length,) = different
+        cells = data[starts[0] : starts[0] + len(keys) * length]
+        found = _murmur2(cells.reshape(len(keys), length), length)
+    else:
+        found = np.zeros(len(keys), np.uint32)
+        for length in different:
+            rows = np.flatnonzero(lengths == length)
+            found[rows] = _murmur2(data[starts[rows][:, None] + np.arange(length)], length)
     return (found & np.uint32(0x7FFFFFFF)).astype(np.int64)
 
 

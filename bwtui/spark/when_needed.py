@@ -58,12 +58,15 @@ class SparkWhenNeeded:
 
     def does_without(self, rows: int) -> bool:
         """Return whether so many rows are done sooner without Spark, which has not started either."""
-        return self._spark is None and not self._is_wanted and rows <= SMALL_ROWS
+        return self._is_dispensable() and rows <= SMALL_ROWS
 
     def for_sealing(self, journal_bytes: int) -> contextlib.AbstractContextManager[Any]:
         """Return a session of Spark, which stays, or None where so much is sealed sooner without."""
-        is_small = self._spark is None and not self._is_wanted and journal_bytes <= SMALL_JOURNAL
+        is_small = self._is_dispensable() and journal_bytes <= SMALL_JOURNAL
         return contextlib.nullcontext(None if is_small else self.spark())
+
+    def _is_dispensable(self) -> bool:
+        return self._spark is None and not self._is_wanted
 
     def spark(self) -> "SparkSession":
         """Return the session. Raises what `spark_session` raises."""

@@ -143,6 +143,7 @@ def test_a_cluster_finds_the_same(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("replays", ["on Spark"], indirect=True)
 def test_a_cluster_replays_the_same(
     replays: Replays, cluster: str, services: Services, tmp_path: Path
 ) -> None:
