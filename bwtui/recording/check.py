@@ -4,7 +4,6 @@ and what was sealed of it.
 Each damaged place is listed. What can't be judged because something before it is damaged is not.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,17 +69,16 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
 
     chain = Chain()
     checksums: dict[str, str | None] = {}
-    with ThreadPoolExecutor(1, "sha256") as hashing:
-        for at, path in enumerate(paths):
-            is_last = at + 1 == len(paths)
-            _check_order(path, chain.number + 1, result, is_last=is_last)
-            if path.number > chain.number + 1:
-                chain.skip()
-            with closing(_open(path)) as segment:
-                segment.check(chain, hashing, on_read)
-            _count(result, segment, is_last=is_last)
-            checksums[segment.name] = chain.previous
-            done += sizes[at]
+    for at, path in enumerate(paths):
+        is_last = at + 1 == len(paths)
+        _check_order(path, chain.number + 1, result, is_last=is_last)
+        if path.number > chain.number + 1:
+            chain.skip()
+        with closing(_open(path)) as segment:
+            segment.check(chain, on_read)
+        _count(result, segment, is_last=is_last)
+        checksums[segment.name] = chain.previous
+        done += sizes[at]
     result.recording = chain.recording
     sealed.check_segments(chain.recording, checksums)
     if paths and not written and lacks_what_follows(paths[-1], chain.ended):

@@ -1,9 +1,7 @@
 """The check of one segment, and of how it follows the one before."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from bwtui.recording.folder import SegmentPath, open_segment
 from bwtui.recording.format.batch import Delivery, unpack_delivery
@@ -19,9 +17,9 @@ from bwtui.recording.format.blocks import (
     pack_index,
     segment_name,
 )
+from bwtui.recording.format.digest import digest_of, kind_of, read_digest
 from bwtui.recording.format.statements import Foot, event_said, foot_said, is_sent, statement
 from bwtui.recording.format.walk import Step, Walk, durable_damage
-from bwtui.recording.sealed import hash_until
 
 
 @dataclass(slots=True)
@@ -59,7 +57,6 @@ class SegmentCheck:
         self.name = segment.path.name
         self.number = segment.number
         self.is_finished = segment.is_finished
-        self._path = segment.path
         self.file = SegmentFile(open_segment(segment.path), self.name)
         self.damages: list[DamagedAt] = []
         #: How the end of an unfinished segment is torn, if it is.
@@ -74,7 +71,7 @@ class SegmentCheck:
     def close(self) -> None:
         self.file.close()
 
-    def check(self, chain: Chain, hashing: ThreadPoolExecutor, on_read: Callable[[int], None]) -> None:
+    def check(self, chain: Chain, on_read: Callable[[int], None]) -> None:
         """Read all of it; ``on_read`` is called with how many bytes were read."""
         stop = None
         if self.is_finished:
@@ -82,11 +79,10 @@ class SegmentCheck:
                 stop = self.file.index_offset()
             except DamagedAt as damage:
                 self.damages.append(damage)
-        digest = None if stop is None else hashing.submit(hash_until, self._path, stop)
         end = self._read_blocks(chain, stop, on_read)
         foot = None
         if self.is_finished:
-            foot = self._read_ending(end, None if digest is None else digest.result())
+            foot = self._read_ending(end)
         self._follow(chain, foot)
 
     def _note(self, offset: int, reason: str) -> None:
@@ -161,7 +157,7 @@ class SegmentCheck:
         head = self._walk.context.head
         self._is_sent = is_sent(head)
         for what, actual, expected in (
-            ("the sha256 of the segment before", head["previous"], chain.previous),
+            ("the digest of the segment before", head["previous"], chain.previous),
             ("its first change", head["first_position"], chain.position),
             ("its first batch", head["first_batch"], chain.next_batch),
             ("the recording", head["recording"], chain.recording or None),
@@ -182,7 +178,7 @@ class SegmentCheck:
 
     # -- index and foot ------------------------------------------------------------------------------------
 
-    def _read_ending(self, offset: int, digest: Any) -> Foot | None:
+    def _read_ending(self, offset: int) -> Foot | None:
         """Check index, transactions and foot against the blocks, and return the foot if it can be read."""
         intact = not self.damages
         blocks: list[Block] = []
@@ -204,10 +200,8 @@ class SegmentCheck:
         if offset + TRAILER_SIZE != self.file.size:
             self._note(offset, "the segment does not end behind its foot")
         foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == Kind.FOOT else None
-        if intact and not self.damages and foot is not None and digest is not None:
-            for block in blocks[:2]:
-                digest.update(self.file.raw(block))
-            self._compare(blocks, foot, digest.hexdigest())
+        if intact and not self.damages and foot is not None:
+            self._compare(blocks, foot)
         return foot
 
     def _parse_foot(self, block: Block) -> Foot | None:
@@ -217,7 +211,7 @@ class SegmentCheck:
             self.damages.append(damage)
             return None
 
-    def _compare(self, blocks: list[Block], foot: Foot, digest: str) -> None:
+    def _compare(self, blocks: list[Block], foot: Foot) -> None:
         index, transactions, end = blocks
         if index.payload != pack_index(self._walk.index):
             self._note(index.offset, "the index differs from the blocks")
@@ -225,7 +219,7 @@ class SegmentCheck:
             self._note(transactions.offset, "the list of transactions differs from the frames")
         expected = {
             **self.totals.to_json(),
-            "sha256": digest,
+            kind_of(foot): read_digest(self.file, foot, end.offset),
             "blocks": len(self._walk.index),
             **self._walk.end(foot["ended"]),
         }
@@ -246,7 +240,7 @@ class SegmentCheck:
         if foot is None:
             chain.skip()
             return
-        chain.previous = foot["sha256"]
+        chain.previous = digest_of(foot)
         chain.position = foot["first_position"] + foot["changes"]
         chain.next_batch = foot["next_batch"]
 

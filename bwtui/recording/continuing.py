@@ -12,6 +12,7 @@ from bwtui.model.status import RecordingStatus
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, open_segment, segments
 from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.context import SegmentContext
+from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import Head, Pass
 from bwtui.recording.free_space import FreeSpace
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
@@ -28,7 +29,7 @@ class Continuation:
     lock: FolderLock
     recording: str
     number: int = 1
-    #: sha256 of the segment before, or empty.
+    #: The digest in the foot of the segment before, or empty.
     previous: str = ""
     position: int = 0
     batch: int = 0
@@ -134,7 +135,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
         lock,
         head["recording"],
         number=last.number + 1,
-        previous=foot["sha256"],
+        previous=digest_of(foot),
         position=foot["first_position"] + foot["changes"],
         batch=foot["next_batch"],
         pass_number=foot["pass"]["pass"],

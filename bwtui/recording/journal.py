@@ -2,8 +2,7 @@
 
 Blocks are written by the relay's own thread: handing each to another thread costs more than writing it,
 since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-the-relays-thread.md). Only
-fsync, which waits for the disk, and the checksum of the file, which is taken in large pieces, let the relay
-run meanwhile; they have a thread of their own.
+fsync, which waits for the disk, lets the relay run meanwhile; it has a thread of its own.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         segment_seconds: float = SEGMENT_SECONDS,
     ) -> None:
-        """``previous`` is the sha256 of the segment before, or empty. Raises StateFailed."""
+        """``previous`` is the digest in the foot of the segment before, or empty. Raises StateFailed."""
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segment_seconds = segment_seconds
@@ -308,7 +307,6 @@ class Journal:
             try:
                 self._segment.sync()
                 self.durable_lsn, self._synced_size = lsn, size
-                self._segment.hash_written()
             except OSError as error:
                 # What a failed fsync has dropped can't be written again, so the file ends here.
                 self.failure = error

@@ -50,7 +50,7 @@ class SealedFile:
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A segment of the journal; ``sha256`` is its foot's, which the next segment's head repeats."""
+    """A segment of the journal; ``sha256`` is its foot's digest, which the next one's head repeats."""
 
     name: str
     sha256: str

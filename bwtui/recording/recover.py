@@ -17,6 +17,7 @@ from bwtui.recording.folder import (
     segments,
 )
 from bwtui.recording.format.blocks import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
+from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import Foot, Head, foot_said
 from bwtui.recording.format.walk import Walk, durable_damage
 from bwtui.recording.reading.segment_reader import SegmentReader
@@ -117,7 +118,7 @@ def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head)
     if before is None or not before.is_finished:
         return
     try:
-        digest = foot_of(before)["sha256"]
+        digest = digest_of(foot_of(before))
     except DamagedRecording:
         # That error is the segment before's.
         return

@@ -10,6 +10,7 @@ from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.folder import segments
 from bwtui.recording.format.blocks import Place, damaged
+from bwtui.recording.format.digest import digest_of
 from bwtui.recording.manifest import (
     MANIFEST,
     SEALED,
@@ -24,7 +25,6 @@ from bwtui.recording.recover import foot_of
 #: Called with how many bytes were checked, and how many there are.
 OnBytes = Callable[[int, int], None]
 _THREADS = 4
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
         as_sealed = sealed.get(segment.path.name)
         if as_sealed is None:
             behind += 1
-        elif foot_of(segment)["sha256"] != as_sealed.sha256:
+        elif digest_of(foot_of(segment)) != as_sealed.sha256:
             raise damaged(Place(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     return behind
 
@@ -122,16 +122,6 @@ def check_file(root: Path, file: SealedFile) -> int:
     if sha256_of(root / file.path) != file.sha256:
         raise damaged_file(file.path, "it does not match its checksum")
     return file.bytes
-
-
-def hash_until(path: Path, stop: int) -> "hashlib._Hash":
-    """Return the sha256 of what stands before ``stop`` in a file, to go on with. Raises OSError."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while stop > 0 and (data := file.read(min(_CHUNK, stop))):
-            digest.update(data)
-            stop -= len(data)
-    return digest
 
 
 def sha256_of(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from bwtui.durable import sync
 from bwtui.recording.folder import next_path, partial_path
 from bwtui.recording.format.blocks import (
+    HEADER_SIZE,
     MAX_PAYLOAD,
     IndexEntry,
     Kind,
@@ -28,7 +29,6 @@ from bwtui.recording.format.walk import Step
 _BLOCKS = 1 << 18
 #: So many parts are written at once; the system takes 1,024 (IOV_MAX).
 _PARTS = 512
-_HASH_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -89,9 +89,8 @@ class SegmentWriter:
         self.totals = Totals()
         self.size = 0
         self._fd = fd
-        self._hash = hashlib.sha256()
-        #: The checksum has so many bytes of the file.
-        self._hashed = 0
+        #: Of the headers of all blocks.
+        self._headers = hashlib.sha256()
         #: Entries of INDEX and TRANSACTIONS, packed: a segment may have a quarter of a million of them.
         self._index = bytearray()
         self._transactions = bytearray()
@@ -107,7 +106,9 @@ class SegmentWriter:
         if length > MAX_PAYLOAD:
             raise OSError(errno.EMSGSIZE, f"a block of {length} bytes is larger than the format allows")
         entry = IndexEntry(self.size, kind, block.changes, block.n_transactions, received, *lsns)
-        self._write([pack_header(kind, self.blocks, received, *lsns, parts), *parts])
+        header = pack_header(kind, self.blocks, received, *lsns, parts)
+        self._write([header, *parts])
+        self._headers.update(header)
         self._note(entry, block.transactions, block.counts)
 
     def _note(self, entry: IndexEntry, transactions: bytes, counts: Sequence[Count]) -> None:
@@ -130,27 +131,13 @@ class SegmentWriter:
 
     def adopt(self, raw: bytes, step: Step) -> None:
         """Take a block into account that stands in the file already."""
-        self._hash.update(raw)
+        self._headers.update(raw[:HEADER_SIZE])
         self.size += len(raw)
-        self._hashed = self.size
         self._note(step.entry, step.transactions, step.counts)
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk; any thread may."""
         os.fsync(self._fd)
-
-    def hash_written(self) -> None:
-        """Take what was written so far into the checksum; any thread may, one at a time.
-
-        It is read back for that: the thread that waits for the disk has time, the one that writes has none.
-        """
-        until = self.size
-        while self._hashed < until:
-            data = os.pread(self._fd, min(_HASH_BYTES, until - self._hashed), self._hashed)
-            if not data:
-                raise OSError(errno.EIO, "it is shorter than what was written")
-            self._hash.update(data)
-            self._hashed += len(data)
 
     def is_in_place(self) -> bool:
         """Whether the file still stands where it was made."""
@@ -162,7 +149,7 @@ class SegmentWriter:
     def finish(self, end: SegmentEnd) -> tuple[Path, str]:
         """Write index and foot, make all of it durable, and give the file its name.
 
-        Return that name and the sha256 that the next segment's head repeats.
+        Return that name and the digest that the next segment's head repeats.
         """
         begins = self.size
         try:
@@ -186,11 +173,11 @@ class SegmentWriter:
         begins = self.size
         received = totals.last_received
         lsns = (totals.first_lsn, totals.last_lsn)
-        self._final(Kind.INDEX, received, lsns, bytes(self._index))
-        self._final(Kind.TRANSACTIONS, received, lsns, bytes(self._transactions))
-        self.hash_written()
-        digest = self._hash.hexdigest()
-        foot = {**end, "sha256": digest, "blocks": self.blocks, **totals.to_json()}
+        headers = self._headers.copy()
+        headers.update(self._final(Kind.INDEX, received, lsns, bytes(self._index)))
+        headers.update(self._final(Kind.TRANSACTIONS, received, lsns, bytes(self._transactions)))
+        digest = headers.hexdigest()
+        foot = {**end, "headers_sha256": digest, "blocks": self.blocks, **totals.to_json()}
         self._final(Kind.FOOT, received, lsns, json.dumps(foot).encode())
         self._write([pack_trailer(begins)])
         return digest
@@ -211,9 +198,11 @@ class SegmentWriter:
             os.close(self._fd)
             self._fd = -1
 
-    def _final(self, kind: Kind, received: int, lsns: tuple[int, int], payload: bytes) -> None:
+    def _final(self, kind: Kind, received: int, lsns: tuple[int, int], payload: bytes) -> bytes:
         number = self.blocks + kind - Kind.INDEX
-        self._write([pack_header(kind, number, received, *lsns, [payload]), payload])
+        header = pack_header(kind, number, received, *lsns, [payload])
+        self._write([header, payload])
+        return header
 
     def _write(self, parts: Sequence[bytes]) -> None:
         size = sum(map(len, parts))

@@ -9,6 +9,7 @@ from pathlib import Path
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written
 from bwtui.recording.format.blocks import Place, damaged
+from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import is_sent
 from bwtui.recording.manifest import MANIFEST, SEALED, Manifest, SealedFile, read_manifest
 from bwtui.recording.reading.deliveries import DeliveryBook
@@ -96,7 +97,7 @@ def _settled(readers: Sequence[SegmentReader]) -> int:
 
 def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
     for sealed, reader in zip(manifest.segments, readers, strict=False):
-        if reader.name != sealed.name or reader.foot["sha256"] != sealed.sha256:
+        if reader.name != sealed.name or digest_of(reader.foot) != sealed.sha256:
             raise damaged(Place(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     if len(manifest.segments) > len(readers):
         raise damaged(Place(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now")
@@ -110,7 +111,7 @@ def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
 
 def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, Part]:
     """Return the parts of an earlier run that are whole and of these segments; the others are removed."""
-    wanted = {segment.name: segment.foot["sha256"] for segment in todo}
+    wanted = {segment.name: digest_of(segment.foot) for segment in todo}
     parts: dict[str, Part] = {}
     for folder in sorted(work.iterdir()):
         if not folder.is_dir():
@@ -162,7 +163,7 @@ def _tasks(
             tasks[-1] = Task(str(folder), str(work), tasks[-1].first, reader.number, tasks[-1].previous)
             size += reader.file.size
         else:
-            previous = str(readers[at - 1].foot["sha256"]) if at else ""
+            previous = digest_of(readers[at - 1].foot) if at else ""
             tasks.append(Task(str(folder), str(work), reader.number, reader.number, previous))
             size, is_open = reader.file.size, True
     return tasks

@@ -19,6 +19,7 @@ from bwtui.recording.folder import existing_segments
 from bwtui.recording.format.batch import Batch
 from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch
+from bwtui.recording.format.digest import digest_of, read_digest
 from bwtui.recording.format.parsing import tags
 from bwtui.recording.format.statements import schema_said
 from bwtui.recording.format.validation import array, obj, text
@@ -32,7 +33,6 @@ from bwtui.recording.manifest import (
 )
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.segment_reader import BATCHES, SegmentReader
-from bwtui.recording.sealed import hash_until
 from bwtui.seal.batches import Gathered
 from bwtui.seal.files import TRANSACTIONS, PartFiles, sync_folders, write_table
 from bwtui.seal.rows import RowMaker
@@ -152,7 +152,7 @@ class _Sealing:
         try:
             for at in range(self._task.last - self._task.first + 1):
                 segment = self._segments[at]
-                part.segments.append(_checked_segment(segment, self._segments.path(at)))
+                part.segments.append(_checked_segment(segment))
                 self._context = SegmentContext()
                 self._rows.forget()
                 self._seal(segment)
@@ -265,10 +265,10 @@ def _content(segment: SegmentReader) -> Iterator[Block]:
     return segment.file.blocks(0, segment.file.index_offset())
 
 
-def _checked_segment(segment: SegmentReader, path: Path) -> SealedSegment:
-    """Return a segment whose every byte was compared with its foot's sha256."""
-    digest = hash_until(path, segment.foot_offset).hexdigest()
-    if digest != segment.foot["sha256"]:
+def _checked_segment(segment: SegmentReader) -> SealedSegment:
+    """Return a segment that was compared with its foot's digest; each payload is checked as it is read."""
+    digest = digest_of(segment.foot)
+    if read_digest(segment.file, segment.foot, segment.foot_offset) != digest:
         raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")
     return SealedSegment(segment.name, digest, segment.first_position, segment.changes, segment.file.size)
 

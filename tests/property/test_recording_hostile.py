@@ -81,7 +81,7 @@ def blocks_of(folder: Path) -> tuple[Path, list[Block]]:
 
 def forge(path: Path, blocks: list[Block], at: int, payload: bytes) -> None:
     """Write the segment anew with another payload of one block; every checksum and offset is right."""
-    written, offsets = bytearray(), []
+    written, headers, offsets = bytearray(), bytearray(), []
     index = 0
     for number, block in enumerate(blocks):
         said = payload if number == at else block.payload
@@ -92,8 +92,9 @@ def forge(path: Path, blocks: list[Block], at: int, payload: bytes) -> None:
             entries = [entry._replace(offset=offsets[n]) for n, entry in enumerate(unpack_index(said))]
             said = pack_index(entries)
         if number != at and block.kind == Kind.FOOT:
-            said = json.dumps({**json.loads(said), "sha256": sha256(written).hexdigest()}).encode()
+            said = json.dumps({**json.loads(said), "headers_sha256": sha256(headers).hexdigest()}).encode()
         head = (block.kind, block.number, block.received, block.first_lsn, block.last_lsn)
+        headers += pack_header(*head, [said])
         written += pack_header(*head, [said]) + said
     path.write_bytes(written + pack_trailer(index))
 

@@ -11,9 +11,11 @@ segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, a
 first and the last commit of which the block holds anything, or 0.
 
 A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes that says
-where they begin.
+where they begin. The foot has the sha256 of all headers before it, which have their payloads' checksums
+(docs/adr/0083-a-chain-of-headers.md).
 """
 
+import hashlib
 import mmap
 import re
 import struct
@@ -25,7 +27,8 @@ from typing import BinaryIO, NamedTuple
 
 from bwtui.errors import DamagedRecording
 
-VERSION = 1
+#: In a segment of version 1 the foot's sha256 is of all bytes before it.
+VERSION = 2
 SUFFIX = ".bwj"
 PARTIAL_SUFFIX = ".partial"
 #: An empty file that says that the segment of its number is about to be begun.
@@ -45,6 +48,7 @@ MAX_PAYLOAD = (1 << 32) - 1
 #: What a header looks like from its kind on: the kind, the zeros, and a number that a segment may have.
 _LIKE_HEADER = re.compile(rb"[\x01-\x0e]\0\0\0..[\0-\x0f]\0", re.DOTALL)
 _BEFORE_KIND = 8
+_CHUNK = 1 << 20
 #: The payload of a REACHED block.
 _SYNCED = struct.Struct("<Q")
 
@@ -74,7 +78,7 @@ class Kind(IntEnum):
     INDEX = 10
     #: One entry a transaction that begins in the segment; see `TransactionEntry`.
     TRANSACTIONS = 11
-    #: JSON: counts, LSN range, and the sha256 of everything before it.
+    #: JSON: counts, LSN range, and the sha256 of the headers before it.
     FOOT = 12
     #: JSON: an error, a notice, or a row that was dropped, as the relay showed it.
     ERROR = 13
@@ -223,6 +227,23 @@ class SegmentFile:
             block = self.block(offset, with_payload=with_payload)
             yield block
             offset = block.end
+
+    def headers_sha256(self, stop: int) -> str:
+        """Return the sha256 of the headers before ``stop``, in hexadecimal; no payload is read."""
+        digest = hashlib.sha256()
+        for block in self.blocks(0, stop, with_payload=False):
+            self._file.seek(block.offset)
+            digest.update(self._file.read(HEADER_SIZE))
+        return digest.hexdigest()
+
+    def sha256(self, stop: int) -> str:
+        """Return the sha256 of all bytes before ``stop``, in hexadecimal."""
+        digest = hashlib.sha256()
+        self._file.seek(0)
+        while stop > 0 and (data := self._file.read(min(_CHUNK, stop))):
+            digest.update(data)
+            stop -= len(data)
+        return digest.hexdigest()
 
     def raw(self, block: Block) -> bytes:
         """Return the bytes of a block that was read, header and payload."""

@@ -16,7 +16,7 @@ from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, 
 
 from bwtui.model.from_json import made_of
 from bwtui.model.status import ErrorEntry, SchemaEntry, Status
-from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
+from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, DamagedAt, Kind, Place, damaged
 from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
 
 _PASSES = (1 << 31) - 1
@@ -66,8 +66,8 @@ class Event(Pass):
     to_lsn: NotRequired[int]
 
 
-#: A segment's first block; nothing is in it before it was read. ``previous`` is the sha256 that the foot
-#: before it has, or empty.
+#: A segment's first block; nothing is in it before it was read. ``previous`` is the digest in the foot
+#: before it, or empty.
 Head = TypedDict(
     "Head",
     {
@@ -101,7 +101,9 @@ SegmentEnd = TypedDict(
 class Foot(SegmentEnd):
     """A finished segment's last block: its end, and what follows from its blocks."""
 
-    sha256: str
+    #: Of the headers of all blocks before it; or, in a segment of version 1, of all bytes before it.
+    headers_sha256: NotRequired[str]
+    sha256: NotRequired[str]
     blocks: int
     changes: int
     transactions: int
@@ -140,6 +142,8 @@ def statement(block: Block, segment: str) -> dict[str, Any]:
     """Return what a block with its payload says. Raises DamagedRecording when that makes no sense."""
     try:
         content = obj(json.loads(block.payload))
+        if block.kind == Kind.HEAD and number(content["version"]) > VERSION:
+            raise _newer(Place(segment, block.offset), content["version"])
         _CHECKS[block.kind](content)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(
@@ -148,8 +152,13 @@ def statement(block: Block, segment: str) -> dict[str, Any]:
     return content
 
 
+def _newer(place: Place, version: int) -> DamagedAt:
+    reason = f"a newer bwtui has written it (format {version}, and this one reads up to {VERSION})"
+    return damaged(place, reason, "install that version of bwtui")
+
+
 def _head(head: dict[str, Any]) -> None:
-    number(head["version"], VERSION, VERSION)
+    number(head["version"], 1, VERSION)
     bytes.fromhex(text(head["session"]))
     number(head["first_position"])
     number(head["first_batch"])
@@ -250,7 +259,7 @@ def _moment(seconds: float) -> None:
 
 
 def _foot(foot: dict[str, Any]) -> None:
-    sha256(foot["sha256"])
+    sha256(foot["sha256"] if "sha256" in foot else foot["headers_sha256"])
     for name in _NUMBERS:
         number(foot[name])
     number(foot.get("noted", 0))

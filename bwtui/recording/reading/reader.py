@@ -13,6 +13,7 @@ from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch, summarize
+from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import Head
 from bwtui.recording.format.totals import counters_of
 from bwtui.recording.format.walk import BATCHES, DESCRIBING
@@ -97,7 +98,7 @@ class Recording:
             if segment.index and segment.head["previous"] != previous:
                 raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
             position += segment.changes
-            previous = str(segment.foot.get("sha256", ""))
+            previous = digest_of(segment.foot)
 
     def _read_head(self) -> Head:
         for segment in self.segments:

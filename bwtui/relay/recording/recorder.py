@@ -16,7 +16,7 @@ from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.continuing import Continuation, covered
 from bwtui.recording.format.batch import Cells, HeaderForm, Section, Transaction, Without, pack_batch
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.blocks import VERSION, Kind
 from bwtui.recording.format.parsing import count_messages, size_of
 from bwtui.recording.format.statements import Head, Pass, SegmentEnd
 from bwtui.recording.journal import Journal, Opening, cannot_write
@@ -268,7 +268,7 @@ class Recorder:
 
     def _opening(self) -> Opening:
         head: Head = {
-            "version": 1,
+            "version": VERSION,
             "recording": self._before.recording,
             "session": self._session.hex(),
             "first_position": self._position,

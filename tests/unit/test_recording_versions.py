@@ -1,0 +1,170 @@
+"""Version 2 of the format has another digest in its foot; version 1 is read, checked and gone on with."""
+
+import hashlib
+import json
+import shutil
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.errors import DamagedRecording
+from bwtui.recording.check import check
+from bwtui.recording.format.blocks import (
+    Block,
+    IndexEntry,
+    Kind,
+    SegmentFile,
+    pack_header,
+    pack_index,
+    pack_trailer,
+    unpack_index,
+)
+from bwtui.recording.info import info
+from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.recover import recover
+from tests.property.test_recording_damage import everything
+from tests.recorded_stream import Stream, table
+
+ACCOUNTS = table(1, "accounts")
+
+
+def record(stream: Stream, *keys: int) -> None:
+    stream.begin_pass()
+    for key in keys:
+        stream.change("insert", ACCOUNTS, key, b"body")
+        stream.commit()
+    stream.flush()
+    stream.deliver()
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Stream:
+    """A recording of two segments, as it is written now."""
+    stream = Stream(tmp_path / "recording")
+    record(stream, 1, 2)
+    stream.stop()
+    stream.start()
+    record(stream, 3)
+    stream.stop()
+    return stream
+
+
+def blocks_of(path: Path) -> list[Block]:
+    with closing(SegmentFile(path.open("rb"), path.name)) as file:
+        return list(file.blocks())
+
+
+def write(path: Path, blocks: list[Block], **changed: dict[str, Any]) -> str:
+    """Write a segment as version 1 did; ``changed`` is what HEAD or FOOT says else. Return its digest."""
+    written, offsets, index, digest = bytearray(), [], 0, ""
+    for block in blocks:
+        said = block.payload
+        offsets.append(len(written))
+        if block.kind == Kind.HEAD:
+            said = json.dumps({**json.loads(said), "version": 1, **changed.get("head", {})}).encode()
+        if block.kind == Kind.INDEX:
+            index = len(written)
+            entries = [
+                entry._replace(offset=at) for entry, at in zip(unpack_index(said), offsets, strict=False)
+            ]
+            said = pack_index([IndexEntry(*entry) for entry in entries])
+        if block.kind == Kind.FOOT:
+            digest = hashlib.sha256(written).hexdigest()
+            foot = {**json.loads(said), "sha256": digest, **changed.get("foot", {})}
+            del foot["headers_sha256"]
+            said = json.dumps(foot).encode()
+        written += pack_header(block.kind, block.number, *block[2:5], [said]) + said
+    is_finished = blocks[-1].kind == Kind.FOOT
+    path.write_bytes(written + (pack_trailer(index) if is_finished else b""))
+    return digest
+
+
+def as_version_1(folder: Path) -> None:
+    previous = ""
+    for path in sorted(folder.glob("0*")):
+        previous = write(path, blocks_of(path), head={"previous": previous})
+
+
+def walk(raw: bytes) -> list[tuple[int, bytes]]:
+    """Return kind and header of each block, by the page of the format alone."""
+    found, at = [], 0
+    while raw[at : at + 8] != b"bwtuiEND":
+        found.append((raw[at + 8], raw[at : at + 44]))
+        at += 44 + struct.unpack_from("<I", raw, at)[0]
+    return found
+
+
+def test_the_foot_has_the_digest_of_the_headers_before_it(sound: Stream) -> None:
+    before = ""
+    for path in sorted(sound.folder.glob("*.bwj")):
+        headers = walk(path.read_bytes())
+        digest = hashlib.sha256(b"".join(header for kind, header in headers if kind != Kind.FOOT)).hexdigest()
+        head, foot = (json.loads(blocks_of(path)[at].payload) for at in (0, -1))
+        assert (head["version"], head["previous"]) == (2, before)
+        assert foot["headers_sha256"] == digest and "sha256" not in foot
+        before = digest
+
+
+def test_version_1_is_read_checked_and_gone_on_with(sound: Stream) -> None:
+    as_now = everything(sound.folder)
+    as_version_1(sound.folder)
+    assert check(sound.folder).verdict == "clean"
+    assert everything(sound.folder) == as_now
+    sound.start()
+    record(sound, 4, 5)
+    sound.stop()
+    found = check(sound.folder)
+    assert (found.verdict, found.segments) == ("clean", 3)
+    heads = [json.loads(blocks_of(path)[0].payload) for path in sorted(sound.folder.glob("*.bwj"))]
+    assert [head["version"] for head in heads] == [1, 1, 2]
+    assert info(sound.folder).changes == 5
+
+
+def test_a_digest_of_version_1_that_does_not_match_is_found(sound: Stream) -> None:
+    path = max(sound.folder.glob("*.bwj"))
+    as_version_1(sound.folder)
+    blocks = blocks_of(path)
+    write(path, blocks, foot={"sha256": "0" * 64, "headers_sha256": ""})
+    assert [one.reason for one in check(sound.folder).damages] == [
+        "the foot's sha256 differs from the blocks"
+    ]
+
+
+def test_what_version_1_left_unfinished_is_finished(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    record(stream, 1, 2)
+    folder = tmp_path / "left"
+    shutil.copytree(stream.folder, folder)
+    stream.recorder.close()
+    as_version_1(folder)
+    (one,) = recover(folder)
+    assert (one.changes, one.cut) == (2, 0)
+    assert check(folder).verdict == "clean"
+
+
+def test_a_block_of_elsewhere_is_found_by_the_foot(sound: Stream) -> None:
+    """All its checksums are right, and its number too; only the digest of the headers knows."""
+    path = min(sound.folder.glob("*.bwj"))
+    raw, blocks = bytearray(path.read_bytes()), blocks_of(path)
+    event = next(block for block in blocks if block.kind == Kind.EVENT)
+
+    said = json.dumps(json.loads(event.payload)).encode().replace(b": ", b" :", 1)
+    assert len(said) == len(event.payload) and said != event.payload
+    header = pack_header(event.kind, event.number, *event[2:5], [said])
+    raw[event.offset : event.end] = header + said
+    path.write_bytes(raw)
+    assert [one.reason for one in check(sound.folder).damages] == [
+        "the foot's headers_sha256 differs from the blocks"
+    ]
+
+
+def test_a_newer_version_is_named(sound: Stream) -> None:
+    for path in sound.folder.glob("*.bwj"):
+        blocks = blocks_of(path)
+        write(path, blocks, head={"version": 3})
+    with pytest.raises(DamagedRecording, match=r"a newer bwtui has written it \(format 3") as refused:
+        open_recording(sound.folder)
+    assert refused.value.hint == "install that version of bwtui"
