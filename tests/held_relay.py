@@ -27,8 +27,8 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, MessageTuple
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import Destination, Limits, Service, TopicLimits
-from bwtui.source.connection import connect_raw
-from bwtui.source.stream import ReplicationStream
+from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw.stream import ReplicationStream
 from tests.waiting import eventually
 
 _PATIENCE = 60.0

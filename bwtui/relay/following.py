@@ -26,11 +26,11 @@ from bwtui.relay.suspension import Suspension
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.relay.watch.topics import FILE, TopicWatch
 from bwtui.source.chunks.visibility import running_transactions
-from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
+from bwtui.source.raw.session import ServerError, connect_raw
+from bwtui.source.raw.stream import ReplicationStream
+from bwtui.source.raw.timeline import ENDLESS, Server, identify
 from bwtui.source.slot import SlotState, check_readable, slot_state
-from bwtui.source.stream import ReplicationStream
-from bwtui.source.timeline import ENDLESS, Server, identify
 from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)

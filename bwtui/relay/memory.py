@@ -15,8 +15,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, S
 from bwtui.model.lsn import format_lsn
 from bwtui.model.position import Position
 from bwtui.sink.destination import Offsets
+from bwtui.source.raw.timeline import ENDLESS, Forks, Server
 from bwtui.source.slot import HEAL, SlotState
-from bwtui.source.timeline import ENDLESS, Forks, Server
 from bwtui.state_folder import known_relays, state_folder
 
 

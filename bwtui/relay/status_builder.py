@@ -110,13 +110,16 @@ def stages(
     return statuses
 
 
-def resident_bytes() -> int:
-    """Return this process's resident memory in bytes; the highest so far where /proc does not tell."""
+def resident_bytes(*, with_files: bool = True) -> int:
+    """Return this process's resident memory in bytes; the highest so far where /proc does not tell.
+
+    Without files: what of them is in memory, libraries above all, is there once for all processes of a relay.
+    """
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        _, pages, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return pages * resource.getpagesize()
+    return (pages if with_files else pages - of_files) * resource.getpagesize()
 
 
 def cpu_seconds() -> float:

@@ -19,7 +19,7 @@ from bwtui.relay.context import REFUSED, RelayContext
 from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.rows import Handlers, Rows
 from bwtui.relay.runs import Runs
-from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
+from bwtui.source.raw.stream import ReplicationStream, leaves_out, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
 

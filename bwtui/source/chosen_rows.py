@@ -8,7 +8,7 @@ from psycopg2 import errorcodes
 from bwtui.command_log import COMMANDS, POSTGRES
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_qualified
-from bwtui.source.connection import ServerError, connect_raw, execute_raw, server_error
+from bwtui.source.raw.session import ServerError, connect_raw, execute_raw, server_error
 
 #: How much of a condition is taken: it has to fit into a request to a relay.
 MOST = 10_000

@@ -9,18 +9,16 @@ from typing import Any
 
 import psycopg2
 import psycopg2.extensions
-from psycopg import pq
 
 from bwtui.blocking import interruptible
 from bwtui.command_log import COMMANDS, POSTGRES
 from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError
-from bwtui.model.sql import quote_identifier, quote_literal
+from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
-from bwtui.source.failover.connecting import open_session
 from bwtui.source.failover.hosts import describe, effective, with_defaults
 from bwtui.source.printed import printed
-from bwtui.source.remedies import remedy, remedy_for
+from bwtui.source.remedies import remedy
 
 #: Settings that decide the text form of values, and timeouts that would cut a long snapshot.
 PINNED = {
@@ -37,16 +35,16 @@ PINNED = {
     "idle_in_transaction_session_timeout": "0",
     "quote_all_identifiers": "off",
     "search_path": "",
-    # PostgreSQL says in a warning that it leaves out changes, see `bwtui.source.stream`.
+    # PostgreSQL says in a warning that it leaves out changes, see `bwtui.source.raw.stream`.
     "client_min_messages": "warning",
 }
 #: Timeouts of newer versions, pinned where the server has them: a session may idle through a long snapshot.
-_PIN_TIMEOUTS_SQL = """select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
+PIN_TIMEOUTS_SQL = """select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
                         where name in ('idle_session_timeout', 'transaction_timeout')"""
 #: Only a superuser may; whatever decides anything looks at SQLSTATEs.
-_PIN_LANGUAGE_SQL = """select pg_catalog.set_config('lc_messages', 'C', false)
+PIN_LANGUAGE_SQL = """select pg_catalog.set_config('lc_messages', 'C', false)
                         where pg_catalog.current_setting('is_superuser') = 'on'"""
-_PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in PINNED.items())
+PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in PINNED.items())
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
 )
@@ -100,40 +98,14 @@ def connect(dsn: str) -> Connection:
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
         connection.set_client_encoding("UTF8")
         with connection.cursor() as cursor:
-            cursor.execute(_PIN_SQL)
-            cursor.execute(_PIN_TIMEOUTS_SQL)
-            cursor.execute(_PIN_LANGUAGE_SQL)
+            cursor.execute(PIN_SQL)
+            cursor.execute(PIN_TIMEOUTS_SQL)
+            cursor.execute(PIN_LANGUAGE_SQL)
     except psycopg2.Error as error:
         raise connection_failed(str(error), conninfo) from error
     except UnicodeDecodeError as error:
         # What is said before a client's encoding counts is in the server's own, or no server said it.
         raise connection_failed(error.object.decode(errors="replace")) from error
-    return connection
-
-
-def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
-    """Open a replication session (``replication=database``), or an ordinary one, through libpq itself.
-
-    With `PINNED` set.
-
-    Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
-    transactions that its caller did not. Raises ConnectionFailed.
-    """
-    info = with_defaults(dsn, **({"replication": "database"} if replication else {}))
-    end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)}{' for replication' if replication else ''}")
-    opened = open_session(info)
-    connection = opened.connection
-    end("" if connection else "ConnectionFailed")
-    if connection is None:
-        raise connection_failed(opened.failure, info)
-    try:
-        execute_raw(connection, _PIN_SQL)
-        execute_raw(connection, _PIN_TIMEOUTS_SQL)
-        execute_raw(connection, _PIN_LANGUAGE_SQL)
-        execute_raw(connection, "set client_encoding = 'UTF8'")
-    except ServerError as error:
-        connection.finish()
-        raise connection_failed(error.message) from error
     return connection
 
 
@@ -156,84 +128,15 @@ def decoder_of(connection: Connection) -> Decode | None:
     try:
         return decoder(encoding, version, lambda sql: query(connection, sql))
     except psycopg2.ProgrammingError as error:
-        raise _no_decoder(encoding, str(error.diag.message_primary)) from error
+        raise no_decoder(encoding, str(error.diag.message_primary)) from error
 
 
-def raw_decoder(connection: pq.abc.PGconn) -> Decode | None:
-    """Return `decoder_of` a raw session. Raises RefusedError or ConnectionFailed."""
-    encoding, version = _status(connection, "server_encoding"), str(connection.server_version)
-    try:
-        return decoder(encoding, version, lambda sql: execute_raw(connection, sql))
-    except ServerError as error:
-        # Class 42, "Syntax Error or Access Rule Violation": there is no such language, or no right to it.
-        if error.sqlstate.startswith("42"):
-            raise _no_decoder(encoding, error.message) from error
-        raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
-
-
-def _no_decoder(encoding: str, reason: str) -> RefusedError:
+def no_decoder(encoding: str, reason: str) -> RefusedError:
+    """Return the error for an encoding of which PostgreSQL does not say what its characters are."""
     return RefusedError(
         f"PostgreSQL does not say what the characters of {encoding} are: {reason}",
         "the role needs the language plpgsql: GRANT USAGE ON LANGUAGE plpgsql TO PUBLIC;",
     )
-
-
-def speak_server_encoding(connection: pq.abc.PGconn, sql: str) -> bytes:
-    """Let a raw session take and send text as the database stores it; return ``sql`` in that encoding.
-
-    What PostgreSQL is asked to convert and can't, it refuses, and the stream would end there every time.
-    Raises ServerError.
-    """
-    encoding = _status(connection, "server_encoding")
-    if encoding == "UTF8":
-        return sql.encode()
-    convert = f"select pg_catalog.encode(pg_catalog.convert_to({quote_literal(sql)}, '{encoding}'), 'hex')"
-    converted = execute_raw(connection, convert)[0][0] or ""
-    execute_raw(connection, f"set client_encoding = '{encoding}'")
-    return bytes.fromhex(converted)
-
-
-def _status(connection: pq.abc.PGconn, name: str) -> str:
-    return (connection.parameter_status(name.encode()) or b"").decode()
-
-
-def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, ...]]:
-    """Run one statement on a raw session and return its rows as text. Raises ServerError."""
-    result = exec_logged(connection, sql, sql.encode())
-    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-        raise server_error(result)
-    return [
-        tuple(_optional(result.get_value(row, column)) for column in range(result.nfields))
-        for row in range(result.ntuples)
-    ]
-
-
-def exec_logged(connection: pq.abc.PGconn, sql: str, encoded: bytes) -> pq.abc.PGresult:
-    """Run one statement on a raw session, and note it in the log of commands."""
-    end = COMMANDS.begin(POSTGRES, sql)
-    try:
-        result = connection.exec_(encoded)
-    except BaseException as error:
-        end(type(error).__name__)
-        raise
-    failed = result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
-    end(f"ServerError {server_error(result).sqlstate}" if failed else "")
-    return result
-
-
-class ServerError(BwtuiError):
-    """PostgreSQL refused a statement; ``sqlstate`` is its five-character code."""
-
-    def __init__(self, message: str, sqlstate: str, hint: str) -> None:
-        super().__init__(message, hint)
-        self.sqlstate = sqlstate
-
-
-def server_error(result: pq.abc.PGresult) -> ServerError:
-    """Return the error that a failed result stands for; only its primary message, which holds no rows."""
-    primary = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error")
-    state = _text(result.error_field(pq.DiagnosticField.SQLSTATE) or b"")
-    return ServerError(f"PostgreSQL: {primary}", state, remedy_for(state))
 
 
 def connection_failed(message: str, info: str = "") -> ConnectionFailed:
@@ -307,11 +210,3 @@ def execute(connection: Connection, sql: str, *args: Any) -> None:
     """Run a statement that returns nothing."""
     with connection.cursor() as cursor:
         cursor.execute(sql, args or None)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
-def _optional(raw: bytes | None) -> str | None:
-    return None if raw is None else _text(raw)

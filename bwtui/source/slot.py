@@ -17,15 +17,9 @@ from psycopg2 import errorcodes
 from bwtui.errors import RefusedError, SlotLost
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.sql import quote_identifier, quote_literal
-from bwtui.source.connection import (
-    Connection,
-    ServerError,
-    connection_failed,
-    execute_raw,
-    query,
-    statement_failed,
-)
+from bwtui.source.connection import Connection, connection_failed, query, statement_failed
 from bwtui.source.printed import printed
+from bwtui.source.raw.session import ServerError, execute_raw
 from bwtui.source.remedies import remedy
 
 PLUGIN = "pgoutput"

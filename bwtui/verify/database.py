@@ -31,7 +31,8 @@ from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, pin
 from bwtui.model.lsn import format_lsn
 from bwtui.signals.duckdb_session import session
-from bwtui.source.connection import Connection, connect, connect_raw
+from bwtui.source.connection import Connection, connect
+from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, open_snapshot
 from bwtui.spark.scratch import scratch

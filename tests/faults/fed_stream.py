@@ -23,7 +23,7 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
-from bwtui.source.stream import ReplicationStream
+from bwtui.source.raw.stream import ReplicationStream
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
 
@@ -81,7 +81,7 @@ def transaction(lsn: int, *changes: bytes) -> list[bytes]:
 
 
 class FedStream:
-    """A `bwtui.source.stream.ReplicationStream` that holds all its frames from the beginning."""
+    """A `bwtui.source.raw.stream.ReplicationStream` that holds all its frames from the beginning."""
 
     warning = ""
     patience = 0.0

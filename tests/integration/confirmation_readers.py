@@ -21,8 +21,8 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Begin, Commit, Insert, Relation, StreamCommit, StreamStart, StreamStop
 from bwtui.relay.ack import Acknowledgements
-from bwtui.source.connection import connect_raw
-from bwtui.source.stream import ReplicationStream, parse_keepalive
+from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw.stream import ReplicationStream, parse_keepalive
 from tests.held_relay import HeldRelay
 from tests.waiting import eventually
 

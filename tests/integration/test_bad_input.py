@@ -14,9 +14,9 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.sandbox.supervisor import Services
-from bwtui.source.connection import connect_raw, execute_raw
 from bwtui.source.preflight import enough_wal
-from bwtui.source.stream import ReplicationStream
+from bwtui.source.raw.session import connect_raw, execute_raw
+from bwtui.source.raw.stream import ReplicationStream
 from tests.attempts import Attempts, left
 from tests.database import Session, session
 from tests.raw_topic import raw_messages

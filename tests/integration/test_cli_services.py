@@ -136,7 +136,7 @@ def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) ->
 
 
 def test_an_active_slot_is_not_dropped(database: str, slot: str) -> None:
-    from bwtui.source.connection import connect_raw
+    from bwtui.source.raw.session import connect_raw
 
     reader = connect_raw(database)
     reader.exec_(

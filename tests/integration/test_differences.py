@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from bwtui.source.connection import connect_raw
+from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary
 from bwtui.verify.database import Difference, Doubt, Fence, Request, Table, verify_database
 from tests.attempts import Attempts

@@ -9,7 +9,8 @@ import pytest
 
 from bwtui.errors import NotLetIn
 from bwtui.sandbox.supervisor import Services
-from bwtui.source.connection import connect, connect_raw
+from bwtui.source.connection import connect
+from bwtui.source.raw.session import connect_raw
 
 pytestmark = pytest.mark.services
 

@@ -11,9 +11,10 @@ import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.source import slot
-from bwtui.source.connection import Connection, connect, connect_raw
+from bwtui.source.connection import Connection, connect
+from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw.stream import ReplicationStream, parse_keepalive
 from bwtui.source.snapshot import open_snapshot
-from bwtui.source.stream import ReplicationStream, parse_keepalive
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.waiting import eventually

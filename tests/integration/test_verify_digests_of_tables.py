@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from bwtui.audit.report import Report
-from bwtui.source.connection import connect_raw
+from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary
 from bwtui.verify import tables
 from bwtui.verify.canonical import kind_of

@@ -12,7 +12,7 @@ from bwtui.kafka.commands import LoggedAdmin
 from bwtui.model.looks import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
 from bwtui.relay.process import attention
 from bwtui.relay.process.attention import Watch
-from bwtui.source.connection import exec_logged
+from bwtui.source.raw.session import exec_logged
 from tests.waiting import eventually
 
 
@@ -196,7 +196,7 @@ def test_what_is_refused_at_once_is_not_under_way_for_ever(monkeypatch: pytest.M
 
 def test_a_statement_that_raises_is_not_under_way_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     log = CommandLog()
-    monkeypatch.setattr("bwtui.source.connection.COMMANDS", log)
+    monkeypatch.setattr("bwtui.source.raw.session.COMMANDS", log)
     session: Any = Refusing()
     with pytest.raises(ValueError, match="no such thing"):
         exec_logged(session, "select 1", b"select 1")

@@ -10,9 +10,9 @@ import pytest
 from psycopg import pq
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.source.connection import connect_raw
 from bwtui.source.failover import connecting
 from bwtui.source.failover.connecting import attempts, open_session
+from bwtui.source.raw.session import connect_raw
 
 TICK = 0.02
 

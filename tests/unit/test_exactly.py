@@ -25,7 +25,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from bwtui.sink.positions import Positions
 from bwtui.sink.transactions import TransactionalSink
-from bwtui.source.timeline import Server
+from bwtui.source.raw.timeline import Server
 from tests.waiting import eventually
 
 SETTINGS = RelaySettings(slot="bottledwater")

@@ -27,8 +27,8 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source import slot as source_slot
 from bwtui.source.connection import Connection
+from bwtui.source.raw.timeline import Server
 from bwtui.source.slot import SlotState
-from bwtui.source.timeline import Server
 from tests.waiting import eventually
 
 IDENTITY = ("7000000000000000001", "shop", "orders")

@@ -1,15 +1,18 @@
 """Several hosts in a connection string: the primary is looked for, unless the user says otherwise."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg2.extensions
 import pytest
 from psycopg import pq
+from psycopg2.extensions import parse_dsn
 
 from bwtui.errors import UsageError
-from bwtui.source.failover import hosts
-from bwtui.source.failover.hosts import describe, each_host, effective, with_defaults
+from bwtui.source.failover import hosts, meaning
+from bwtui.source.failover.hosts import complete, describe, each_host, effective, with_defaults
 
 
 def added(dsn: str) -> dict[str, str]:
@@ -85,7 +88,7 @@ def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return begin(conninfo)
 
     double = SimpleNamespace(PGconn=SimpleNamespace(connect_start=counted), Conninfo=pq.Conninfo)
-    monkeypatch.setattr(hosts, "pq", double)
+    monkeypatch.setattr(meaning, "pq", double)
     for _ in range(3):
         assert added("service=once dbname=shop")["target_session_attrs"] == "read-write"
         assert len(each_host("service=once dbname=shop")) == 2
@@ -114,3 +117,22 @@ def test_they_are_told_without_a_password() -> None:
     assert describe("postgresql://u:secret@one:1,two:2/shop") == "one:1,two:2/shop"
     with pytest.raises(UsageError, match="not valid"):
         each_host("host=one,two dbname")
+
+
+@pytest.mark.parametrize("dsn", ["host=a dbname=x", "host=a,b", "postgresql://u@a/x?connect_timeout=7", ""])
+def test_a_string_that_is_complete_needs_nothing_looked_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGHOST", "PGTARGETSESSIONATTRS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "60")
+    full = complete(dsn)
+    assert effective(full) == effective(with_defaults(dsn))
+    monkeypatch.setattr(hosts, "_meaning", None)
+    assert parse_dsn(with_defaults(full, client_encoding="UTF8")) == parse_dsn(full) | {
+        "client_encoding": "UTF8"
+    }
+
+
+def test_a_worker_of_a_snapshot_has_no_psycopg() -> None:
+    """It takes a tenth of a second and 15 MB in each."""
+    look = "import sys, bwtui.relay.snapshot.workers.worker; sys.exit('psycopg' in sys.modules)"
+    subprocess.run([sys.executable, "-c", look], check=True)

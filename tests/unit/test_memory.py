@@ -10,8 +10,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.position import Position
 from bwtui.relay.exactly.forgotten import forget, is_forgotten
 from bwtui.relay.memory import SlotMemory
+from bwtui.source.raw.timeline import ENDLESS, Forks, Server, parse_history
 from bwtui.source.slot import SlotState
-from bwtui.source.timeline import ENDLESS, Forks, Server, parse_history
 
 CONFIRMED = 0x1000
 IDENTITY = ("7000000000000000001", "shop", "bottledwater")

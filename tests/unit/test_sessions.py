@@ -31,10 +31,10 @@ from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.kafka import KafkaSink
-from bwtui.source.connection import ServerError
 from bwtui.source.preflight import wait_for_release
+from bwtui.source.raw.session import ServerError
+from bwtui.source.raw.timeline import ENDLESS
 from bwtui.source.slot import SlotState
-from bwtui.source.timeline import ENDLESS
 from bwtui.state_folder import state_folder
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table

@@ -18,7 +18,8 @@ from bwtui.kafka import scan
 from bwtui.kafka.offsets import pin
 from bwtui.kafka.splits import Split
 from bwtui.sink.topics import TopicAdmin
-from bwtui.source.connection import connect, connect_raw
+from bwtui.source.connection import connect
+from bwtui.source.raw.session import connect_raw
 
 #: What is promised is two seconds; a machine that runs other tests takes longer.
 QUICK_SECONDS = 6.0

@@ -20,8 +20,8 @@ from bwtui.relay.memory import SlotMemory, forgetting
 from bwtui.settings import RelaySettings
 from bwtui.sink.positions import Positions
 from bwtui.sink.transactions import TransactionalSink
+from bwtui.source.raw.timeline import Server
 from bwtui.source.slot import SlotState
-from bwtui.source.timeline import Server
 
 _COMMIT_SECONDS = 30.0
 _WAIT_SECONDS = 0.05

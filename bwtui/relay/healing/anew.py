@@ -8,10 +8,11 @@ from bwtui.relay.memory import SlotMemory
 from bwtui.relay.promotion.former import refuse_former
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
-from bwtui.source.connection import Connection, ServerError, connect_raw, execute, execute_raw, query
+from bwtui.source.connection import Connection, execute, query
 from bwtui.source.preflight import chosen_tables, wait_for_release
+from bwtui.source.raw.session import ServerError, connect_raw, execute_raw
+from bwtui.source.raw.timeline import Server, identify
 from bwtui.source.slot import SlotState
-from bwtui.source.timeline import Server, identify
 
 OnWait = Callable[[str], None]
 #: Two sessions that are told the same are with the same server, whoever else answers at the address.

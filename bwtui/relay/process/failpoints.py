@@ -33,7 +33,7 @@ EFFECTS: Mapping[str, str] = {
     "send": "bwtui.sink.kafka:KafkaSink._hand_over",
     "acknowledge": "bwtui.relay.ack:Acknowledgements.advance",
     "state": "bwtui.relay.memory:SlotMemory._write",
-    "confirm": "bwtui.source.stream:ReplicationStream.send_status",
+    "confirm": "bwtui.source.raw.stream:ReplicationStream.send_status",
     "record": "bwtui.recording.journal:Journal._append",
     "sync": "bwtui.recording.segment:SegmentWriter.sync",
     "finish": "bwtui.recording.segment:SegmentWriter.finish",

@@ -14,10 +14,10 @@ from bwtui.model.events import event
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import ServerError, execute_raw
 from bwtui.source.failover.hosts import names_several
+from bwtui.source.raw.session import ServerError, execute_raw
+from bwtui.source.raw.timeline import Server
 from bwtui.source.slot import SlotState, make_failover
-from bwtui.source.timeline import Server
 
 _log = logging.getLogger(__name__)
 _AWAITED_SQL = "select pg_catalog.current_setting('synchronized_standby_slots', true)"

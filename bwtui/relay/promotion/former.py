@@ -10,8 +10,8 @@ from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, connect
 from bwtui.source.failover.hosts import names_several
+from bwtui.source.raw.timeline import primary_timeline
 from bwtui.source.slot import server_and_database
-from bwtui.source.timeline import primary_timeline
 from bwtui.state_folder import state_folder
 
 _AGAIN_SECONDS = 1.0

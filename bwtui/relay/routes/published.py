@@ -1,7 +1,7 @@
 """Whether the publications that a slot reads are there, and publish what they did; asked in each session.
 
 It is no guard against one that was missing in between: for the changes of that time PostgreSQL itself says so
-when it decodes them, see `bwtui.source.stream.leaves_out`.
+when it decodes them, see `bwtui.source.raw.stream.leaves_out`.
 """
 
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from bwtui.errors import RefusedError
 from bwtui.model.sql import quote_literal
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
-from bwtui.source.connection import execute_raw
 from bwtui.source.printed import printed
 from bwtui.source.publication import create_statements, unkeyed_name
+from bwtui.source.raw.session import execute_raw
 
 _OPERATIONS = ("inserts", "updates", "deletes", "truncates")
 

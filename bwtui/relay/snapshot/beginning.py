@@ -18,8 +18,9 @@ from bwtui.relay.snapshot.taking import Taking
 from bwtui.relay.watch.topics import forget_topics
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import Connection, connect, connect_raw, execute
+from bwtui.source.connection import Connection, connect, execute
 from bwtui.source.preflight import Findings, chosen_tables, obstacle_to_make, wait_while
+from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bwtui.blocking import check_stop
@@ -18,6 +19,7 @@ from bwtui.sink.base import Message
 from bwtui.sink.destination import Offsets
 from bwtui.source.chunks.page_ranges import sizes
 from bwtui.source.connection import Connection
+from bwtui.source.failover.hosts import complete
 from bwtui.source.snapshot import SnapshotTable
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ class Taking(Copying):
         if count < 2 and crew is None:
             return None
         begin = Begin(
-            context.settings.to_json(),
+            replace(context.settings, postgres=complete(context.settings.postgres)).to_json(),
             context.session,
             self._snapshot,
             self._lsn,

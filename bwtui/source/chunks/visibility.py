@@ -2,7 +2,8 @@
 
 from psycopg import pq
 
-from bwtui.source.connection import Connection, execute_raw, query
+from bwtui.source.connection import Connection, query
+from bwtui.source.raw.session import execute_raw
 
 
 def writers(connection: Connection, oid: int) -> set[str]:

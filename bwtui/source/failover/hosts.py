@@ -4,15 +4,12 @@ libpq tries several hosts in turn, for every connection anew. Where there are se
 primary, which alone accepts writes.
 """
 
-import functools
 import os
 import re
-from pathlib import Path
+from typing import Any
 
 import psycopg2
-import psycopg2.extensions
-from psycopg import pq
-from psycopg.conninfo import make_conninfo
+from psycopg2.extensions import make_dsn, parse_dsn
 
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.masking import mask_connection
@@ -42,6 +39,8 @@ _UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter
 def with_defaults(dsn: str, **extra: str) -> str:
     """Return ``dsn`` with `_DEFAULTS` for what it leaves open, and ``extra``. Raises UsageError."""
     given = _parsed(dsn)
+    if given.keys() >= _DEFAULTS_OF_SEVERAL.keys():
+        return make_dsn(dsn, **extra)
     values = _effective(given)
     several = any("," in values.get(key, "") for key in ("host", "hostaddr"))
     defaults = dict(_DEFAULTS_OF_SEVERAL if several else _DEFAULTS)
@@ -50,13 +49,25 @@ def with_defaults(dsn: str, **extra: str) -> str:
     # What libpq has by itself is no word of the user's.
     said = {key for key in values if key != "target_session_attrs"} | given.keys()
     added = {key: value for key, value in defaults.items() if key not in said} | extra
-    return psycopg2.extensions.make_dsn(dsn, **added)
+    return make_dsn(dsn, **added)
+
+
+def complete(dsn: str) -> str:
+    """Return ``dsn`` with all that `with_defaults` asks for, which then has nothing to look up.
+
+    In a process with the same variables it means the same. Raises UsageError.
+    """
+    full = with_defaults(dsn)
+    given = _parsed(full)
+    values = _effective(given)
+    left = (_DEFAULTS_OF_SEVERAL.keys() - given.keys()) & values.keys()
+    return make_dsn(full, **{key: values[key] for key in left})
 
 
 def describe(dsn: str) -> str:
     """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
     try:
-        parameters = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+        parameters = parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError:
         return "?"
     hosts = (parameters.get("host") or parameters.get("hostaddr") or "local").split(",")
@@ -72,7 +83,7 @@ def each_host(dsn: str) -> list[str]:
     Raises UsageError for a string that libpq can't read.
     """
     split = split_hosts(dsn)
-    return split if len(split) == 1 else [make_conninfo(one, target_session_attrs="any") for one in split]
+    return split if len(split) == 1 else [make_dsn(one, target_session_attrs="any") for one in split]
 
 
 def split_hosts(dsn: str) -> list[str]:
@@ -89,7 +100,7 @@ def split_hosts(dsn: str) -> list[str]:
     ):
         return [dsn]
     return [
-        make_conninfo(dsn, **{key: given[number if len(given) > 1 else 0] for key, given in named.items()})
+        make_dsn(dsn, **{key: given[number if len(given) > 1 else 0] for key, given in named.items()})
         for number in range(count)
     ]
 
@@ -104,7 +115,7 @@ def names_several(dsn: str) -> bool:
 
 def _parsed(dsn: str) -> dict[str, str]:
     try:
-        return psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+        return parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError as error:
         raise _malformed(dsn, str(error)) from error
 
@@ -117,42 +128,16 @@ def effective(dsn: str) -> dict[str, str]:
     return _effective(_parsed(dsn))
 
 
+def _meaning() -> Any:
+    # Not before it is needed: psycopg is a tenth of the memory of a snapshot's worker.
+    from bwtui.source.failover import meaning
+
+    return meaning
+
+
 def _effective(given: dict[str, str]) -> dict[str, str]:
-    if "service" in given:
-        return _of_service(make_conninfo("", **given), _service_files()) | given
-    return _by_keyword(pq.Conninfo.get_defaults()) | given
-
-
-def _service_files() -> tuple[tuple[int, int, int] | None, ...]:
-    """Return what changes when a file of services does."""
-    own = os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"
-    found: list[tuple[int, int, int] | None] = []
-    for path in (Path(own), Path(os.environ.get("PGSYSCONFDIR", "/"), "pg_service.conf")):
-        try:
-            file = path.expanduser().stat()
-        except (OSError, RuntimeError):
-            # Not there, or nobody's home.
-            found.append(None)
-        else:
-            found.append((file.st_ino, file.st_size, file.st_mtime_ns))
-    return tuple(found)
-
-
-@functools.lru_cache(maxsize=16)
-def _of_service(dsn: str, files: tuple[tuple[int, int, int] | None, ...]) -> dict[str, str]:
-    """Return what ``dsn`` means with its service, as long as the ``files`` of services are what they are.
-
-    Only libpq reads services, and only when it connects: asked every time, each connection would cost two.
-    """
-    begun = pq.PGconn.connect_start(dsn.encode())
-    try:
-        return _by_keyword(begun.info)
-    finally:
-        begun.finish()
-
-
-def _by_keyword(options: list[pq.ConninfoOption]) -> dict[str, str]:
-    return {os.fsdecode(one.keyword): os.fsdecode(one.val) for one in options if one.val is not None}
+    found: dict[str, str] = _meaning().effective(given)
+    return found
 
 
 def _malformed(dsn: str, message: str) -> BwtuiError:
@@ -161,7 +146,6 @@ def _malformed(dsn: str, message: str) -> BwtuiError:
     hint = "use key=value pairs or a postgresql:// URI, as for psql"
     if match is None or mask_connection(dsn) != dsn:
         return UsageError("the connection string is not valid", hint)
-    keywords = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
-    close = nearest(match[1], keywords)
+    close = nearest(match[1], _meaning().keywords())
     problem = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
     return UsageError(problem, f"did you mean {close!r}?" if close else hint)

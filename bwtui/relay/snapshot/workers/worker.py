@@ -108,7 +108,7 @@ class Worker:
             time.monotonic() - since if since else 0.0,
             self._service.outage(),
             report.account.current[0],
-            resident_bytes(),
+            resident_bytes(with_files=False),
             cpu_seconds(),
             self._shown.taken(),
         )

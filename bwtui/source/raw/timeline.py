@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from psycopg import pq
 
 from bwtui.model.lsn import parse_lsn
-from bwtui.source.connection import Connection, ServerError, execute_raw, query
+from bwtui.source.connection import Connection, query
+from bwtui.source.raw.session import ServerError, execute_raw
 
 #: No LSN is as large.
 ENDLESS = 1 << 64

@@ -20,7 +20,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 from bwtui.pgoutput.transcode import Transcoder
-from bwtui.source.connection import (
+from bwtui.source.raw.session import (
     ServerError,
     exec_logged,
     execute_raw,

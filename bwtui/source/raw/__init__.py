@@ -1,0 +1,1 @@
+"""PostgreSQL through libpq itself: sessions, the stream, and which server it is."""

@@ -1,0 +1,118 @@
+"""Sessions through libpq itself, as psycopg hands it out: for replication, and what belongs to it.
+
+Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
+transactions that its caller did not. A worker of a snapshot has no need of it, and none of psycopg.
+"""
+
+from psycopg import pq
+
+from bwtui.command_log import COMMANDS, POSTGRES
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.model.sql import quote_literal
+from bwtui.pgoutput.transcode import Decode
+from bwtui.source.connection import PIN_LANGUAGE_SQL, PIN_SQL, PIN_TIMEOUTS_SQL, connection_failed, no_decoder
+from bwtui.source.encoding import decoder
+from bwtui.source.failover.connecting import open_session
+from bwtui.source.failover.hosts import describe, with_defaults
+from bwtui.source.remedies import remedy_for
+
+
+def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
+    """Open a replication session (``replication=database``), or an ordinary one, through libpq itself.
+
+    With `bwtui.source.connection.PINNED` set. Raises ConnectionFailed.
+    """
+    info = with_defaults(dsn, **({"replication": "database"} if replication else {}))
+    end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)}{' for replication' if replication else ''}")
+    opened = open_session(info)
+    connection = opened.connection
+    end("" if connection else "ConnectionFailed")
+    if connection is None:
+        raise connection_failed(opened.failure, info)
+    try:
+        execute_raw(connection, PIN_SQL)
+        execute_raw(connection, PIN_TIMEOUTS_SQL)
+        execute_raw(connection, PIN_LANGUAGE_SQL)
+        execute_raw(connection, "set client_encoding = 'UTF8'")
+    except ServerError as error:
+        connection.finish()
+        raise connection_failed(error.message) from error
+    return connection
+
+
+def raw_decoder(connection: pq.abc.PGconn) -> Decode | None:
+    """Return `decoder_of` a raw session. Raises RefusedError or ConnectionFailed."""
+    encoding, version = _status(connection, "server_encoding"), str(connection.server_version)
+    try:
+        return decoder(encoding, version, lambda sql: execute_raw(connection, sql))
+    except ServerError as error:
+        # Class 42, "Syntax Error or Access Rule Violation": there is no such language, or no right to it.
+        if error.sqlstate.startswith("42"):
+            raise no_decoder(encoding, error.message) from error
+        raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
+
+
+def speak_server_encoding(connection: pq.abc.PGconn, sql: str) -> bytes:
+    """Let a raw session take and send text as the database stores it; return ``sql`` in that encoding.
+
+    What PostgreSQL is asked to convert and can't, it refuses, and the stream would end there every time.
+    Raises ServerError.
+    """
+    encoding = _status(connection, "server_encoding")
+    if encoding == "UTF8":
+        return sql.encode()
+    convert = f"select pg_catalog.encode(pg_catalog.convert_to({quote_literal(sql)}, '{encoding}'), 'hex')"
+    converted = execute_raw(connection, convert)[0][0] or ""
+    execute_raw(connection, f"set client_encoding = '{encoding}'")
+    return bytes.fromhex(converted)
+
+
+def _status(connection: pq.abc.PGconn, name: str) -> str:
+    return (connection.parameter_status(name.encode()) or b"").decode()
+
+
+def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, ...]]:
+    """Run one statement on a raw session and return its rows as text. Raises ServerError."""
+    result = exec_logged(connection, sql, sql.encode())
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise server_error(result)
+    return [
+        tuple(_optional(result.get_value(row, column)) for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]
+
+
+def exec_logged(connection: pq.abc.PGconn, sql: str, encoded: bytes) -> pq.abc.PGresult:
+    """Run one statement on a raw session, and note it in the log of commands."""
+    end = COMMANDS.begin(POSTGRES, sql)
+    try:
+        result = connection.exec_(encoded)
+    except BaseException as error:
+        end(type(error).__name__)
+        raise
+    failed = result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
+    end(f"ServerError {server_error(result).sqlstate}" if failed else "")
+    return result
+
+
+class ServerError(BwtuiError):
+    """PostgreSQL refused a statement; ``sqlstate`` is its five-character code."""
+
+    def __init__(self, message: str, sqlstate: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.sqlstate = sqlstate
+
+
+def server_error(result: pq.abc.PGresult) -> ServerError:
+    """Return the error that a failed result stands for; only its primary message, which holds no rows."""
+    primary = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error")
+    state = _text(result.error_field(pq.DiagnosticField.SQLSTATE) or b"")
+    return ServerError(f"PostgreSQL: {primary}", state, remedy_for(state))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _optional(raw: bytes | None) -> str | None:
+    return None if raw is None else _text(raw)
