@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from bwtui.errors import DamagedRecording
+from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.latency import Percentiles
 from bwtui.model.status import Status
+from bwtui.recording.export.facts import facts
 from bwtui.recording.format.blocks import Block, Kind
 from bwtui.recording.format.statements import statement
 from bwtui.recording.reading.reader import open_recording
@@ -39,6 +41,37 @@ def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytes
     schedule.forget()
     now += 1
     assert schedule.due() is not None
+
+
+def test_what_has_changed_just_before_the_end_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    status = Status("streaming", "shop", "shop")
+    schedule = StatusSchedule()
+    schedule.source = lambda: dataclasses.replace(status, time=now)
+    assert schedule.due() is not None
+    now += 0.1
+    assert schedule.due(at_end=True) is None
+    status = dataclasses.replace(status, confirmed_lsn=5)
+    assert schedule.due() is None
+    told = schedule.due(at_end=True)
+    assert told is not None and told["confirmed_lsn"] == "0/5"
+
+
+def test_a_recording_ends_with_what_holds_at_its_end(tmp_path: Path) -> None:
+    """A first snapshot that was through half a second before the end was said not to be."""
+    stream = Stream(tmp_path / "recording")
+    state: list[FirstSnapshot | None] = [FirstSnapshot(2, 1)]
+    stream.recorder.record_status(lambda: Status("streaming", "shop", "shop", first_snapshot=state[0]))
+    stream.begin_pass()
+    stream.change("insert", ORDERS, 1, b"body")
+    stream.commit()
+    stream.flush()
+    stream.recorder.settle()
+    state[0] = None
+    stream.stop()
+    with closing(open_recording(stream.folder)) as view:
+        assert facts(view).first_snapshot == ""
 
 
 def test_figures_that_slide_are_no_change_but_their_end_is(monkeypatch: pytest.MonkeyPatch) -> None:

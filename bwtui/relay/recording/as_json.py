@@ -45,10 +45,13 @@ class StatusSchedule:
         self._looked_at = self._written_at = float("-inf")
         self._last: dict[str, Any] = {}
 
-    def due(self) -> dict[str, Any] | None:
-        """Return the status that is to be written now, or None."""
+    def due(self, *, at_end: bool = False) -> dict[str, Any] | None:
+        """Return the status that is to be written now, or None.
+
+        ``at_end``: there will be no other, so what has changed in the last second is to be written, too.
+        """
         now = time.monotonic()
-        if self.source is None or now - self._looked_at < _SECONDS:
+        if self.source is None or (now - self._looked_at < _SECONDS and not at_end):
             return None
         self._looked_at = now
         status = recorded_status(self.source())

@@ -331,8 +331,7 @@ class Recorder:
             return
         self._journal.is_waited_for = idle
         self._journal.write_told()
-        status = self._status.due()
-        if status is not None:
+        if (status := self._status.due()) is not None:
             self._json(Kind.STATUS, status)
         if self._journal.is_large or (self._journal.is_old and self._position > self._segment_position):
             self._rotate()
@@ -383,6 +382,8 @@ class Recorder:
             self._journal.discard(is_expected=self._before.is_expected)
             self._before.give_back()
             return
+        if error is None and (status := self._status.due(at_end=True)) is not None:
+            self._json(Kind.STATUS, status)
         if not self._ending.is_reported:
             self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
         try:
