@@ -9,7 +9,7 @@ import datetime
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -36,19 +36,19 @@ def differing(
         if field == ESCAPED:
             # A column that PostgreSQL calls so has another name in Avro.
             continue
-        seen.add(column)
-        if column in unsent and column not in texts:
-            continue
         if column not in texts:
-            wrong.append(column)
-        elif field in escaped:
+            if column not in unsent:
+                wrong.append(column)
+            continue
+        seen.add(column)
+        if field in escaped:
             if row.get(field) is not None or escaped[field] != texts[column]:
                 wrong.append(column)
         elif not says(row.get(field), texts[column], kind):
             wrong.append(column)
-    wrong += sorted(set(texts) - seen)
-    known = {*schema.columns, UNSENT}
-    return wrong + sorted(set(escaped) - known)
+    if len(seen) < len(texts):
+        wrong += sorted(set(texts) - seen)
+    return wrong + sorted(set(escaped) - {*schema.columns, UNSENT}) if escaped else wrong
 
 
 def no_text(raw: bytes) -> str:
@@ -71,6 +71,9 @@ def of_json(text: str) -> str:
 
 def says(value: Any, text: str | None, kind: str = "") -> bool:
     """Whether ``value`` is what PostgreSQL writes as ``text``; ``kind`` is the column's type, if known."""
+    if type(value) is str:
+        # The recording does not mark bytes that are no text.
+        return value.removesuffix("\0") == text
     if value is None or text is None:
         return value is None and text is None
     if isinstance(value, list):
@@ -84,17 +87,13 @@ def says(value: Any, text: str | None, kind: str = "") -> bool:
         return _same_float(value, text, "real" in kind or "float4" in kind)
     if isinstance(value, Decimal) and kind.startswith("money"):
         return format(value, "f") == text.replace("$", "").replace(",", "")
-    # The recording does not mark bytes that are no text.
-    return (value.removesuffix("\0") if isinstance(value, str) else written(value)) == text
+    return written(value) == text
 
 
 def written(value: Any) -> str | None:
     """Return a value as PostgreSQL writes it, or None for what Avro never gives."""
-    for kind, write in _WRITTEN:
-        if isinstance(value, kind):
-            text: str = write(value)
-            return text
-    return None
+    write = _WRITTEN.get(type(value))
+    return None if write is None else write(value)
 
 
 def _same_float(value: float, text: str, is_single: bool) -> bool:
@@ -112,28 +111,32 @@ def _same_float(value: float, text: str, is_single: bool) -> bool:
 
 
 def _timestamp(value: datetime.datetime) -> str:
-    zone = "" if value.tzinfo is None else "+00"
-    moment = value if value.tzinfo is None else value.astimezone(datetime.UTC)
-    return f"{moment.year:04}-{moment:%m-%d} {_time(moment.time())}{zone}"
+    if value.tzinfo is None:
+        return _without_zeros(value.isoformat(" "))
+    return _without_zeros(value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(" ")) + "+00"
 
 
 def _time(value: datetime.time) -> str:
-    fraction = f".{value.microsecond:06}".rstrip("0") if value.microsecond else ""
-    return f"{value:%H:%M:%S}{fraction}"
+    return _without_zeros(value.isoformat())
 
 
-# bool before int, and datetime before date, as they are kinds of them.
-_WRITTEN: tuple[tuple[type, Any], ...] = (
-    (str, str),
-    (bool, lambda value: "t" if value else "f"),
-    (int, str),
-    (Decimal, lambda value: format(value, "f")),
-    (bytes, lambda value: "\\x" + value.hex()),
-    (datetime.datetime, _timestamp),
-    (datetime.date, datetime.date.isoformat),
-    (datetime.time, _time),
-    (UUID, str),
-)
+def _without_zeros(moment: str) -> str:
+    """Return Python's text of a moment, whose fraction has six digits or none, as PostgreSQL has it."""
+    return moment.rstrip("0") if "." in moment else moment
+
+
+#: Exactly the types that fastavro makes.
+_WRITTEN: dict[type, Callable[[Any], str]] = {
+    str: str,
+    bool: lambda value: "t" if value else "f",
+    int: str,
+    Decimal: lambda value: format(value, "f"),
+    bytes: lambda value: "\\x" + value.hex(),
+    datetime.datetime: _timestamp,
+    datetime.date: datetime.date.isoformat,
+    datetime.time: _time,
+    UUID: str,
+}
 
 
 def plain(text: str) -> str:

@@ -12,15 +12,17 @@ if TYPE_CHECKING:
 
 def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
     """Return what asks the registry for a schema by id, once it is needed."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.error import SchemaRegistryError
-
-    from bwtui.encode.registry import MISSING
     from bwtui.encode.registry_config import registry_config
 
     configured = registry_config(settings.schema_registry, settings.registry_config)
 
     def ask(number: int) -> str | None:
+        # Few audits meet a schema that the recording does not know, and to import these takes 0.3 s.
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        from bwtui.encode.registry import MISSING
+
         try:
             with contextlib.closing(SchemaRegistryClient(configured)) as client:
                 return client.get_schema(number).schema_str
