@@ -138,8 +138,7 @@ def _facts(report: Report) -> list[tuple[str, Any]]:
         elif name != "inputs":
             rows.append(_fact(name, value))
     rows += [(name, report.classes[name]) for name in CLASSES if report.classes.get(name)]
-    for name, value in report.details.get("inputs", {}).items():
-        rows.append((f"{'foot' if name.endswith('.bwj') else 'sha256'} of {name}", value))
+    rows += [(f"sha256 of {name}", value) for name, value in report.details.get("inputs", {}).items()]
     return rows
 
 

@@ -101,7 +101,7 @@ class SnapshotWorker:
     tables: tuple[str, ...] = ()
     #: Of that, rows so far.
     rows: int = 0
-    #: Without the pages of files, which the relay's own process has as well.
+    #: Without the pages of files, libraries above all, which the relay's own process has, too, if it is here.
     resident_bytes: int = 0
     cpu_seconds: float = 0.0
     #: The machine that it is on; empty: the relay's own.

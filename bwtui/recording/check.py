@@ -76,6 +76,7 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
             chain.skip()
         with closing(_open(path)) as segment:
             segment.check(chain, on_read)
+            sealed.check_bytes(segment)
         _count(result, segment, is_last=is_last)
         checksums[segment.name] = chain.previous
         done += sizes[at]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
+from bwtui.recording.check_segment import SegmentCheck
 from bwtui.recording.format.blocks import DamagedAt, Place, damaged
 from bwtui.recording.manifest import (
     MANIFEST,
@@ -112,6 +113,15 @@ class SealedCheck:
             listed |= {file.path for file in read_manifest(self._root / MANIFEST).files}
         return sorted(there - listed)
 
+    def check_bytes(self, segment: SegmentCheck) -> None:
+        """Compare the bytes of a segment whose foot has no digest of them with what was sealed."""
+        known = self.manifest.segments if self.manifest is not None else ()
+        sealed = next((one for one in known if one.name == segment.name and one.headers_sha256), None)
+        if sealed is None or not segment.foot_offset:
+            return
+        if segment.file.sha256(segment.foot_offset) != sealed.sha256:
+            self._note(segment.name, f"{_MANIFEST} knows it with other bytes")
+
     def check_segments(self, recording: str, segments: Mapping[str, str | None]) -> None:
         """Compare the journal with what was sealed: each segment's name and sha256, None if it is damaged."""
         if self.manifest is None:
@@ -124,7 +134,7 @@ class SealedCheck:
             are = "are" if more else "is"
             self._note(run[0], f"this segment{more} {are} missing, and {_MANIFEST} lists what was in it")
         for sealed in self.manifest.segments:
-            if segments.get(sealed.name) not in (None, sealed.sha256):
+            if segments.get(sealed.name) not in (None, sealed.digest):
                 self._note(sealed.name, f"{_MANIFEST} knows it with another checksum")
 
     def _missing(self, segments: Mapping[str, str | None]) -> Iterator[list[str]]:

@@ -61,6 +61,8 @@ class SegmentCheck:
         self.damages: list[DamagedAt] = []
         #: How the end of an unfinished segment is torn, if it is.
         self.torn: DamagedAt | None = None
+        #: Where the foot begins; 0: that is not known, or what stands before it is damaged.
+        self.foot_offset = 0
         self.messages = 0
         self.deliveries = 0
         #: Also where the head can't be read, so that no delivery seems wrong.
@@ -201,7 +203,12 @@ class SegmentCheck:
             self._note(offset, "the segment does not end behind its foot")
         foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == Kind.FOOT else None
         if intact and not self.damages and foot is not None:
-            self._compare(blocks, foot)
+            self.foot_offset = blocks[-1].offset
+            try:
+                self._compare(blocks, foot)
+            except DamagedAt as damage:
+                # Somebody changes it meanwhile.
+                self.damages.append(damage)
         return foot
 
     def _parse_foot(self, block: Block) -> Foot | None:

@@ -50,13 +50,20 @@ class SealedFile:
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A segment of the journal; ``sha256`` is its foot's digest, which the next one's head repeats."""
+    """A segment of the journal; ``sha256`` is of all bytes before its foot."""
 
     name: str
     sha256: str
     first_position: int
     changes: int
     bytes: int
+    #: The digest in its foot; empty: that is ``sha256``, as in version 1 of the journal's format.
+    headers_sha256: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The digest in its foot, which the next one's head repeats."""
+        return self.headers_sha256 or self.sha256
 
 
 @dataclass(slots=True)
@@ -148,6 +155,7 @@ def sealed_segments(content: Any) -> list[SealedSegment]:
         if not FINISHED.fullmatch(text(segment.name)):
             raise ValueError("it is no segment's name")
         sha256(segment.sha256)
+        sha256(segment.digest)
         for value in (segment.first_position, segment.changes, segment.bytes):
             number(value)
         segments.append(segment)

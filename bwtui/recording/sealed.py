@@ -88,7 +88,7 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
         as_sealed = sealed.get(segment.path.name)
         if as_sealed is None:
             behind += 1
-        elif digest_of(foot_of(segment)) != as_sealed.sha256:
+        elif digest_of(foot_of(segment)) != as_sealed.digest:
             raise damaged(Place(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     return behind
 

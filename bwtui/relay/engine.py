@@ -177,6 +177,8 @@ class Engine:
                 self._run()
             if self._healing.ended is not None:  # It was stopped for that, in order.
                 raise self._healing.ended
+            if self._picture.recorder is not None:
+                self._picture.recorder.record_last_status()
         except psycopg2.Error as error:
             failure = self._report.failed(statement_failed(error))
             raise failure from error

@@ -97,7 +97,7 @@ def _settled(readers: Sequence[SegmentReader]) -> int:
 
 def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
     for sealed, reader in zip(manifest.segments, readers, strict=False):
-        if reader.name != sealed.name or digest_of(reader.foot) != sealed.sha256:
+        if reader.name != sealed.name or digest_of(reader.foot) != sealed.digest:
             raise damaged(Place(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     if len(manifest.segments) > len(readers):
         raise damaged(Place(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now")
@@ -130,7 +130,7 @@ def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dic
 def _whole_part(work: Path, sealed: Path, folder: Path, wanted: dict[str, str]) -> Part | None:
     try:
         part = read_part(folder)
-        if any(wanted.get(segment.name) != segment.sha256 for segment in part.segments):
+        if any(wanted.get(segment.name) != segment.digest for segment in part.segments):
             return None
         for file in part.files:
             if sha256_of(locate(work, sealed, folder.name, file)) != file.sha256:

@@ -19,7 +19,7 @@ from bwtui.recording.folder import existing_segments
 from bwtui.recording.format.batch import Batch
 from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch
-from bwtui.recording.format.digest import digest_of, read_digest
+from bwtui.recording.format.digest import digest_of, kind_of, read_digest
 from bwtui.recording.format.parsing import tags
 from bwtui.recording.format.statements import schema_said
 from bwtui.recording.format.validation import array, obj, text
@@ -157,7 +157,7 @@ class _Sealing:
                 self._rows.forget()
                 self._seal(segment)
                 _check_head(segment, self._context, previous)
-                previous = part.segments[-1].sha256
+                previous = part.segments[-1].digest
                 for entry in self._context.schemas.values():
                     schemas.setdefault((entry.subject, entry.id), asdict(entry))
             self._files.finish()
@@ -270,7 +270,11 @@ def _checked_segment(segment: SegmentReader) -> SealedSegment:
     digest = digest_of(segment.foot)
     if read_digest(segment.file, segment.foot, segment.foot_offset) != digest:
         raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")
-    return SealedSegment(segment.name, digest, segment.first_position, segment.changes, segment.file.size)
+    of_bytes, of_headers = digest, ""
+    if kind_of(segment.foot) == "headers_sha256":
+        of_bytes, of_headers = segment.file.sha256(segment.foot_offset), digest
+    numbers = (segment.first_position, segment.changes, segment.file.size)
+    return SealedSegment(segment.name, of_bytes, *numbers, of_headers)
 
 
 def _check_head(segment: SegmentReader, context: SegmentContext, previous: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
+from bwtui.recording.format.blocks import Kind, SegmentFile
 from bwtui.recording.manifest import checked, with_checksum
 from tests.pipeline.test_seal import local, record
 
@@ -82,9 +84,40 @@ def change_segment(folder: Path) -> Path:
     path = folder / "sealed" / "manifest.json"
     content = checked(path.read_bytes())
     del content["sha256"]
-    content["segments"][1]["sha256"] = "0" * 64
+    content["segments"][1]["headers_sha256"] = "0" * 64
     path.write_text(with_checksum(content))
     return segments(folder)[1]
+
+
+def forge_payload(folder: Path) -> Path:
+    """Change a payload as somebody who keeps its CRC-32, so that no header changes."""
+    path = segments(folder)[1]
+    data = bytearray(path.read_bytes())
+    with path.open("rb") as file:
+        block = next(one for one in SegmentFile(file, path.name).blocks() if one.kind == Kind.DELIVERY)
+    # An offset in Kafka, of which any number could be right.
+    change = b"\x01\x02\x03\x04"
+    last = bytes(a ^ b for a, b in zip(block.payload[-8:], change + crc_undone(change), strict=True))
+    assert zlib.crc32(block.payload[:-8] + last) == zlib.crc32(block.payload)
+    data[block.end - 8 : block.end] = last
+    path.write_bytes(data)
+    return path
+
+
+def crc_undone(change: bytes) -> bytes:
+    """Return what four bytes behind ``change`` have to change by, so that a CRC-32 stays what it was."""
+    difference = zlib.crc32(change + bytes(4)) ^ zlib.crc32(bytes(8))
+    columns = [zlib.crc32((1 << 32 + bit).to_bytes(8, "little")) ^ zlib.crc32(bytes(8)) for bit in range(32)]
+    found = 0
+    rows = [(column, 1 << bit) for bit, column in enumerate(columns)]
+    for bit in range(32):
+        pivot = next(row for row in rows if row[0] >> bit & 1)
+        rows.remove(pivot)
+        rows = [(a ^ pivot[0], b ^ pivot[1]) if a >> bit & 1 else (a, b) for a, b in rows]
+        if difference >> bit & 1:
+            difference, found = difference ^ pivot[0], found ^ pivot[1]
+    assert not difference
+    return found.to_bytes(4, "little")
 
 
 def lose_last_segments(folder: Path) -> Path:
@@ -104,6 +137,7 @@ def lose_last_segments(folder: Path) -> Path:
         (flip_manifest, "it does not match its checksum"),
         (lose_manifest, "it is missing"),
         (change_segment, "sealed/manifest.json knows it with another checksum"),
+        (forge_payload, "sealed/manifest.json knows it with other bytes"),
         (lose_last_segments, "are missing, and sealed/manifest.json lists what was in it"),
     ],
 )

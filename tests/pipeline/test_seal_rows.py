@@ -44,7 +44,7 @@ def seal_all(folder: Path, work: Path, *, tasks: int = 1) -> list[tuple[Any, ...
         task = Task(str(folder), str(work), numbers[start], numbers[stop - 1], previous)
         run(task)
         part = read_part(work / task.name)
-        previous = part.segments[-1].sha256
+        previous = part.segments[-1].digest
         for file in part.files:
             if file.kind == "changes":
                 rows += read_rows(work / task.name / file.path)

@@ -13,6 +13,7 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.latency import Percentiles
 from bwtui.model.status import Status
+from bwtui.model.verdict import Verdict
 from bwtui.recording.export.facts import facts
 from bwtui.recording.format.blocks import Block, Kind
 from bwtui.recording.format.statements import statement
@@ -51,11 +52,25 @@ def test_what_has_changed_just_before_the_end_is_written(monkeypatch: pytest.Mon
     schedule.source = lambda: dataclasses.replace(status, time=now)
     assert schedule.due() is not None
     now += 0.1
-    assert schedule.due(at_end=True) is None
+    assert schedule.last() is None
     status = dataclasses.replace(status, confirmed_lsn=5)
     assert schedule.due() is None
-    told = schedule.due(at_end=True)
+    told = schedule.last()
     assert told is not None and told["confirmed_lsn"] == "0/5"
+
+
+def test_a_stall_does_not_end_because_the_relay_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is judged when nothing turns any more says nothing of what it was like."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    stalled = Verdict("stalled", sentence="PostgreSQL has not answered on the stream for 31 s")
+    status = Status("stalled", "shop", "shop", phase="streaming", verdict=stalled)
+    schedule = StatusSchedule()
+    schedule.source = lambda: status
+    assert schedule.due() is not None
+    status = Status("streaming", "shop", "shop", confirmed_lsn=5, verdict=Verdict())
+    told = schedule.last()
+    assert told is not None and told["confirmed_lsn"] == "0/5"
+    assert told["verdict"]["condition"] == "stalled" and "31 s" in told["verdict"]["sentence"]
 
 
 def test_a_recording_ends_with_what_holds_at_its_end(tmp_path: Path) -> None:
@@ -69,6 +84,7 @@ def test_a_recording_ends_with_what_holds_at_its_end(tmp_path: Path) -> None:
     stream.flush()
     stream.recorder.settle()
     state[0] = None
+    stream.recorder.record_last_status()
     stream.stop()
     with closing(open_recording(stream.folder)) as view:
         assert facts(view).first_snapshot == ""

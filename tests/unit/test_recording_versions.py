@@ -168,3 +168,14 @@ def test_a_newer_version_is_named(sound: Stream) -> None:
     with pytest.raises(DamagedRecording, match=r"a newer bwtui has written it \(format 3") as refused:
         open_recording(sound.folder)
     assert refused.value.hint == "install that version of bwtui"
+
+
+def test_a_digest_that_is_not_known_is_said_to_be_a_newer_versions(sound: Stream) -> None:
+    """The foot is read first."""
+    path = max(sound.folder.glob("*.bwj"))
+    raw, foot = path.read_bytes(), blocks_of(path)[-1]
+    said = foot.payload.replace(b"headers_sha256", b"headers_sha512")
+    header = pack_header(foot.kind, foot.number, *foot[2:5], [said])
+    path.write_bytes(raw[: foot.offset] + header + said + raw[foot.end :])
+    with pytest.raises(DamagedRecording, match="its foot has no digest that this bwtui knows"):
+        open_recording(sound.folder)

@@ -144,6 +144,9 @@ def statement(block: Block, segment: str) -> dict[str, Any]:
         content = obj(json.loads(block.payload))
         if block.kind == Kind.HEAD and number(content["version"]) > VERSION:
             raise _newer(Place(segment, block.offset), content["version"])
+        if block.kind == Kind.FOOT and not content.keys() & {"sha256", "headers_sha256"}:
+            reason = "its foot has no digest that this bwtui knows; a newer one may have written it"
+            raise damaged(Place(segment, block.offset), reason, "install the newest bwtui")
         _CHECKS[block.kind](content)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(

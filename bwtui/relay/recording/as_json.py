@@ -31,6 +31,8 @@ _RESTLESS = frozenset(
         "reason",
     }
 )
+#: What is judged of a relay that works.
+_WHILE_IT_WORKS = frozenset({"state", "verdict", "reason", "outages"})
 #: What an ERROR says; older versions refuse more.
 _ERROR = ("time", "kind", "table", "message", "hint", "count")
 #: What a status says of an outage, and of how many.
@@ -44,17 +46,28 @@ class StatusSchedule:
         self.source: Callable[[], Status] | None = None
         self._looked_at = self._written_at = float("-inf")
         self._last: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
 
-    def due(self, *, at_end: bool = False) -> dict[str, Any] | None:
-        """Return the status that is to be written now, or None.
-
-        ``at_end``: there will be no other, so what has changed in the last second is to be written, too.
-        """
+    def due(self) -> dict[str, Any] | None:
+        """Return the status that is to be written now, or None."""
         now = time.monotonic()
-        if self.source is None or (now - self._looked_at < _SECONDS and not at_end):
+        if self.source is None or now - self._looked_at < _SECONDS:
             return None
-        self._looked_at = now
-        status = recorded_status(self.source())
+        self._looked_at, self._said = now, recorded_status(self.source())
+        return self._changed(self._said, now)
+
+    def last(self) -> dict[str, Any] | None:
+        """Return what has changed since the last look, for there will be no other, or None.
+
+        How the relay was while it worked is no question any more: that stays what it was said to be.
+        """
+        if self.source is None:
+            return None
+        said = recorded_status(self.source())
+        said |= {name: self._said[name] for name in _WHILE_IT_WORKS & self._said.keys()}
+        return self._changed(said, time.monotonic())
+
+    def _changed(self, status: dict[str, Any], now: float) -> dict[str, Any] | None:
         # That it is stalled stands in the verdict, whose figures are restless.
         stalled = status["verdict"]["condition"] == "stalled"
         lasting = {name: value for name, value in status.items() if name not in _RESTLESS}

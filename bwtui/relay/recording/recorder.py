@@ -358,6 +358,11 @@ class Recorder:
         """Record ``status()`` once a second while it changes."""
         self._status.source = status
 
+    def record_last_status(self) -> None:
+        """Record what has changed in the last second, before what looks is shut down."""
+        if (status := self._status.last()) is not None:
+            self._json(Kind.STATUS, status)
+
     def status(self) -> RecordingStatus:
         """Return how the recording stands; any thread may ask."""
         return self._before.status(self._journal, stopped=self._ending.gave_up)
@@ -372,18 +377,13 @@ class Recorder:
         return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
-        """Finish the recording.
-
-        Raises StateFailed when that fails, it was not reported before, and the policy is to stop.
-        """
+        """Finish it. Raises StateFailed when that fails, was not reported, and the policy is to stop."""
         if error is not None and "kind" not in self._pass and self._journal.failure is None:
             # It was refused before it came to read anything, and leaves nothing.
             self._report.on_error = None
             self._journal.discard(is_expected=self._before.is_expected)
             self._before.give_back()
             return
-        if error is None and (status := self._status.due(at_end=True)) is not None:
-            self._json(Kind.STATUS, status)
         if not self._ending.is_reported:
             self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
         try:
