@@ -354,7 +354,7 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._picture = part("picture")
     engine._picture.watch = part("watch", "start", "stop")
     engine._picture.recent = part("recent", "stop")
-    engine._picture.recorder = part("recording", "close")
+    engine._picture.recorder = part("recording", "record_last_status", "close")
     engine._lag = part("lag", "stop")
     engine._looks, engine._destination, engine._patience = (part(name, "close") for name in "abc")
     engine._healing = part("comparison", "interrupt", "close")
@@ -363,7 +363,9 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._run = lambda: None  # type: ignore[method-assign]
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]
-    assert told == ["comparison interrupt", "recording close", "comparison close"]
+    assert told == [
+        *("recording record_last_status", "comparison interrupt", "recording close", "comparison close")
+    ]
     # A stop that the stream has taken in order raises nothing by itself.
     engine._healing.ended = Indeterminate("not made good", "decide")
     with pytest.raises(Indeterminate, match="not made good"):
