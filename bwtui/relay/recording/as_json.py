@@ -32,7 +32,7 @@ _RESTLESS = frozenset(
     }
 )
 #: What is judged of a relay that works.
-_WHILE_IT_WORKS = frozenset({"state", "verdict", "reason", "outages"})
+_WHILE_IT_WORKS = frozenset({"verdict", "reason", "outages"})
 #: What an ERROR says; older versions refuse more.
 _ERROR = ("time", "kind", "table", "message", "hint", "count")
 #: What a status says of an outage, and of how many.
