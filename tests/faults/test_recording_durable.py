@@ -111,6 +111,19 @@ def test_a_hole_is_refused_however_large_it_is(tmp_path: Path, begins: float, en
     assert at <= damaged
 
 
+def test_a_whole_block_that_is_gone_has_no_range(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 300, 0)
+    path = partial(folder)
+    with path.open("rb") as file:
+        blocks = list(SegmentFile(file, path.name).blocks())
+    gone = next(block for block in blocks[5:] if block.kind == Kind.CHANGES)
+    data = path.read_bytes()
+    path.write_bytes(data[: gone.offset] + data[gone.end :])
+    assert_refused(folder)
+    (one,) = check(folder).damages
+    assert one.reason == f"block {gone.number} should stand here, and was on the disk once"
+
+
 def test_the_last_block_that_was_synced_is_no_torn_end(tmp_path: Path) -> None:
     folder = recorded(tmp_path, 3, 0)
     path = partial(folder)

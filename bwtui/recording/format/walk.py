@@ -151,6 +151,9 @@ def _synced_by(block: Block, reached: int) -> tuple[int, int]:
 
 def _with_range(damage: DamagedAt, whole: int) -> DamagedAt:
     begins = damage.place.offset
+    if whole == begins:
+        # A whole block, and not the one: nothing of that is left.
+        return damaged(damage.place, f"{damage.reason}, and was on the disk once", _DURABLE_HINT)
     reason = f"{damage.reason}, and it was on the disk once (bytes {begins:,} to {whole - 1:,})"
     return damaged(damage.place, reason, _DURABLE_HINT)
 
