@@ -56,7 +56,8 @@ def line(outcome: "Outcome") -> str:
     files = f"{len(manifest.files):,} files, {manifest.bytes:,} bytes"
     left = f"; {outcome.left} at the end left for later: being written" if outcome.left else ""
     if outcome.was_sealed:
-        return f"nothing to do: {manifest.changes:,} changes are sealed, {files}, whose checksums are right{left}"
+        files += ", whose checksums are right"
+        return f"nothing to do: {manifest.changes:,} changes are sealed, {files}{left}"
     resumed = f", {outcome.resumed:,} of an earlier run" if outcome.resumed else ""
     rate = f" ({outcome.changes / outcome.seconds:,.0f} changes/s)" if outcome.changes else ""
     return (
