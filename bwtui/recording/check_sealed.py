@@ -43,6 +43,8 @@ class SealedCheck:
         self._root = folder / SEALED
         self.damages: list[DamagedAt] = []
         self.manifest = self._read() if self._root.is_dir() else None
+        listed = self.manifest.segments if self.manifest is not None else ()
+        self._sealed = {segment.name: segment for segment in listed}
 
     @property
     def is_there(self) -> bool:
@@ -115,15 +117,14 @@ class SealedCheck:
 
     def check_bytes(self, segment: SegmentCheck) -> None:
         """Compare the bytes of a segment whose foot has no digest of them with what was sealed."""
-        known = self.manifest.segments if self.manifest is not None else ()
-        sealed = next((one for one in known if one.name == segment.name and one.headers_sha256), None)
-        if sealed is None or not segment.foot_offset:
+        sealed = self._sealed.get(segment.name)
+        if sealed is None or not sealed.headers_sha256 or not segment.foot_offset:
             return
         if segment.file.sha256(segment.foot_offset) != sealed.sha256:
             self._note(segment.name, f"{_MANIFEST} knows it with other bytes")
 
     def check_segments(self, recording: str, segments: Mapping[str, str | None]) -> None:
-        """Compare the journal with what was sealed: each segment's name and sha256, None if it is damaged."""
+        """Compare the journal with what was sealed: each segment's name and digest, None if it is damaged."""
         if self.manifest is None:
             return
         if recording and recording != self.manifest.recording:

@@ -17,8 +17,8 @@ from bwtui.recording.format.blocks import (
     pack_index,
     segment_name,
 )
-from bwtui.recording.format.digest import digest_of, kind_of, read_digest
-from bwtui.recording.format.statements import Foot, event_said, foot_said, is_sent, statement
+from bwtui.recording.format.digest import digest_of, read_digest
+from bwtui.recording.format.statements import Foot, digest_kind, event_said, foot_said, is_sent, statement
 from bwtui.recording.format.walk import Step, Walk, durable_damage
 
 
@@ -226,7 +226,7 @@ class SegmentCheck:
             self._note(transactions.offset, "the list of transactions differs from the frames")
         expected = {
             **self.totals.to_json(),
-            kind_of(foot): read_digest(self.file, foot, end.offset),
+            digest_kind(foot): read_digest(self.file, foot, end.offset),
             "blocks": len(self._walk.index),
             **self._walk.end(foot["ended"]),
         }

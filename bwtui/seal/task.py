@@ -19,9 +19,9 @@ from bwtui.recording.folder import existing_segments
 from bwtui.recording.format.batch import Batch
 from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch
-from bwtui.recording.format.digest import digest_of, kind_of, read_digest
+from bwtui.recording.format.digest import digest_of, read_digest
 from bwtui.recording.format.parsing import tags
-from bwtui.recording.format.statements import schema_said
+from bwtui.recording.format.statements import digest_kind, schema_said
 from bwtui.recording.format.validation import array, obj, text
 from bwtui.recording.manifest import (
     SealedFile,
@@ -118,10 +118,6 @@ class _Segments(Sequence[SegmentReader]):
         if at not in self._opened:
             self._opened[at] = SegmentReader(self._paths[at])
         return self._opened[at]
-
-    def path(self, at: int) -> Path:
-        """Return the file of a segment."""
-        return self._paths[at].path
 
     def close(self) -> None:
         """Close those that were opened."""
@@ -270,11 +266,15 @@ def _checked_segment(segment: SegmentReader) -> SealedSegment:
     digest = digest_of(segment.foot)
     if read_digest(segment.file, segment.foot, segment.foot_offset) != digest:
         raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")
-    of_bytes, of_headers = digest, ""
-    if kind_of(segment.foot) == "headers_sha256":
-        of_bytes, of_headers = segment.file.sha256(segment.foot_offset), digest
-    numbers = (segment.first_position, segment.changes, segment.file.size)
-    return SealedSegment(segment.name, of_bytes, *numbers, of_headers)
+    has_bytes = digest_kind(segment.foot) == "sha256"
+    return SealedSegment(
+        segment.name,
+        digest if has_bytes else segment.file.sha256(segment.foot_offset),
+        segment.first_position,
+        segment.changes,
+        segment.file.size,
+        "" if has_bytes else digest,
+    )
 
 
 def _check_head(segment: SegmentReader, context: SegmentContext, previous: str) -> None:

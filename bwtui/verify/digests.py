@@ -191,14 +191,16 @@ def _expected(
     with_headers: bool,
 ) -> Iterator[pa.RecordBatch]:
     headers = SENT_HEADERS if with_headers else "null::varchar"
-    # With MD5 no value leaves DuckDB; the partitioner's hash is of the key either way.
-    whole = "" if digest.key is not None else "key, "
-    made = _EXPECTED.format(parts=PARTS, digests=whole + digest.columns(headers))
+    columns = digest.columns(headers)
+    if digest.key is None:
+        # No value leaves DuckDB but the key, of which the partitioner's hash is.
+        columns = f"key, {columns}"
+    made = _EXPECTED.format(parts=PARTS, digests=columns)
     sql = f"with rows as (select * from {_rows_of(root, files)}) {made}"
     rows = _BATCH if digest.key is None else rows_at_a_time((root / file.path for file in files), _BATCH)
     for batch in connection.sql(sql).to_arrow_reader(rows):
         hashed = batch.append_column("key_hash", murmur2_of(batch.column("key").cast(pa.binary())))
-        yield digest.put_in(hashed.drop_columns(["key"]) if whole else hashed)
+        yield digest.put_in(hashed.drop_columns(["key"]) if digest.key is None else hashed)
 
 
 def _checked(made: Iterable[T], check: Callable[[], None]) -> Iterator[T]:
@@ -214,11 +216,9 @@ def _actual(
         yield from (digest.put_in(batch.rename_columns({"timestamp": "timestamp_ms"})) for batch in batches)
         return
     with _database() as connection:
-        if digest.key is None:
-            yield from (_queried(connection, table, digest) for table in _merged_batches(batches))
-            return
-        for batch in batches:
-            yield digest.put_in(_queried(connection, pa.Table.from_batches([batch]), digest))
+        each = (pa.Table.from_batches([batch]) for batch in batches)
+        tables = _merged_batches(batches) if digest.key is None else each
+        yield from (digest.put_in(_queried(connection, table, digest)) for table in tables)
 
 
 def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -14,7 +14,6 @@ from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
 from bwtui.recording.format.blocks import (
     Block,
-    IndexEntry,
     Kind,
     SegmentFile,
     pack_header,
@@ -70,7 +69,7 @@ def write(path: Path, blocks: list[Block], **changed: dict[str, Any]) -> str:
             entries = [
                 entry._replace(offset=at) for entry, at in zip(unpack_index(said), offsets, strict=False)
             ]
-            said = pack_index([IndexEntry(*entry) for entry in entries])
+            said = pack_index(entries)
         if block.kind == Kind.FOOT:
             digest = hashlib.sha256(written).hexdigest()
             foot = {**json.loads(said), "sha256": digest, **changed.get("foot", {})}

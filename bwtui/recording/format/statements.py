@@ -9,14 +9,14 @@ Whatever a file says is somebody's word. A checksum tells that it is as it was w
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, get_origin, get_type_hints
 
 from bwtui.model.from_json import made_of
 from bwtui.model.status import ErrorEntry, SchemaEntry, Status
-from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, DamagedAt, Kind, Place, damaged
+from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
 from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
 
 _PASSES = (1 << 31) - 1
@@ -118,6 +118,11 @@ class Foot(SegmentEnd):
     backfill_rows: NotRequired[dict[str, int]]
 
 
+def digest_kind(foot: Mapping[str, Any]) -> Literal["sha256", "headers_sha256"]:
+    """Return the name under which a foot's digest stands; version 1 of the format had another."""
+    return "sha256" if "sha256" in foot else "headers_sha256"
+
+
 def is_sent(head: Head) -> bool:
     """Whether the messages of a segment were for Kafka, and not only recorded."""
     return bool(head["source"].get("cluster") or head["source"].get("broker"))
@@ -142,12 +147,9 @@ def statement(block: Block, segment: str) -> dict[str, Any]:
     """Return what a block with its payload says. Raises DamagedRecording when that makes no sense."""
     try:
         content = obj(json.loads(block.payload))
-        if block.kind == Kind.HEAD and number(content["version"]) > VERSION:
-            raise _newer(Place(segment, block.offset), content["version"])
-        if block.kind == Kind.FOOT and not content.keys() & {"sha256", "headers_sha256"}:
-            reason = "its foot has no digest that this bwtui knows; a newer one may have written it"
-            raise damaged(Place(segment, block.offset), reason, "install the newest bwtui")
         _CHECKS[block.kind](content)
+    except _Newer as newer:
+        raise damaged(Place(segment, block.offset), newer.reason, newer.hint) from newer
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(
             Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
@@ -155,13 +157,19 @@ def statement(block: Block, segment: str) -> dict[str, Any]:
     return content
 
 
-def _newer(place: Place, version: int) -> DamagedAt:
-    reason = f"a newer bwtui has written it (format {version}, and this one reads up to {VERSION})"
-    return damaged(place, reason, "install that version of bwtui")
+class _Newer(Exception):
+    """It says what no version up to this one does."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
 
 
 def _head(head: dict[str, Any]) -> None:
-    number(head["version"], 1, VERSION)
+    version = number(head["version"], 1)
+    if version > VERSION:
+        reason = f"a newer bwtui has written it (format {version}, and this one reads up to {VERSION})"
+        raise _Newer(reason, "install that version of bwtui")
     bytes.fromhex(text(head["session"]))
     number(head["first_position"])
     number(head["first_batch"])
@@ -262,7 +270,11 @@ def _moment(seconds: float) -> None:
 
 
 def _foot(foot: dict[str, Any]) -> None:
-    sha256(foot["sha256"] if "sha256" in foot else foot["headers_sha256"])
+    kind = digest_kind(foot)
+    if kind not in foot:
+        reason = "its foot has no digest that this bwtui knows; a newer one may have written it"
+        raise _Newer(reason, "install the newest bwtui")
+    sha256(foot[kind])
     for name in _NUMBERS:
         number(foot[name])
     number(foot.get("noted", 0))
