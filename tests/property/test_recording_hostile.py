@@ -28,10 +28,8 @@ from bwtui.recording.format.blocks import (
     IndexEntry,
     Kind,
     SegmentFile,
-    pack_header,
     pack_index,
     pack_trailer,
-    unpack_index,
 )
 from bwtui.recording.info import info
 from bwtui.recording.reading.reader import open_recording
@@ -39,6 +37,7 @@ from bwtui.recording.recover import recover
 from bwtui.verify.facts import read_facts
 from tests.property.test_recording_damage import everything
 from tests.recorded_stream import SOURCE, Stream, table
+from tests.rewritten_segment import rewrite
 
 FORGERIES = int(os.environ.get("BWTUI_FORGERIES", "10"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
@@ -81,22 +80,16 @@ def blocks_of(folder: Path) -> tuple[Path, list[Block]]:
 
 def forge(path: Path, blocks: list[Block], at: int, payload: bytes) -> None:
     """Write the segment anew with another payload of one block; every checksum and offset is right."""
-    written, headers, offsets = bytearray(), bytearray(), []
-    index = 0
-    for number, block in enumerate(blocks):
-        said = payload if number == at else block.payload
-        offsets.append(len(written))
-        if block.kind == Kind.INDEX:
-            index = len(written)
-        if number != at and block.kind == Kind.INDEX:
-            entries = [entry._replace(offset=offsets[n]) for n, entry in enumerate(unpack_index(said))]
-            said = pack_index(entries)
-        if number != at and block.kind == Kind.FOOT:
-            said = json.dumps({**json.loads(said), "headers_sha256": sha256(headers).hexdigest()}).encode()
-        head = (block.kind, block.number, block.received, block.first_lsn, block.last_lsn)
-        headers += pack_header(*head, [said])
-        written += pack_header(*head, [said]) + said
-    path.write_bytes(written + pack_trailer(index))
+
+    def say(block: Block, _: bytearray, headers: bytearray) -> bytes:
+        if block.number == at:
+            return payload
+        if block.kind == Kind.FOOT:
+            digest = sha256(headers).hexdigest()
+            return json.dumps({**json.loads(block.payload), "headers_sha256": digest}).encode()
+        return block.payload
+
+    rewrite(path, blocks, say)
 
 
 def use(folder: Path, *, whole: bool = False) -> int:

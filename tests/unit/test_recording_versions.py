@@ -17,15 +17,13 @@ from bwtui.recording.format.blocks import (
     Kind,
     SegmentFile,
     pack_header,
-    pack_index,
-    pack_trailer,
-    unpack_index,
 )
 from bwtui.recording.info import info
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.recover import recover
 from tests.property.test_recording_damage import everything
 from tests.recorded_stream import Stream, table
+from tests.rewritten_segment import rewrite
 
 ACCOUNTS = table(1, "accounts")
 
@@ -58,26 +56,20 @@ def blocks_of(path: Path) -> list[Block]:
 
 def write(path: Path, blocks: list[Block], **changed: dict[str, Any]) -> str:
     """Write a segment as version 1 did; ``changed`` is what HEAD or FOOT says else. Return its digest."""
-    written, offsets, index, digest = bytearray(), [], 0, ""
-    for block in blocks:
-        said = block.payload
-        offsets.append(len(written))
+    digest = ""
+
+    def say(block: Block, written: bytearray, _: bytearray) -> bytes:
+        nonlocal digest
         if block.kind == Kind.HEAD:
-            said = json.dumps({**json.loads(said), "version": 1, **changed.get("head", {})}).encode()
-        if block.kind == Kind.INDEX:
-            index = len(written)
-            entries = [
-                entry._replace(offset=at) for entry, at in zip(unpack_index(said), offsets, strict=False)
-            ]
-            said = pack_index(entries)
+            return json.dumps({**json.loads(block.payload), "version": 1, **changed.get("head", {})}).encode()
         if block.kind == Kind.FOOT:
             digest = hashlib.sha256(written).hexdigest()
-            foot = {**json.loads(said), "sha256": digest, **changed.get("foot", {})}
+            foot = {**json.loads(block.payload), "sha256": digest, **changed.get("foot", {})}
             del foot["headers_sha256"]
-            said = json.dumps(foot).encode()
-        written += pack_header(block.kind, block.number, *block[2:5], [said]) + said
-    is_finished = blocks[-1].kind == Kind.FOOT
-    path.write_bytes(written + (pack_trailer(index) if is_finished else b""))
+            return json.dumps(foot).encode()
+        return block.payload
+
+    rewrite(path, blocks, say)
     return digest
 
 
