@@ -105,7 +105,7 @@ def facts(view: RecordingView) -> Facts:
 
 def _first_snapshot(status: dict[str, Any]) -> str:
     first = status.get("first_snapshot")
-    return FirstSnapshot.from_json(first).sentence if isinstance(first, dict) else ""
+    return FirstSnapshot.from_json(first).sentence if isinstance(first, dict) and first else ""
 
 
 def counted(count: int, noun: str) -> str:

@@ -63,6 +63,9 @@ class DeliveryBook:
                 return
             self.noted[delivery.batch, delivery.section] = block.received
             partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))
+            if delivery.first > len(partitions):
+                # No relay has ever written one that leaves some out, and to fill that up takes any memory.
+                raise damaged(Place(segment.name, entry.offset), "a DELIVERY says nothing of those before it")
             stop = delivery.first + len(delivery.partitions)
             partitions.extend([-1] * (stop - len(partitions)))
             offsets.extend([-1] * (stop - len(offsets)))
