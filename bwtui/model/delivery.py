@@ -1,5 +1,7 @@
 """Messages on their way to Kafka: where each is by now, and what is still missing of a batch."""
 
+from array import array
+
 #: In the place of a partition: no delivery report has come for the message, or Kafka refused it.
 UNKNOWN, REFUSED = -1, -2
 
@@ -12,9 +14,9 @@ class Receipt:
     def __init__(self, batch: int, section: int, count: int) -> None:
         self.batch = batch
         self.section = section
-        # Lists, since to set an item of an array takes twice as long.
-        self.partitions = [UNKNOWN] * count
-        self.offsets = [-1] * count
+        #: Of 4 and of 8 bytes each, as a recording has them.
+        self.partitions = array("i", [UNKNOWN]) * count
+        self.offsets = array("q", [UNKNOWN]) * count
 
 
 #: A table by name, its messages, and the commit time of the oldest.

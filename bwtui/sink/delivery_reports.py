@@ -1,11 +1,11 @@
-"""Callbacks that note where each message of a recorded batch went; made once, and used again and again.
+"""The callbacks of recorded batches, which note where each message went; made once, and used again and again.
 
 Nothing that librdkafka says of a delivery tells two messages of one callback apart, so each needs its own. To
 make and to free one costs half of what producing its message does in Python, so the callbacks of a section
 that has arrived serve a later one.
 """
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
@@ -13,6 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
+from bwtui.compiled import PACKAGE
 from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import Message, MessageTuple
 
@@ -24,6 +25,7 @@ Failed = Callable[[str, KafkaError, Message, Span, Receipt, int], None]
 _IDLE_FACTOR = 4
 #: So many sections may wait to be used again; an outage leaves far more of them.
 _IDLE_SECTIONS = 64
+_NOTHING = Receipt(0, 0, 0)
 
 
 class DeliveryReports:
@@ -31,98 +33,122 @@ class DeliveryReports:
 
     def __init__(self, failed: Failed) -> None:
         self._failed = failed
-        self._used: deque[Section] = deque()
+        self._idle: list[Section] = []
 
     def take(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> "Section":
         """Return the section whose reports fill in ``receipt`` and count ``span`` down.
 
         A message that has failed goes to ``failed``, and is still counted.
         """
-        used = self._used
-        while used and used[0].is_spent:
-            used.popleft()
-        # They arrive about in the order in which they were sent.
-        if len(used) > _IDLE_SECTIONS and used[_IDLE_SECTIONS].is_over and used[0].is_over:
-            used.popleft().part()
-        section = used.popleft() if used and used[0].is_over else Section(self._failed)
+        # The last one's memory is in the processor's cache yet.
+        section = self._idle.pop() if self._idle else Section(self._failed, self._over)
         if len(section.callbacks) > _IDLE_FACTOR * len(messages):
             section.part()
-            section = Section(self._failed)
+            section = Section(self._failed, self._over)
         section.begin(topic, messages, span, receipt)
-        used.append(section)
         return section
+
+    def _over(self, section: "Section") -> None:
+        # Of what has failed nothing is used again: a late report would stand in another batch's receipt.
+        if not section.has_failed and len(self._idle) < _IDLE_SECTIONS:
+            self._idle.append(section)
+        else:
+            section.part()
 
 
 class Section:
-    """The messages of one receipt at a time."""
+    """The messages of one receipt at a time. Each has one report, which librdkafka gives exactly once."""
 
-    def __init__(self, failed: Failed) -> None:
+    def __init__(self, failed: Failed, over: Callable[["Section"], None]) -> None:
+        """``over`` is called once each of its messages has its report: no callback is called again then."""
         #: One for each message, by its place; there may be more.
         self.callbacks: list[Callback] = []
-        #: Whether its callbacks can't be used again, as it can't be known when all were called.
-        self.is_spent = False
+        self.has_failed = False
         self._failed = failed
-        self._receipt = Receipt(0, 0, 0)
-        self._bind, self._report = self._closures()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether each of its messages has arrived, so that none of its callbacks will be called again."""
-        return min(self._receipt.partitions, default=0) >= 0
+        self._ended = over
+        self._receipt, self._span, self._arriving = _NOTHING, Span(), 0
+        self._places = places_class(self._unplaced, self._over)
 
     def part(self) -> None:
-        """Let go of the callbacks of a section that is over, since they refer back to it."""
+        """Let go of the callbacks, since they refer back to it."""
         self.callbacks = []
-        del self._bind, self._report
+        del self._places
 
     def begin(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> None:
         """Take reports of ``messages`` from now on."""
         self._topic, self._span, self._receipt = topic, span, receipt
+        self._arriving = len(messages)
         # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
         # Either all messages of a section have some, or none: see `bwtui.recording.format.batch.HeaderForm`.
         self._headers = [message[3] for message in messages] if messages and messages[0][3] else None
-        self._bind(receipt, span)
+        self._places.begin(receipt.partitions, receipt.offsets)
         made = len(self.callbacks)
         if made < len(messages):
-            # Made by `map`, a callback costs half of what it does one by one.
-            self.callbacks += map(partial, repeat(self._report), range(made, len(messages)))
+            self.callbacks += self._places.reports(made, len(messages))
+
+    def refuse(self, callback: Callback, error: KafkaError, message: Message) -> None:
+        """Take that the producer did not accept the message of ``callback``, of which no report will come."""
+        callback(error, message)
+
+    def _unplaced(self, index: int, error: KafkaError | None, message: Any) -> None:
+        """Take a message that has failed; of one without an error the broker has forgotten where it is."""
+        if error is None:
+            return
+        self.has_failed = True
+        self._arriving -= 1
+        if not isinstance(message, Message):
+            _, stamp = message.timestamp()
+            headers = self._headers[index] if self._headers is not None else None
+            message = Message(message.key(), message.value(), stamp, headers)
+        self._failed(self._topic, error, message, self._span, self._receipt, index)
+
+    def _over(self) -> None:
+        # Nobody asks before how many are pending: a span is settled when none is.
+        self._span.pending -= self._arriving
+        self._receipt, self._headers = _NOTHING, None
+        self._ended(self)
+
+
+class Places:
+    """Notes where the messages of a section are. In C it is the same, at half the cost."""
+
+    def __init__(
+        self, other: Callable[[int, KafkaError | None, Any], None], over: Callable[[], None]
+    ) -> None:
+        """``other`` takes a report that says no place, ``over`` is called behind the last one."""
+        self._other, self._over = other, over
+        self.begin, self._report = self._closures()
+
+    def reports(self, first: int, stop: int) -> list[Callback]:
+        """Return what is to be called with the error, or None, and the message of each place."""
+        # Made by `map`, a callback costs half of what it does one by one.
+        return list(map(partial, repeat(self._report), range(first, stop)))
 
     def _closures(
         self,
-    ) -> tuple[Callable[[Receipt, Span], None], Callable[[int, KafkaError | None, Any], None]]:
+    ) -> tuple[Callable[["array[int]", "array[int]"], None], Callable[[int, KafkaError | None, Any], None]]:
         # What a closure refers to is found sooner than an attribute, and is needed for every message.
-        partitions: list[int] = []
-        offsets: list[int] = []
-        span = Span()
+        partitions, offsets, left = array("i"), array("q"), 0
+        other, over = self._other, self._over
 
-        def bind(receipt: Receipt, new_span: Span) -> None:
-            nonlocal partitions, offsets, span
-            partitions, offsets, span = receipt.partitions, receipt.offsets, new_span
+        def begin(new_partitions: "array[int]", new_offsets: "array[int]") -> None:
+            """Note the places of as many messages as there are in both, from now on."""
+            nonlocal partitions, offsets, left
+            partitions, offsets, left = new_partitions, new_offsets, len(new_partitions)
 
         def report(index: int, error: KafkaError | None, message: Any) -> None:
-            if error is None:
-                offset = message.offset()
-                if offset is None:
-                    # The broker had it already, and has forgotten where: what is not known stays so.
-                    self.is_spent = True
-                else:
-                    partitions[index] = message.partition()
-                    offsets[index] = offset
-                span.pending -= 1
+            nonlocal left
+            offset = message.offset() if error is None else None
+            if offset is None:
+                other(index, error, message)
             else:
-                self._reported(index, error, message)
+                partitions[index] = message.partition()
+                offsets[index] = offset
+            left -= 1
+            if not left:
+                over()
 
-        return bind, report
+        return begin, report
 
-    def _reported(self, index: int, error: KafkaError, message: Any) -> None:
-        _, stamp = message.timestamp()
-        headers = self._headers[index] if self._headers is not None else None
-        self._fail(index, error, Message(message.key(), message.value(), stamp, headers))
 
-    def refuse(self, callback: Callback, error: KafkaError, message: Message) -> None:
-        """Take that the producer did not accept the message of ``callback``."""
-        self._fail(self.callbacks.index(callback), error, message)
-
-    def _fail(self, index: int, error: KafkaError, message: Message) -> None:
-        self.is_spent = True
-        self._failed(self._topic, error, message, self._span, self._receipt, index)
+places_class: Any = PACKAGE.Places if PACKAGE is not None else Places

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* What bwtui/compiled.py must speak: raised with every change of what they say to each other. */
-#define SPEAKS 4
+#define SPEAKS 5
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
 #define LARGEST_ROW (64 << 10)
@@ -855,6 +855,290 @@ pack(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("NN", lengths, joined);
 }
 
+PyDoc_STRVAR(tags_doc,
+"tags(frames, at, /)\n--\n\n"
+"Return the byte at a place of each of some bytes in a list. None: one is too short, or is no bytes.");
+
+static PyObject *
+tags(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *frames;
+    Py_ssize_t at;
+    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &frames, &at))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(frames);
+    PyObject *made = PyBytes_FromStringAndSize(NULL, count);
+    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
+        PyObject *frame = PyList_GET_ITEM(frames, i);
+        if (at < 0 || !PyBytes_CheckExact(frame) || PyBytes_GET_SIZE(frame) <= at) {
+            Py_DECREF(made);
+            Py_RETURN_NONE;
+        }
+        PyBytes_AS_STRING(made)[i] = PyBytes_AS_STRING(frame)[at];
+    }
+    return made;
+}
+
+/* -- reports of delivery ------------------------------------------------------------------------------- */
+
+/* Where the messages of a section are, as their reports come; see bwtui/sink/delivery_reports.py. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *other, *over;
+    Py_buffer partitions, offsets;
+    Py_ssize_t count; /* of messages */
+    Py_ssize_t left;  /* of those that no report has come for */
+} Places;
+
+/* What librdkafka's report of one message calls: one for each place, used again and again. */
+typedef struct {
+    PyObject_HEAD
+    Places *places;
+    Py_ssize_t index;
+} Report;
+
+static void
+forget_places(Places *self)
+{
+    /* A buffer that nobody has asked for may be released, too. */
+    PyBuffer_Release(&self->partitions);
+    PyBuffer_Release(&self->offsets);
+    self->count = self->left = 0;
+}
+
+/* A method without arguments of a type that nobody can change: looked up once. */
+typedef struct {
+    PyObject *name;
+    PyTypeObject *type;
+    PyCFunction function;
+} Method;
+
+static Method partition_of, offset_of;
+
+static PyObject *
+call_method(Method *method, PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    if (type == method->type)
+        return method->function(object, NULL);
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+        PyObject *found = PyObject_GetAttr((PyObject *)type, method->name);
+        if (found == NULL)
+            return NULL;
+        PyMethodDef *said = Py_IS_TYPE(found, &PyMethodDescr_Type) ? ((PyMethodDescrObject *)found)->d_method : NULL;
+        Py_DECREF(found);
+        if (said != NULL && said->ml_flags == METH_NOARGS) {
+            method->type = type;
+            method->function = said->ml_meth;
+            return method->function(object, NULL);
+        }
+    }
+    return PyObject_CallMethodNoArgs(object, method->name);
+}
+
+/* What message says of itself, a number from 0 to most; -1: nothing of the kind, without an exception. */
+static int64_t
+number_of(PyObject *message, Method *method, int64_t most)
+{
+    PyObject *said = call_method(method, message);
+    if (said == NULL)
+        return -2;
+    int overflow = 0;
+    long long number = PyLong_CheckExact(said) ? PyLong_AsLongLongAndOverflow(said, &overflow) : -1;
+    Py_DECREF(said);
+    return overflow || number < 0 || number > most ? -1 : number;
+}
+
+/* Write down where message is: DONE, UNKNOWN where it does not say, or FAILED with an exception. */
+static int
+note_place(Places *places, Py_ssize_t index, PyObject *message)
+{
+    int64_t offset = number_of(message, &offset_of, INT64_MAX);
+    int64_t partition = offset < 0 ? offset : number_of(message, &partition_of, INT32_MAX);
+    if (partition < 0)
+        return partition == -2 ? FAILED : UNKNOWN;
+    /* What was asked may have begun another section. */
+    if (index >= places->count)
+        return UNKNOWN;
+    ((int32_t *)places->partitions.buf)[index] = (int32_t)partition;
+    ((int64_t *)places->offsets.buf)[index] = offset;
+    return DONE;
+}
+
+static PyObject *
+report_call(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    Report *self = (Report *)object;
+    Places *places = self->places;
+    if (PyTuple_GET_SIZE(args) != 2 || (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)) {
+        PyErr_SetString(PyExc_TypeError, "wanted: an error and a message");
+        return NULL;
+    }
+    PyObject *error = PyTuple_GET_ITEM(args, 0), *message = PyTuple_GET_ITEM(args, 1);
+    int noted = error == Py_None ? note_place(places, self->index, message) : UNKNOWN;
+    if (noted == FAILED)
+        return NULL;
+    if (noted == UNKNOWN) {
+        PyObject *index = PyLong_FromSsize_t(self->index);
+        if (index == NULL)
+            return NULL;
+        PyObject *all[] = {NULL, index, error, message};
+        PyObject *said = PyObject_Vectorcall(places->other, all + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_DECREF(index);
+        if (said == NULL)
+            return NULL;
+        Py_DECREF(said);
+    }
+    if (places->left > 0 && --places->left == 0) {
+        forget_places(places);
+        return PyObject_CallNoArgs(places->over);
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+report_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((Report *)object)->places);
+    return 0;
+}
+
+static void
+report_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(((Report *)object)->places);
+    PyObject_GC_Del(object);
+}
+
+static PyTypeObject ReportType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "bwtui_compiled.Report",
+    .tp_doc = PyDoc_STR("Takes an error, or None, and a message: what became of one message."),
+    .tp_basicsize = sizeof(Report),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = report_dealloc,
+    .tp_traverse = report_traverse,
+    .tp_call = report_call,
+};
+
+PyDoc_STRVAR(begin_doc,
+"begin(partitions, offsets, /)\n--\n\n"
+"Note the places of as many messages as there are in two arrays, of 4 and of 8 bytes each, from now on.");
+
+static PyObject *
+places_begin(PyObject *object, PyObject *args)
+{
+    Places *self = (Places *)object;
+    PyObject *partitions, *offsets;
+    if (!PyArg_ParseTuple(args, "OO", &partitions, &offsets))
+        return NULL;
+    forget_places(self);
+    int flags = PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_ND;
+    if (PyObject_GetBuffer(partitions, &self->partitions, flags) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(offsets, &self->offsets, flags) < 0) {
+        forget_places(self);
+        return NULL;
+    }
+    Py_ssize_t count = self->partitions.len / 4;
+    if (strcmp(self->partitions.format, "i") || strcmp(self->offsets.format, "q")
+        || self->partitions.itemsize != 4 || self->offsets.itemsize != 8 || self->offsets.len / 8 != count) {
+        forget_places(self);
+        PyErr_SetString(PyExc_ValueError, "these are no two arrays of the same length");
+        return NULL;
+    }
+    self->count = self->left = count;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(reports_doc,
+"reports(first, stop, /)\n--\n\n"
+"Return what is to be called with the error, or None, and the message of each place from first to stop.");
+
+static PyObject *
+places_reports(PyObject *object, PyObject *args)
+{
+    Py_ssize_t first, stop;
+    if (!PyArg_ParseTuple(args, "nn", &first, &stop))
+        return NULL;
+    if (first < 0 || stop < first) {
+        PyErr_SetString(PyExc_ValueError, "there are no such places");
+        return NULL;
+    }
+    PyObject *made = PyList_New(stop - first);
+    for (Py_ssize_t i = first; made != NULL && i < stop; i++) {
+        Report *report = PyObject_GC_New(Report, &ReportType);
+        if (report == NULL) {
+            Py_CLEAR(made);
+            break;
+        }
+        report->places = (Places *)Py_NewRef(object);
+        report->index = i;
+        PyObject_GC_Track(report);
+        PyList_SET_ITEM(made, i - first, (PyObject *)report);
+    }
+    return made;
+}
+
+static PyObject *
+places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *other, *over;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "arguments go by position");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OO", &other, &over))
+        return NULL;
+    Places *self = (Places *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->other = Py_NewRef(other);
+    self->over = Py_NewRef(over);
+    return (PyObject *)self;
+}
+
+static int
+places_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Places *self = (Places *)object;
+    Py_VISIT(self->other);
+    Py_VISIT(self->over);
+    Py_VISIT(self->partitions.obj);
+    Py_VISIT(self->offsets.obj);
+    return 0;
+}
+
+static void
+places_dealloc(PyObject *object)
+{
+    Places *self = (Places *)object;
+    PyObject_GC_UnTrack(object);
+    forget_places(self);
+    Py_XDECREF(self->other);
+    Py_XDECREF(self->over);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef places_methods[] = {
+    {"begin", places_begin, METH_VARARGS, begin_doc},
+    {"reports", places_reports, METH_VARARGS, reports_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject PlacesType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "bwtui_compiled.Places",
+    .tp_doc = PyDoc_STR("Places(other, over, /): notes where messages are, or calls other; and over behind the last."),
+    .tp_basicsize = sizeof(Places),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = places_new,
+    .tp_dealloc = places_dealloc,
+    .tp_traverse = places_traverse,
+    .tp_methods = places_methods,
+};
+
 /* -- digests of an audit's cells ----------------------------------------------------------------------- */
 
 #define ROTATED(x, by) (((x) << (by)) | ((x) >> (64 - (by))))
@@ -951,6 +1235,7 @@ digests(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef functions[] = {
     {"digests", digests, METH_VARARGS, digests_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
+    {"tags", tags, METH_VARARGS, tags_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -966,9 +1251,13 @@ PyMODINIT_FUNC
 PyInit_bwtui_compiled(void)
 {
     PyObject *made = NULL;
-    if (PyType_Ready(&EncoderType) < 0 || (made = PyModule_Create(&module)) == NULL)
+    if (PyType_Ready(&EncoderType) < 0 || PyType_Ready(&PlacesType) < 0 || PyType_Ready(&ReportType) < 0
+        || (partition_of.name = PyUnicode_InternFromString("partition")) == NULL
+        || (offset_of.name = PyUnicode_InternFromString("offset")) == NULL
+        || (made = PyModule_Create(&module)) == NULL)
         return NULL;
     if (PyModule_AddObjectRef(made, "Encoder", (PyObject *)&EncoderType) < 0
+        || PyModule_AddObjectRef(made, "Places", (PyObject *)&PlacesType) < 0
         || PyModule_AddIntConstant(made, "SPEAKS", SPEAKS) < 0) {
         Py_DECREF(made);
         return NULL;

@@ -21,7 +21,7 @@ from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.samples import Commit, Samples
-from bwtui.sink.delivery_reports import DeliveryReports
+from bwtui.sink.delivery_reports import DeliveryReports, Section
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
 from tests.waiting import eventually
@@ -245,20 +245,26 @@ def test_transactions_without_a_message_take_no_memory_while_kafka_is_away(tmp_p
 
 
 def test_callbacks_of_an_outage_are_freed_after_it() -> None:
+    class Arrived:
+        def partition(self) -> int:
+            return 0
+
+        def offset(self) -> int:
+            return 0
+
     reports = DeliveryReports(lambda *failure: None)
 
-    def send() -> Receipt:
-        receipt = Receipt(0, 0, 1)
-        section = reports.take("t", [(b"k", b"v", 0, None)], Span(), receipt)
+    def send() -> Section:
+        section = reports.take("t", [(b"k", b"v", 0, None)], Span(), Receipt(0, 0, 1))
         weak.append(weakref.ref(section))
-        return receipt
+        return section
 
     weak: list[weakref.ref[Any]] = []
     waiting = [send() for _ in range(2_000)]
-    for receipt in waiting:
-        receipt.partitions[0] = 0
+    while waiting:
+        waiting.pop().callbacks[0](None, Arrived())
     for _ in range(2_000):
-        send().partitions[0] = 0
+        send().callbacks[0](None, Arrived())
     assert len({id(section) for one in weak if (section := one()) is not None}) <= 70
 
 

@@ -1,6 +1,7 @@
 """What a recording says of messages under --exactly-once: a place, only where that is committed."""
 
 import resource
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -151,7 +152,7 @@ def test_what_was_delivered_in_a_transaction_that_is_given_up_is_nowhere(
         stream.change("insert", TABLE, key, b"x")
     stream.flush()
     ((receipt,),) = stream._sent
-    receipt.partitions, receipt.offsets = [0, REFUSED, 0], [7, -1, 8]
+    receipt.partitions, receipt.offsets = array("i", [0, REFUSED, 0]), array("q", [7, -1, 8])
     stream.recorder.given_up([receipt])
     stream.recorder.close()
     assert told(tmp_path)[0] == states

@@ -261,6 +261,8 @@ def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, in
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:
+    if isinstance(numbers, array) and numbers.typecode == code and sys.byteorder == "little":
+        return numbers.tobytes()
     # Of signed numbers `array` takes twice as long.
     plain = tuple(numbers)
     return struct.pack(f"<{len(plain)}{code}", *plain)

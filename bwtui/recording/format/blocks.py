@@ -19,13 +19,13 @@ import hashlib
 import mmap
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO, NamedTuple
 
 from bwtui.errors import DamagedRecording
+from bwtui.recording.format.checksum import crc32
 
 #: In a segment of version 1 the foot's sha256 is of all bytes before it.
 VERSION = 2
@@ -179,9 +179,9 @@ def pack_header(
     length, crc = 0, 0
     for part in parts:
         length += len(part)
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, crc)
-    return _HEADER.pack(length, zlib.crc32(covered), kind, number, received, first_lsn, last_lsn, crc)
+    return _HEADER.pack(length, crc32(covered), kind, number, received, first_lsn, last_lsn, crc)
 
 
 class SegmentFile:
@@ -204,7 +204,7 @@ class SegmentFile:
         raw = self._file.read(HEADER_SIZE)
         length, crc, kind, number, received, first_lsn, last_lsn, payload_crc = _HEADER.unpack(raw)
         covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, payload_crc)
-        if zlib.crc32(covered) != crc or kind not in _KINDS or raw[9:12] != b"\0\0\0":
+        if crc32(covered) != crc or kind not in _KINDS or raw[9:12] != b"\0\0\0":
             raise damaged(place, "a block's header does not match its checksum")
         if offset + HEADER_SIZE + length > self.size:
             raise damaged(place, "the file ends within a block")
@@ -213,7 +213,7 @@ class SegmentFile:
         payload = b""
         if with_payload:
             payload = self._file.read(length)
-            if zlib.crc32(payload) != payload_crc:
+            if crc32(payload) != payload_crc:
                 raise damaged(place, "a block does not match its checksum")
         return Block(Kind(kind), number, received, first_lsn, last_lsn, offset, length, payload)
 
@@ -273,7 +273,7 @@ class SegmentFile:
         length, crc, kind, number, *rest = _HEADER.unpack(raw)
         if number <= before or HEADER_SIZE + length > room:
             return False
-        return zlib.crc32(_COVERED.pack(length, kind, number, *rest)) == int(crc)
+        return crc32(_COVERED.pack(length, kind, number, *rest)) == int(crc)
 
     @property
     def has_trailer(self) -> bool:
@@ -291,7 +291,7 @@ class SegmentFile:
         self._file.seek(self.size - TRAILER_SIZE)
         raw = self._file.read(TRAILER_SIZE)
         magic, offset, zero, crc = _TRAILER.unpack(raw)
-        if magic != _MAGIC or zero or zlib.crc32(raw[:-4]) != crc:
+        if magic != _MAGIC or zero or crc32(raw[:-4]) != crc:
             raise damaged(place, "the segment's end is missing or does not match its checksum")
         return int(offset)
 
@@ -313,7 +313,7 @@ def synced_before(block: Block) -> int | None:
 def pack_trailer(index_offset: int) -> bytes:
     """Return the trailer of a segment whose INDEX block begins at ``index_offset``."""
     raw = _TRAILER.pack(_MAGIC, index_offset, 0, 0)[:-4]
-    return raw + struct.pack("<I", zlib.crc32(raw))
+    return raw + struct.pack("<I", crc32(raw))
 
 
 def pack_index(entries: Sequence[IndexEntry]) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from bwtui.compiled import PACKAGE, Tags
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.format.batch import NO_FRAME, Section, Transaction
@@ -21,6 +22,7 @@ _COUNTERS = {ord("I"): "inserts", ord("U"): "updates", ord("D"): "deletes"}
 _BEGIN, _TRUNCATE = ord("B"), ord("T")
 #: 1 for the tags of changes, 0 for all others.
 _IS_CHANGE = bytes(tag in b"IUDT" for tag in range(256))
+_compiled: Tags | None = PACKAGE.tags if PACKAGE is not None else None
 
 #: What to add to a counter of a table: table, counter, and number.
 Count = tuple[str, str, int]
@@ -40,7 +42,10 @@ class Scan(NamedTuple):
 
 def tags(frames: Sequence[bytes]) -> bytes:
     """Return the pgoutput tag of every frame."""
-    return bytes(map(_tag, frames))
+    found = None
+    if _compiled is not None and isinstance(frames, list):
+        found = _compiled(frames, PAYLOAD_OFFSET)
+    return bytes(map(_tag, frames)) if found is None else found
 
 
 def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_position: int) -> Scan:

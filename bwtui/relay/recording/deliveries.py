@@ -7,6 +7,7 @@ of them waits here until it is committed, in a file without a name that a kill t
 
 import io
 import tempfile
+from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -61,8 +62,9 @@ class Deliveries:
         """
         if self._in_transactions:
             for receipt in receipts:
-                receipt.partitions = [REFUSED if at == REFUSED else UNKNOWN for at in receipt.partitions]
-                receipt.offsets = [UNKNOWN] * len(receipt.offsets)
+                known = (REFUSED if at == REFUSED else UNKNOWN for at in receipt.partitions)
+                receipt.partitions = array("i", known)
+                receipt.offsets = array("q", [UNKNOWN]) * len(receipt.offsets)
         self.settled(receipts)
 
     def committed(self) -> None:

@@ -107,7 +107,7 @@ class Answers:
         receipts: list[Receipt] = []
         for batch, section, partitions, offsets in settled.places:
             receipt = member.receipts.pop((batch, section))
-            receipt.partitions, receipt.offsets = list(partitions), list(offsets)
+            receipt.partitions, receipt.offsets = partitions, offsets
             receipts.append(receipt)
         recorder.settled(receipts)
 

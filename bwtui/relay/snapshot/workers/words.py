@@ -4,6 +4,7 @@ The engine only answers: each word of a worker has one answer, or none. So no mo
 for a worker that stands still, and the engine waits for no worker when it writes.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -203,7 +204,7 @@ class Rows:
 class Settled:
     """What became of recorded messages: batch, section, partitions and offsets."""
 
-    places: Sequence[tuple[int, int, Sequence[int], Sequence[int]]]
+    places: Sequence[tuple[int, int, "array[int]", "array[int]"]]
 
 
 @dataclass(frozen=True, slots=True)
