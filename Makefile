@@ -9,7 +9,8 @@ BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # Rows cost less with it, and nothing needs it.
 COMPILED := packaging/compiled/bwtui_compiled.c packaging/compiled/pyproject.toml
-INSTALL_COMPILED = $(PIP_INSTALL) -q ./packaging/compiled >.venv/compiled.log 2>&1 || \
+INSTALL_COMPILED = $(PIP_INSTALL) -q './packaging/compiled[checksum]' >.venv/compiled.log 2>&1 || \
+	$(PIP_INSTALL) -q ./packaging/compiled >>.venv/compiled.log 2>&1 || \
 	echo "rows are encoded in Python, as bwtui_compiled can't be built here: .venv/compiled.log says why"; \
 	rm -rf packaging/compiled/build packaging/compiled/*.egg-info
 CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
@@ -139,8 +140,9 @@ venv: .venv/installed-dev ## Make .venv with the development tools, and nothing 
 
 lock: .venv/installed-dev ## Pin all versions anew: constraints.txt and the sandbox's files.
 	$(BIN)/python -m venv --clear .venv/fresh
-	.venv/fresh/bin/python -m pip install --disable-pip-version-check -e '.[dev]'
-	.venv/fresh/bin/python -m pip freeze --exclude-editable | sed "1i\\# Versions that are known to work together; written by make lock." > constraints.txt
+	.venv/fresh/bin/python -m pip install --disable-pip-version-check -e '.[dev]' './packaging/compiled[checksum]'
+	rm -rf packaging/compiled/build packaging/compiled/*.egg-info
+	.venv/fresh/bin/python -m pip freeze --exclude-editable --exclude bwtui-compiled | sed "1i\\# Versions that are known to work together; written by make lock." > constraints.txt
 	rm -rf .venv/fresh
 	$(BIN)/python -m bwtui.packages.relock
 

@@ -34,12 +34,14 @@ def check_stop(requested: Callable[[], bool]) -> None:
 class BlockingCalls:
     """Makes calls side by side, in threads that never hold up the end of the process."""
 
+    #: Also of one that an interrupt has left half made.
+    _threads = 0
+
     def __init__(self, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` keeps the stream alive, and raises to end whatever is under way."""
         self._pulse = pulse
         self._pulse_at = 0.0
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._threads = 0
 
     def make(self, call: Callable[[], T]) -> T:
         """Make one call and return its result, or raise its error; or raise what the pulse raises."""

@@ -10,12 +10,16 @@ from typing import Any
 #: What bwtui and the package say to each other; another package is as good as none.
 SPEAKS = 5
 #: The digest of all sources that this version is of; a test says when it is another one.
-SOURCES = "492998693166a0b5"
+SOURCES = "736291ae1f5f9497"
 #: From cells in a list, or in tuples at a place, and the most bytes that one may have: their lengths, and all
 #: of them joined. None: left to Python.
 Pack = Callable[[list[Any], int, int], tuple[bytes, bytes] | None]
 #: From frames and a place, the byte of each there.
 Tags = Callable[[list[bytes], int], bytes | None]
+#: The buffers of an Arrow array: which cells are there, or None for all; offsets; data.
+Buffers = tuple[bytes | None, bytes, bytes]
+#: From Kafka's messages: their timestamps, keys and values. None: left to Python.
+Columns = Callable[[list[Any]], tuple[bytes, Buffers, Buffers] | None]
 
 
 def load() -> Any:

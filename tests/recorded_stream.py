@@ -1,6 +1,7 @@
 """A made-up stream, recorded by the relay's own recorder, and a plain model of what a reader should find."""
 
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +108,7 @@ class Stream:
         """Begin a pass; what was not flushed is lost, what was not committed comes again."""
         self._pending.clear()
         for route in self._batch_routes:
-            route.messages, route.positions, route.bytes = [], [], 0
+            route.messages, route.positions, route.bytes = [], array("I"), 0
         self._batch_routes = []
         self._sent.clear()
         self._open = None
@@ -266,7 +267,7 @@ class Stream:
         routes, self._batch_routes = self._batch_routes, []
         receipts = self.recorder.write_batch(routes)
         for route in routes:
-            route.messages, route.positions, route.bytes = [], [], 0
+            route.messages, route.positions, route.bytes = [], array("I"), 0
         if receipts:
             self._sent.append(receipts)
         self._written()

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from bwtui.compiled import PACKAGE, Buffers, Columns
 from bwtui.kafka.client import headers_of
 from bwtui.kafka.splits import Hole, Split
 
@@ -40,6 +42,7 @@ _TYPES = {
 #: Spark takes a batch whole, so a batch of large messages is cut.
 _BATCH_BYTES = 16 * 1024 * 1024
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
+_compiled: Columns | None = PACKAGE.columns if PACKAGE is not None else None
 
 
 class Batches:
@@ -48,6 +51,7 @@ class Batches:
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
         self._split = split
         self._columns = columns
+        self._takes_contents = {"key", "value"} <= set(columns)
         # Spark's schemas are nullable throughout, and it wants just these.
         self._schema = pa.schema([(name, _TYPES[COLUMNS[name]]) for name in columns])
 
@@ -57,7 +61,12 @@ class Batches:
         """Yield the messages at ``offsets`` as batches of a bounded size."""
         if not messages:
             return
-        made = [self._column(name, messages, offsets, kind) for name in self._columns]
+        said = _compiled(messages) if _compiled is not None and self._takes_contents else None
+        made_at_once = _arrays(len(messages), *said) if said is not None else {}
+        made = [
+            made_at_once[name] if name in made_at_once else self._column(name, messages, offsets, kind)
+            for name in self._columns
+        ]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
         rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, _BATCH_BYTES))
         for start in range(0, batch.num_rows, rows):
@@ -89,8 +98,19 @@ class Batches:
         }
         if name in constants:
             return pa.repeat(constants[name], len(messages))
-        made = pa.array(offsets, pa.int64())
+        first, last = offsets[0], offsets[-1]
+        is_whole = last - first + 1 == len(offsets)
+        made = pa.array(np.arange(first, last + 1) if is_whole else offsets, pa.int64())
         return made if name == "offset" else pc.add(made, 1)
+
+
+def _arrays(count: int, times: bytes, keys: Buffers, values: Buffers) -> dict[str, pa.Array]:
+    """Return the columns that the compiled twin has made."""
+    made = {"timestamp": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(times)])}
+    for name, buffers in (("key", keys), ("value", values)):
+        each = [pa.py_buffer(buffer) if buffer is not None else None for buffer in buffers]
+        made[name] = pa.Array.from_buffers(pa.binary(), count, each)
+    return made
 
 
 def _headers(messages: list[Message]) -> pa.Array:

@@ -6,6 +6,7 @@ that has arrived serve a later one.
 """
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
@@ -21,11 +22,9 @@ Callback = Callable[[KafkaError | None, Any], None]
 #: Takes a failure: topic, error, message, span, receipt, and the message's place in the receipt.
 Failed = Callable[[str, KafkaError, Message, Span, Receipt, int], None]
 
-#: Callbacks are used again for a section of at least this part of their number, so that few are idle.
-_IDLE_FACTOR = 4
-#: So many sections may wait to be used again; an outage leaves far more of them.
-_IDLE_SECTIONS = 64
-_NOTHING = Receipt(0, 0, 0)
+#: So many sections of about one size may wait to be used again; an outage leaves far more of them.
+_IDLE_SECTIONS = 16
+_NOTHING, _NOBODY = Receipt(0, 0, 0), Span()
 
 
 class DeliveryReports:
@@ -33,25 +32,25 @@ class DeliveryReports:
 
     def __init__(self, failed: Failed) -> None:
         self._failed = failed
-        self._idle: list[Section] = []
+        #: By the number of bits of their size, so that a small one never takes a large one's callbacks.
+        self._idle: defaultdict[int, list[Section]] = defaultdict(list)
 
     def take(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> "Section":
         """Return the section whose reports fill in ``receipt`` and count ``span`` down.
 
         A message that has failed goes to ``failed``, and is still counted.
         """
-        # The last one's memory is in the processor's cache yet.
-        section = self._idle.pop() if self._idle else Section(self._failed, self._over)
-        if len(section.callbacks) > _IDLE_FACTOR * len(messages):
-            section.part()
-            section = Section(self._failed, self._over)
+        # The memory of the one that was over last is in the processor's cache yet.
+        idle = self._idle[len(messages).bit_length()]
+        section = idle.pop() if idle else Section(self._failed, self._over)
         section.begin(topic, messages, span, receipt)
         return section
 
     def _over(self, section: "Section") -> None:
         # Of what has failed nothing is used again: a late report would stand in another batch's receipt.
-        if not section.has_failed and len(self._idle) < _IDLE_SECTIONS:
-            self._idle.append(section)
+        idle = self._idle[len(section.callbacks).bit_length()]
+        if not section.has_failed and len(idle) < _IDLE_SECTIONS:
+            idle.append(section)
         else:
             section.part()
 
@@ -66,7 +65,7 @@ class Section:
         self.has_failed = False
         self._failed = failed
         self._ended = over
-        self._receipt, self._span, self._arriving = _NOTHING, Span(), 0
+        self._receipt, self._span, self._arriving = _NOTHING, _NOBODY, 0
         self._places = places_class(self._unplaced, self._over)
 
     def part(self) -> None:
@@ -75,7 +74,10 @@ class Section:
         del self._places
 
     def begin(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> None:
-        """Take reports of ``messages`` from now on."""
+        """Take reports of ``messages`` from now on, which ``receipt`` has as many places for."""
+        if len(receipt.partitions) != len(messages):
+            # The last report would be taken too early, or for ever waited for.
+            raise ValueError(f"a receipt for {len(receipt.partitions)} of {len(messages)} messages")
         self._topic, self._span, self._receipt = topic, span, receipt
         self._arriving = len(messages)
         # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
@@ -105,7 +107,7 @@ class Section:
     def _over(self) -> None:
         # Nobody asks before how many are pending: a span is settled when none is.
         self._span.pending -= self._arriving
-        self._receipt, self._headers = _NOTHING, None
+        self._receipt, self._span, self._headers = _NOTHING, _NOBODY, None
         self._ended(self)
 
 

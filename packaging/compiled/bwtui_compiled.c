@@ -879,6 +879,165 @@ tags(PyObject *Py_UNUSED(module), PyObject *args)
     return made;
 }
 
+/* -- what a message says of itself --------------------------------------------------------------------- */
+
+/* A method without arguments of a type that nobody can change: looked up once. */
+typedef struct {
+    PyObject *name;
+    PyTypeObject *type;
+    PyCFunction function;
+} Method;
+
+static Method key_of, offset_of, partition_of, timestamp_of, value_of;
+
+static PyObject *
+call_method(Method *method, PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    if (type == method->type)
+        return method->function(object, NULL);
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+        PyObject *found = PyObject_GetAttr((PyObject *)type, method->name);
+        if (found == NULL) {
+            /* An instance may have its own. */
+            if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+                return NULL;
+            PyErr_Clear();
+        }
+        int is_plain = found != NULL && Py_IS_TYPE(found, &PyMethodDescr_Type);
+        PyMethodDef *said = is_plain ? ((PyMethodDescrObject *)found)->d_method : NULL;
+        Py_XDECREF(found);
+        if (said != NULL && said->ml_flags == METH_NOARGS) {
+            method->type = type;
+            method->function = said->ml_meth;
+            return method->function(object, NULL);
+        }
+    }
+    return PyObject_CallMethodNoArgs(object, method->name);
+}
+
+/* Cells of an Arrow array of binary, as they are collected. */
+typedef struct {
+    PyObject **cells;
+    Py_ssize_t count, size, missing;
+} Cells;
+
+/* The key or the value of a message, by method: 1, or 0 where it is no bytes, or -1 with an exception. */
+static int
+take_cell(Cells *into, Method *method, PyObject *message)
+{
+    PyObject *cell = call_method(method, message);
+    if (cell == NULL)
+        return -1;
+    into->cells[into->count++] = cell;
+    if (cell == Py_None)
+        into->missing++;
+    else if (!PyBytes_CheckExact(cell) || PyBytes_GET_SIZE(cell) > INT32_MAX - into->size)
+        return 0;
+    else
+        into->size += PyBytes_GET_SIZE(cell);
+    return 1;
+}
+
+static void
+free_cells(Cells *cells)
+{
+    while (cells->count > 0)
+        Py_DECREF(cells->cells[--cells->count]);
+    PyMem_Free(cells->cells);
+}
+
+/* The buffers of an Arrow array of the cells: which are there, or None for all; offsets; data. */
+static PyObject *
+buffers_of(const Cells *from)
+{
+    Py_ssize_t count = from->count;
+    PyObject *there = from->missing ? PyBytes_FromStringAndSize(NULL, (count + 7) / 8) : Py_NewRef(Py_None);
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, 4 * (count + 1));
+    PyObject *data = PyBytes_FromStringAndSize(NULL, from->size);
+    if (there == NULL || offsets == NULL || data == NULL) {
+        Py_XDECREF(there);
+        Py_XDECREF(offsets);
+        Py_XDECREF(data);
+        return NULL;
+    }
+    char *bits = from->missing ? PyBytes_AS_STRING(there) : NULL, *to = PyBytes_AS_STRING(data);
+    if (bits != NULL)
+        memset(bits, 0, (count + 7) / 8);
+    int32_t end = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *cell = from->cells[i];
+        memcpy(PyBytes_AS_STRING(offsets) + 4 * i, &end, 4);
+        if (cell == Py_None)
+            continue;
+        if (bits != NULL)
+            bits[i / 8] |= 1 << i % 8;
+        memcpy(to + end, PyBytes_AS_STRING(cell), PyBytes_GET_SIZE(cell));
+        end += (int32_t)PyBytes_GET_SIZE(cell);
+    }
+    memcpy(PyBytes_AS_STRING(offsets) + 4 * count, &end, 4);
+    return Py_BuildValue("NNN", there, offsets, data);
+}
+
+/* The time of a message: as take_cell. */
+static int
+take_time(char *into, PyObject *message)
+{
+    PyObject *said = call_method(&timestamp_of, message);
+    if (said == NULL)
+        return -1;
+    int overflow = 1;
+    long long time = 0;
+    if (PyTuple_CheckExact(said) && PyTuple_GET_SIZE(said) == 2 && PyLong_CheckExact(PyTuple_GET_ITEM(said, 1)))
+        time = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(said, 1), &overflow);
+    Py_DECREF(said);
+    memcpy(into, &time, 8);
+    return !overflow;
+}
+
+PyDoc_STRVAR(columns_doc,
+"columns(messages, /)\n--\n\n"
+"Return the timestamps of Kafka's messages in a list, of 8 bytes each, and the buffers of their keys and of their\n"
+"values as Arrow has them: a bitmap or None, offsets, data. None: one has a key or a value that is no bytes.");
+
+static PyObject *
+columns(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *messages, *made = NULL;
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &messages))
+        return NULL;
+    /* What is asked of a message could change the list. */
+    if ((messages = PyList_AsTuple(messages)) == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(messages);
+    PyObject *times = PyBytes_FromStringAndSize(NULL, 8 * count);
+    Cells keys = {PyMem_New(PyObject *, count), 0, 0, 0}, values = {PyMem_New(PyObject *, count), 0, 0, 0};
+    int done = 1;
+    if (times == NULL || keys.cells == NULL || values.cells == NULL) {
+        PyErr_NoMemory();
+        done = -1;
+    }
+    for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
+        PyObject *message = PyTuple_GET_ITEM(messages, i);
+        if ((done = take_time(PyBytes_AS_STRING(times) + 8 * i, message)) == 1
+            && (done = take_cell(&keys, &key_of, message)) == 1)
+            done = take_cell(&values, &value_of, message);
+    }
+    if (done == 1) {
+        PyObject *key = buffers_of(&keys), *value = key == NULL ? NULL : buffers_of(&values);
+        made = value == NULL ? NULL : PyTuple_Pack(3, times, key, value);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    else if (done == 0)
+        made = Py_NewRef(Py_None);
+    free_cells(&keys);
+    free_cells(&values);
+    Py_XDECREF(times);
+    Py_DECREF(messages);
+    return made;
+}
+
 /* -- reports of delivery ------------------------------------------------------------------------------- */
 
 /* Where the messages of a section are, as their reports come; see bwtui/sink/delivery_reports.py. */
@@ -904,36 +1063,6 @@ forget_places(Places *self)
     PyBuffer_Release(&self->partitions);
     PyBuffer_Release(&self->offsets);
     self->count = self->left = 0;
-}
-
-/* A method without arguments of a type that nobody can change: looked up once. */
-typedef struct {
-    PyObject *name;
-    PyTypeObject *type;
-    PyCFunction function;
-} Method;
-
-static Method partition_of, offset_of;
-
-static PyObject *
-call_method(Method *method, PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    if (type == method->type)
-        return method->function(object, NULL);
-    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
-        PyObject *found = PyObject_GetAttr((PyObject *)type, method->name);
-        if (found == NULL)
-            return NULL;
-        PyMethodDef *said = Py_IS_TYPE(found, &PyMethodDescr_Type) ? ((PyMethodDescrObject *)found)->d_method : NULL;
-        Py_DECREF(found);
-        if (said != NULL && said->ml_flags == METH_NOARGS) {
-            method->type = type;
-            method->function = said->ml_meth;
-            return method->function(object, NULL);
-        }
-    }
-    return PyObject_CallMethodNoArgs(object, method->name);
 }
 
 /* What message says of itself, a number from 0 to most; -1: nothing of the kind, without an exception. */
@@ -1233,6 +1362,7 @@ digests(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef functions[] = {
+    {"columns", columns, METH_VARARGS, columns_doc},
     {"digests", digests, METH_VARARGS, digests_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"tags", tags, METH_VARARGS, tags_doc},
@@ -1247,13 +1377,26 @@ static struct PyModuleDef module = {
     .m_size = -1,
 };
 
+static int
+name_methods(void)
+{
+    static const struct {
+        Method *method;
+        const char *name;
+    } all[] = {{&key_of, "key"}, {&offset_of, "offset"}, {&partition_of, "partition"},
+               {&timestamp_of, "timestamp"}, {&value_of, "value"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if ((all[i].method->name = PyUnicode_InternFromString(all[i].name)) == NULL)
+            return 0;
+    return 1;
+}
+
 PyMODINIT_FUNC
 PyInit_bwtui_compiled(void)
 {
     PyObject *made = NULL;
     if (PyType_Ready(&EncoderType) < 0 || PyType_Ready(&PlacesType) < 0 || PyType_Ready(&ReportType) < 0
-        || (partition_of.name = PyUnicode_InternFromString("partition")) == NULL
-        || (offset_of.name = PyUnicode_InternFromString("offset")) == NULL
+        || !name_methods()
         || (made = PyModule_Create(&module)) == NULL)
         return NULL;
     if (PyModule_AddObjectRef(made, "Encoder", (PyObject *)&EncoderType) < 0

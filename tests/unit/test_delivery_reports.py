@@ -166,6 +166,20 @@ def test_sections_are_let_go_with_their_callbacks(producing: Producing) -> None:
     assert [section() for section in weak] == [None] * 5
 
 
+def test_sections_of_two_sizes_keep_their_callbacks(producing: Producing) -> None:
+    first = [producing.take(size) for size in (1_000, 10)]
+    for one in first:
+        one.deliver()
+    again = [producing.take(size) for size in (900, 12)]
+    assert [one.section for one in again] == [one.section for one in first]
+
+
+def test_a_receipt_of_another_size_is_none(producing: Producing) -> None:
+    """A report too few, and what Kafka lacks would count as delivered."""
+    with pytest.raises(ValueError, match="a receipt for 1 of 2 messages"):
+        producing.reports.take("t", [(b"k", b"v", 0, None)] * 2, Span(), Receipt(1, 0, 1))
+
+
 def test_few_callbacks_are_idle(producing: Producing) -> None:
     large = producing.take(1_000)
     large.deliver()

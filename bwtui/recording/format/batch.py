@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from bwtui.compiled import PACKAGE, Pack
 from bwtui.pgoutput.messages import Binary
@@ -261,7 +261,7 @@ def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, in
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:
-    if isinstance(numbers, array) and numbers.typecode == code and sys.byteorder == "little":
+    if _is_packed(numbers, code):
         return numbers.tobytes()
     # Of signed numbers `array` takes twice as long.
     plain = tuple(numbers)
@@ -270,10 +270,16 @@ def _pack(code: str, numbers: Iterable[int]) -> bytes:
 
 def _pack_unsigned(numbers: Iterable[int]) -> bytes:
     """Return numbers from 0 on as `_pack` does, with or without signs, in half the time."""
+    if _is_packed(numbers, "I"):
+        return numbers.tobytes()
     packed = array("I", list(numbers))
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
+
+
+def _is_packed(numbers: Iterable[int], code: str) -> TypeGuard["array[int]"]:
+    return isinstance(numbers, array) and numbers.typecode == code and sys.byteorder == "little"
 
 
 def _unpack(code: str, payload: bytes, at: int, count: int) -> tuple["array[int]", int]:

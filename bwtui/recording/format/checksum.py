@@ -1,4 +1,4 @@
-"""CRC-32, by ISA-L where it is installed: the package of packaging/compiled brings it.
+"""CRC-32, by ISA-L where it is installed: packaging/compiled[checksum] brings it.
 
 It is the same checksum at thirty times the speed of many a zlib, which takes a sixth of what recording a row
 costs (docs/adr/0084-what-a-recording-costs.md).

@@ -4,6 +4,7 @@ Rows are those of a snapshot, or they are put into the stream, at a place where 
 stream goes on behind those as if they were not there: its numbering is not theirs.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 from bwtui.pgoutput.messages import Relation
@@ -62,7 +63,7 @@ class UnderWay:
             assert not positions or positions[-1] < frames
             return positions
         assert all(message[1] is None for message in messages)
-        return [NO_FRAME] * len(messages)
+        return array("I", [NO_FRAME]) * len(messages)
 
     def past_numbering(self, frames: Sequence[bytes], messages: int) -> str:
         """Return of what a batch holds more than can be numbered, or an empty text."""

@@ -1,5 +1,6 @@
 """A route: where the rows of one table go, as long as its schema stays the same."""
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import NoReturn
@@ -68,7 +69,7 @@ class Route:
     #: When the first of them was committed, in Unix microseconds.
     committed: int = 0
     #: While recording, which of the batch's frames each message was made of.
-    positions: list[int] = field(default_factory=list)
+    positions: "array[int]" = field(default_factory=lambda: array("I"))
 
     def __post_init__(self, bound: BoundEncoder | JsonEncoder | None, limits: TopicLimits | None) -> None:
         self.key_schema_id = self.counters.key_schema_id

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable
 from typing import Any
 
@@ -91,12 +92,12 @@ class Answers:
             recorder.without(route, Without(reason), frame)
         cells = zip(rows.keys, rows.values, strict=True)
         route.messages = [(key, value, self._time_ms, None) for key, value in cells]
-        route.positions = list(rows.positions)
+        route.positions = rows.positions
         route.bytes = sum(len(cell or b"") for cells in (rows.keys, rows.values) for cell in cells)
         try:
             receipts = recorder.write_batch([route] if route.messages else [])
         finally:
-            route.messages, route.positions, route.bytes = [], [], 0
+            route.messages, route.positions, route.bytes = [], array("I"), 0
         for receipt in receipts:
             member.receipts[receipt.batch, receipt.section] = receipt
         return [(receipt.batch, receipt.section, len(receipt.partitions)) for receipt in receipts]

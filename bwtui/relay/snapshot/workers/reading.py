@@ -1,5 +1,6 @@
 """What a worker does with a piece: `Copying`, whose numbers, wider schemas and recording are the engine's."""
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -162,7 +163,7 @@ class Recording:
         reading = self.reading
         assert reading is not None and len(routes) <= 1
         messages = routes[0].messages if routes else []
-        positions = list(routes[0].positions) if routes else []
+        positions = routes[0].positions if routes else array("I")
         if not self.frames:
             return []
         keys, values = [message[0] for message in messages], [message[1] for message in messages]

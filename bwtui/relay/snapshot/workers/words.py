@@ -196,7 +196,7 @@ class Rows:
     frames: Sequence[bytes]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
-    positions: Sequence[int]
+    positions: "array[int]"
     without: Sequence[tuple[int, int]]
 
 
