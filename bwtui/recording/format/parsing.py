@@ -66,10 +66,12 @@ def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_posit
         position += is_change.count(1, start, at)
         start = at
         lsn, time, xid = _begin(frames[at], PAYLOAD_OFFSET + 1)
-        last = Transaction(lsn, time + POSTGRES_EPOCH_US, xid)
+        time += POSTGRES_EPOCH_US
         first_lsn = first_lsn or lsn
-        entries.append(TRANSACTION_ENTRY.pack(lsn, last.commit_time, xid, position))
+        entries.append(TRANSACTION_ENTRY.pack(lsn, time, xid, position))
         at = found.find(_BEGIN, at + 1)
+    if entries:
+        last = Transaction(lsn, time, xid)
     last = last._replace(ordinal=last.ordinal + is_change.count(1, start))
     return Scan(is_change.count(1), b"".join(entries), len(entries), first_lsn, last)
 
