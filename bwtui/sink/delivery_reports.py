@@ -88,12 +88,11 @@ class Section:
         if made < len(messages):
             self.callbacks += self._places.reports(made, len(messages))
 
-    def refuse(self, callback: Callback, error: KafkaError, message: Message) -> None:
-        """Take that the producer did not accept the message of ``callback``, of which no report will come."""
-        callback(error, message)
-
     def _unplaced(self, index: int, error: KafkaError | None, message: Any) -> None:
-        """Take a message that has failed; of one without an error the broker has forgotten where it is."""
+        """Take a message that has failed; of one without an error the broker has forgotten where it is.
+
+        Of one that the producer did not accept no report comes: whoever sent it calls back, with ours.
+        """
         if error is None:
             return
         self.has_failed = True
@@ -118,20 +117,19 @@ class Places:
         self, other: Callable[[int, KafkaError | None, Any], None], over: Callable[[], None]
     ) -> None:
         """``other`` takes a report that says no place, ``over`` is called behind the last one."""
-        self._other, self._over = other, over
-        self.begin, self._report = self._closures()
+        self.begin, self._report = self._closures(other, over)
 
     def reports(self, first: int, stop: int) -> list[Callback]:
         """Return what is to be called with the error, or None, and the message of each place."""
         # Made by `map`, a callback costs half of what it does one by one.
         return list(map(partial, repeat(self._report), range(first, stop)))
 
+    @staticmethod
     def _closures(
-        self,
+        other: Callable[[int, KafkaError | None, Any], None], over: Callable[[], None]
     ) -> tuple[Callable[["array[int]", "array[int]"], None], Callable[[int, KafkaError | None, Any], None]]:
         # What a closure refers to is found sooner than an attribute, and is needed for every message.
         partitions, offsets, left = array("i"), array("q"), 0
-        other, over = self._other, self._over
 
         def begin(new_partitions: "array[int]", new_offsets: "array[int]") -> None:
             """Note the places of as many messages as there are in both, from now on."""

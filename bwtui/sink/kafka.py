@@ -183,7 +183,7 @@ class KafkaSink(Recall):
             try:
                 produce(topic, value, key, -1, callback, None, timestamp, headers)
             except (KafkaException, BufferError) as error:
-                section.refuse(callback, reason_of(error), Message(key, value, timestamp, headers))
+                callback(reason_of(error), Message(key, value, timestamp, headers))
                 produce = self._produce
 
     def _send_first(
@@ -199,7 +199,7 @@ class KafkaSink(Recall):
         if receipt is not None:
             section = self._reports.take(topic, messages, span, receipt)
             for callback, message in zip(section.callbacks, messages, strict=False):
-                first.add(message, callback, partial(section.refuse, callback))
+                first.add(message, callback, callback)
         else:
             plain = self._report_for(span, topic, None)
             refuse = partial(self._failed, topic, span=span)

@@ -1,6 +1,5 @@
 """The compiled twin makes the same columns of Kafka's messages, and tags of frames, as Python does."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.skipif(not COMPILER, reason="what is compiled can't be 
 _COLUMNS = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
 _CELL = st.one_of(st.none(), st.just(b""), st.binary(max_size=40))
 _TIME = st.tuples(st.integers(0, 2), st.integers(-1, (1 << 63) - 1))
-
-
-@pytest.fixture(autouse=True)
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(columns, "_compiled", built().columns)
-    yield
 
 
 class Odd:

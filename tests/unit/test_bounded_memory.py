@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from bwtui.errors import StateFailed
 from bwtui.model.delivery import Receipt, Span
@@ -245,13 +246,7 @@ def test_transactions_without_a_message_take_no_memory_while_kafka_is_away(tmp_p
 
 
 def test_callbacks_of_an_outage_are_freed_after_it() -> None:
-    class Arrived:
-        def partition(self) -> int:
-            return 0
-
-        def offset(self) -> int:
-            return 0
-
+    arrived = Message("t", 0, 0)
     reports = DeliveryReports(lambda *failure: None)
 
     def send() -> Section:
@@ -262,9 +257,9 @@ def test_callbacks_of_an_outage_are_freed_after_it() -> None:
     weak: list[weakref.ref[Any]] = []
     waiting = [send() for _ in range(2_000)]
     while waiting:
-        waiting.pop().callbacks[0](None, Arrived())
+        waiting.pop().callbacks[0](None, arrived)
     for _ in range(2_000):
-        send().callbacks[0](None, Arrived())
+        send().callbacks[0](None, arrived)
     assert len({id(section) for one in weak if (section := one()) is not None}) <= 70
 
 

@@ -125,7 +125,7 @@ def test_a_failure_says_what_has_failed_and_its_callbacks_are_not_used_again(pro
 def test_a_message_that_was_never_taken_holds_up_nothing(producing: Producing) -> None:
     one = producing.take(2)
     error = KafkaError(KafkaError._QUEUE_FULL)
-    one.section.refuse(one.callbacks[0], error, Message(*one.messages[0]))
+    one.callbacks[0](error, Message(*one.messages[0]))
     assert producing.failures == [("t", error, Message(*one.messages[0]), one.span, one.receipt, 0)]
     assert one.span.pending == 2
     one.deliver(1)
@@ -142,6 +142,8 @@ def test_a_message_whose_offset_the_broker_has_forgotten(producing: Producing) -
     one.callbacks[1](None, Report(one.messages[1], 1, None))
     assert one.span.pending == 0
     assert (list(one.receipt.partitions), list(one.receipt.offsets)) == ([0, UNKNOWN], [100, -1])
+    # Each of its messages has its report, so none of its callbacks is called any more.
+    assert producing.take(2).section is one.section
 
 
 def test_what_is_said_after_an_error_is_not_lost(producing: Producing) -> None:

@@ -45,10 +45,9 @@ class Scan(NamedTuple):
 
 def tags(frames: Sequence[bytes]) -> bytes:
     """Return the pgoutput tag of every frame."""
-    found = None
-    if _compiled is not None and isinstance(frames, list):
-        found = _compiled(frames, PAYLOAD_OFFSET)
-    return bytes(map(_tag, frames)) if found is None else found
+    if _compiled is not None and isinstance(frames, list) and (found := _compiled(frames, PAYLOAD_OFFSET)):
+        return found
+    return bytes(map(_tag, frames))
 
 
 def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_position: int) -> Scan:
