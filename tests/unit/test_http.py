@@ -249,7 +249,8 @@ def test_those_who_ask_have_a_small_share_of_a_processor_and_probes_another(
         scrapers = [pool.submit(scrape) for _ in range(8)]
         try:
             eventually("too much was asked", lambda: server._others.left < 0)
-            while time.monotonic() < began + 3:
+            # As often as an orchestrator that is in a hurry: to ask without a pause takes all of any share.
+            while not stop.wait(0.05) and time.monotonic() < began + 3:
                 assert get(port, "/healthz", seconds=5)[0] == 200
                 assert get(port, "/readyz", seconds=5)[0] == 200
         finally:
