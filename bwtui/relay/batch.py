@@ -15,8 +15,8 @@ from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow
 
-#: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read: as much
-#: as makes what is done once a batch cheap, and stays in a core's cache (ADR 85).
+#: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
+#: More of them would gain nothing (docs/adr/0085-larger-batches.md).
 BATCH_ROWS = 4_000
 BATCH_BYTES = 2 << 20
 #: Reading stops while this many bytes are in flight: the bound on memory when Kafka is slow or away.
