@@ -18,7 +18,7 @@ from bwtui.sink.dead_letter import DroppedRow
 #: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
 #: More of them would gain nothing (docs/adr/0085-larger-batches.md).
 BATCH_ROWS = 4_000
-BATCH_BYTES = 2 << 20
+BATCH_BYTES = 1 << 20
 #: Reading stops while this many bytes are in flight: the bound on memory when Kafka is slow or away.
 IN_FLIGHT_BYTES = 64 << 20
 IN_FLIGHT_ROWS = 100_000
@@ -63,7 +63,6 @@ class Batch:
         self.window: Window | None = None
         #: While recording: bytes that wait to be recorded, beside the messages.
         self.held = 0
-        self._most_bytes = BATCH_BYTES if recorder is None else 2 * BATCH_BYTES
 
     def add(
         self,
@@ -123,12 +122,7 @@ class Batch:
 
     def is_full(self) -> bool:
         """Whether the batch should be handed over now."""
-        return self.rows >= BATCH_ROWS or self.room <= 0
-
-    @property
-    def room(self) -> int:
-        """Bytes that may be added until the batch is full."""
-        return self._most_bytes - self.bytes - self.held
+        return self.rows >= BATCH_ROWS or self.bytes + self.held >= BATCH_BYTES
 
     def commit(self, end_lsn: int) -> None:
         """Note that a transaction ended: everything added so far lies before ``end_lsn``."""

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
-from bwtui.relay.batch import BATCH_ROWS, RECORD_OVERHEAD, Batch
+from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS, RECORD_OVERHEAD, Batch
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.rows import TUPLE, Rows
 from bwtui.relay.samples import Samples
@@ -67,7 +67,7 @@ class Runs:
             TUPLE,
             rows.timestamp,
             BATCH_ROWS - batch.rows,
-            batch.room,
+            BATCH_BYTES - batch.bytes - batch.held,
             route.max_message_bytes - RECORD_OVERHEAD,
             recorder is not None,
         )

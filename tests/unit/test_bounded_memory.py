@@ -188,7 +188,7 @@ def test_a_batch_holds_no_more_than_its_bound_and_a_row(
     relay.commit()
     relay.play()
     assert sum(frames for frames, _ in written) > 100 * size
-    assert max(frames + messages for frames, messages in written) < 2 * BATCH_BYTES + 2 * size + 1_000
+    assert max(frames + messages for frames, messages in written) < BATCH_BYTES + 2 * size + 1_000
     relay.close()
     assert check(relay.folder).verdict == "clean"
 

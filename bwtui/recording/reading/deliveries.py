@@ -6,8 +6,8 @@ from bwtui.recording.format.batch import unpack_delivery
 from bwtui.recording.format.blocks import Kind, Place, damaged
 from bwtui.recording.reading.segment_reader import SegmentReader
 
-#: So many batches' deliveries are kept while reading forwards.
-_KEPT = 1_000
+#: So many batches' deliveries are kept while reading forwards: of some million messages.
+_KEPT = 250
 
 
 class DeliveryBook:
