@@ -1,7 +1,7 @@
 """Batches that wait in the relay, where they can be kept back, and not in librdkafka's queue.
 
 What librdkafka has it sends as soon as it can, in threads of its own: after a suspension, before anybody can
-purge it (docs/adr/0043-a-relay-that-was-suspended.md). So it is handed no more than what it sends at once.
+purge it (docs/adr/0043-a-relay-that-was-suspended.md). So it is handed little more than it sends at once.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from bwtui.sink.base import MessageTuple
 
 #: So many handovers may be unanswered: as many requests as librdkafka has under way to one broker.
 HANDOVERS = 5
-#: What one handover takes together of what waits.
+#: What one handover takes together of what waits, and the rest of its last batch.
 HANDOVER_ROWS = 10_000
 HANDOVER_BYTES = 4 << 20
 

@@ -242,6 +242,21 @@ def test_one_whose_session_ends_is_replaced(
     assert_equal(services, database, TABLES, relay.name)
 
 
+def test_without_the_session_that_holds_all_locks_nothing_is_called_whole(
+    relay: Relay, sandbox: Sandbox, services: Services, database: str
+) -> None:
+    """A table that is rewritten then looks empty to the workers' snapshot."""
+    holds = """select pid from pg_locks where relation = 'odd'::regclass and granted
+                  and mode = 'AccessShareLock' and pid <> pg_backend_pid()"""
+    with reading(relay, sandbox, "--until-caught-up"), session(database) as other:
+        other.run(f"select pg_terminate_backend(pid) from ({holds}) as holder")
+        other.run("alter table odd alter id type bigint")
+    assert relay.join() == 4
+    assert "the session that keeps tables from being altered has ended" in relay.last_words()
+    relay.run()
+    assert_equal(services, database, TABLES, relay.name)
+
+
 @pytest.mark.long
 def test_where_no_worker_can_begin_the_relay_reads_all(
     relay: Relay, services: Services, database: str

@@ -7,6 +7,17 @@ from bwtui.model.status import State
 from bwtui.relay.batch import Batch
 from bwtui.sink.base import DeliveryFailure
 
+#: Seconds of one turn for rows beside the stream: while it has rows of its own, and while it has none. The
+#: most is what a server and a stop may wait; a full batch of 4,000 rows takes 15 to 50 ms.
+_LEAST_SECONDS, _MOST_SECONDS, _IDLE_SECONDS = 0.001, 0.1, 0.01
+
+
+def seconds_beside(seconds: float, share: float, *, is_idle: bool) -> float:
+    """Return the part of a turn for rows beside the stream, whose own took ``seconds``: ``share`` of both."""
+    if is_idle:
+        return _IDLE_SECONDS
+    return max(_LEAST_SECONDS, min(_MOST_SECONDS, seconds * share / (1 - share)))
+
 
 class Stream(Protocol):
     """What a session of the stream does for rows that are put into it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused, StateFailed
 from bwtui.model.backfill import BackfillState
 from bwtui.model.status import State
-from bwtui.relay.backfill.beside import Stream
+from bwtui.relay.backfill.beside import Stream, seconds_beside
 from bwtui.relay.backfill.carried import left_out, route_of
 from bwtui.relay.backfill.first import First, advised
 from bwtui.relay.backfill.keys import Key, read_keys
@@ -43,8 +43,6 @@ _CHUNK_BYTES = 8 << 20
 _LEAST_ROWS, _ROUNDS = 100, 8
 #: How often it is looked whether anything is to be done, and how long a failure of PostgreSQL is waited out.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
-#: Seconds of one turn for our rows: while the stream has rows of its own, and while it has none.
-_LEAST_SECONDS, _IDLE_SECONDS = 0.001, 0.01
 _OLDEST_SECONDS = 10.0
 
 
@@ -166,7 +164,8 @@ class Backfill:
             self._fail(shut)
             return
         try:
-            self._turn(now + self._budget(seconds), at_boundary=at_boundary)
+            until = now + seconds_beside(seconds, self._share, is_idle=is_idle)
+            self._turn(until, at_boundary=at_boundary)
         except Failed as failed:
             self._fail(failed.error)
         except ServiceRefused as error:
@@ -174,12 +173,6 @@ class Backfill:
                 # It is about messages of the stream, and came while something was waited for.
                 raise
             self._fail(error)
-
-    def _budget(self, seconds: float) -> float:
-        if self._is_idle:
-            return _IDLE_SECONDS
-        share = self._share
-        return max(_LEAST_SECONDS, min(_IDLE_SECONDS, seconds * share / (1 - share)))
 
     def _turn(self, until: float, *, at_boundary: bool) -> None:
         if self._saving is not None:

@@ -80,6 +80,8 @@ class Pool:
         self._left_over: list[Task] = []
         self.answers = Answers(context, begin.lsn, begin.time_ms, routes)
         self._members: list[Member] = []
+        #: Of each beat that has no answer yet, whose it is.
+        self._unanswered: list[Member] = []
         #: Dismissed, and not known to have ended: one that is on another machine may still send.
         self._seeing_off = SeeingOff(context.report, pulse)
         #: Tasks of each table that are not through.
@@ -120,8 +122,13 @@ class Pool:
         for member in self._members:
             for beat in member.look():
                 self._take(member, beat)
-                if is_ours:
+                self._unanswered.append(member)
+        if is_ours:
+            # Also those of a look before, when it was not sure: who has no answer sends no further beat.
+            for member in self._unanswered:
+                if member in self._members:
                     member.go_on()
+            self._unanswered.clear()
         self._tell_workers()
 
     @property
