@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -331,6 +332,22 @@ def test_a_recording_alone_has_every_row(database: str, new_relay: NewRelay, tmp
     with opened(folder) as recording:
         assert_tables_follow(recording, database, TABLES)
         assert sum(change.operation == "snapshot" for change in recording.changes()) == ROWS + 999 + 3
+
+
+def test_the_places_of_all_messages_are_recorded(
+    database: str, new_relay: NewRelay, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Readers look no further than the first of a later batch."""
+    execute(database, *MADE)
+    relay = new_relay(*TWO)
+    folder = tmp_path / "recording"
+    with reading(relay, sandbox, "--record", str(folder), "--until-caught-up"):
+        pass
+    caught_up(relay)
+    recover_and_check(folder)
+    with opened(folder) as recording:
+        states = Counter(sent.state for change in recording.changes() for sent in change.messages)
+    assert states == {"acknowledged": ROWS + 999 + 3}
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from bwtui.recording.format.batch import Without
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.workers.member import Member
+from bwtui.relay.snapshot.workers.places import Places
 from bwtui.relay.snapshot.workers.plan import Task
 from bwtui.relay.snapshot.workers.words import (
     Kept,
@@ -48,6 +49,7 @@ class Answers:
         self._newest = {route.relation.oid: number for number, route in enumerate(self.routes)}
         #: The plan of each table whose schema can't have room: it refuses the rows that want it.
         self._without_room: dict[int, int] = {}
+        self._places = Places(context.recorder.settled) if context.recorder is not None else None
         #: The last number that a row of each table may have.
         self.numbered: dict[str, int] = {}
 
@@ -86,6 +88,7 @@ class Answers:
         """Record a batch; what it returns is empty where nothing is recorded any more."""
         recorder, route = self._context.recorder, self.routes[rows.plan]
         assert recorder is not None
+        assert self._places is not None
         recorder.begin_table(route.relation, self._lsn, self._time_ms, rows.before)
         recorder.frames.extend(rows.frames)
         for frame, reason in rows.without:
@@ -100,22 +103,22 @@ class Answers:
             route.messages, route.positions, route.bytes = [], array("I"), 0
         for receipt in receipts:
             member.receipts[receipt.batch, receipt.section] = receipt
+        self._places.expect(receipts)
         return [(receipt.batch, receipt.section, len(receipt.partitions)) for receipt in receipts]
 
     def _settle(self, member: Member, settled: Settled) -> None:
-        recorder = self._context.recorder
-        assert recorder is not None
+        assert self._places is not None
         receipts: list[Receipt] = []
         for batch, section, partitions, offsets in settled.places:
             receipt = member.receipts.pop((batch, section))
             receipt.partitions, receipt.offsets = partitions, offsets
             receipts.append(receipt)
-        recorder.settled(receipts)
+        self._places.take(receipts)
 
     def give_up(self, member: Member) -> None:
         """Note that what is not known of a worker's messages never will be."""
-        if member.receipts and self._context.recorder is not None:
-            self._context.recorder.given_up(list(member.receipts.values()))
+        if member.receipts and self._places is not None:
+            self._places.take(member.receipts.values())
             member.receipts.clear()
 
     # -- schemas and dead letters ----------------------------------------------------------------------------
