@@ -13,12 +13,12 @@ from bwtui.model.events import event
 from bwtui.relay.backfill.first import First
 from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying
-from bwtui.relay.snapshot.stoppable import stoppable
+from bwtui.relay.snapshot.stoppable import see_alive, stoppable
 from bwtui.relay.snapshot.taking import Taking
 from bwtui.relay.watch.topics import forget_topics
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.connection import Connection, connect
 from bwtui.source.preflight import Findings, chosen_tables, obstacle_to_make, wait_while
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import TemporarySlot
@@ -224,15 +224,12 @@ class Beginning:
 
     def _ask(self, connection: Connection) -> None:
         """Ask whether the slot is still ours to make: its session ends with the reservation."""
-        try:
-            with stoppable(connection, self._context.stop_requested):
-                execute(connection, "select")
-        except psycopg2.Error as error:
-            reason = " ".join(str(error).split())
-            raise ConnectionFailed(
-                f"the snapshot was cut off: its session ended, and another relay may have begun: {reason}",
-                "nothing is left behind; stop the other relay, if there is one, and start again",
-            ) from error
+        see_alive(
+            connection,
+            self._context.stop_requested,
+            "its session ended, and another relay may have begun",
+            "nothing is left behind; stop the other relay, if there is one, and start again",
+        )
 
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:
         try:

@@ -10,7 +10,7 @@ import psycopg2
 
 from bwtui.blocking import StopRequested
 from bwtui.errors import ConnectionFailed
-from bwtui.source.connection import Connection
+from bwtui.source.connection import Connection, execute
 
 #: How often it is looked whether to stop.
 _LOOK_SECONDS = 0.2
@@ -46,3 +46,13 @@ def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Ite
         done.set()
         thread.join()
         end.close()
+
+
+def see_alive(connection: Connection, stop_requested: Callable[[], bool], what_ended: str, hint: str) -> None:
+    """Ask the session of ``connection``. Raises StopRequested, or ConnectionFailed where it has ended."""
+    try:
+        with stoppable(connection, stop_requested):
+            execute(connection, "select")
+    except psycopg2.Error as error:
+        reason = " ".join(str(error).split())
+        raise ConnectionFailed(f"the snapshot was cut off: {what_ended}: {reason}", hint) from error

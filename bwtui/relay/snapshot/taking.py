@@ -5,15 +5,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import psycopg2
-
 from bwtui.blocking import check_stop
-from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.errors import BwtuiError
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.snapshot.leftovers import Leftovers
-from bwtui.relay.snapshot.stoppable import stoppable
+from bwtui.relay.snapshot.stoppable import see_alive
 from bwtui.relay.snapshot.workers.member import NearMember
 from bwtui.relay.snapshot.workers.plan import cores, tasks_for, workers_for
 from bwtui.relay.snapshot.workers.pool import Pool
@@ -21,7 +19,7 @@ from bwtui.relay.snapshot.workers.words import Begin
 from bwtui.sink.base import Message
 from bwtui.sink.destination import Offsets
 from bwtui.source.chunks.page_ranges import sizes
-from bwtui.source.connection import Connection, execute
+from bwtui.source.connection import Connection
 from bwtui.source.failover.hosts import complete
 from bwtui.source.snapshot import SnapshotTable
 
@@ -116,16 +114,13 @@ class Taking(Copying):
         Without it a table may have been rewritten, which looks empty to their snapshot (PostgreSQL
         documentation, "MVCC Caveats"), and the stream brings no rows of a rewrite.
         """
-        try:
-            with stoppable(connection, self._context.stop_requested):
-                execute(connection, "select")
-        except psycopg2.Error as error:
-            reason = " ".join(str(error).split())
-            raise ConnectionFailed(
-                "the snapshot was cut off: the session that keeps tables from being altered has ended, so "
-                f"one that was rewritten meanwhile may have been read as empty: {reason}",
-                "start again: all tables are read anew",
-            ) from error
+        see_alive(
+            connection,
+            self._context.stop_requested,
+            "the session that keeps tables from being altered has ended, so one that was rewritten meanwhile "
+            "may have been read as empty",
+            "start again: all tables are read anew",
+        )
 
     def _crew(self, connection: Connection) -> "Crew | None":
         """Return the workers of a Spark cluster; None where none is wanted, or none is to be had."""
