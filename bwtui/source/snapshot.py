@@ -18,6 +18,9 @@ from bwtui.source.connection import Connection, connect, decoder_of, execute, qu
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, table_clause
 
+#: A lock that is not to be had at once is not to be had at all, unless who waits for it gives up.
+_LOCK_WAIT = "1s"
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
@@ -164,6 +167,14 @@ def lock_at_once(connection: Connection, tables: Sequence[SnapshotTable]) -> Sna
     behind it: for ever, if the first one waits for us, which PostgreSQL can't see. Those that are locked
     stay so. Raises psycopg2.Error.
     """
+    execute(connection, f"set lock_timeout = '{_LOCK_WAIT}'")
+    locked = _first_locked(connection, tables)
+    # COPY may meet a lock on an index of a TOAST table, and waits: who has that waits for nobody here.
+    execute(connection, "set lock_timeout = 0")
+    return locked
+
+
+def _first_locked(connection: Connection, tables: Sequence[SnapshotTable]) -> SnapshotTable | None:
     for table in tables:
         execute(connection, "savepoint locking")
         try:

@@ -213,6 +213,27 @@ def test_what_others_wait_to_lock_the_relay_reads_itself(
     assert_equal(services, database, TABLES, relay.name)
 
 
+def test_what_others_have_locked_beside_a_table_is_waited_for(
+    relay: Relay, sandbox: Sandbox, services: Services, database: str
+) -> None:
+    """The index of what is out of line, say: who has that waits for no worker."""
+    # In the last range.
+    large = f"update wide set note = repeat('x', 9000) where id = {ROWS - 10}"
+    execute(database, "alter table wide alter note set storage external", large)
+    toasted = "select reltoastrelid::regclass::text from pg_class where oid = 'wide'::regclass"
+    waiting = """select clock_timestamp() - query_start > interval '2 s' from pg_stat_activity
+                  where wait_event_type = 'Lock' and datname = current_database() and query like 'copy%'"""
+    with session(database) as other, session(database) as looker:
+        with reading(relay, sandbox, "--until-caught-up"):
+            other.run("begin")
+            other.run(f"reindex index {other.value(toasted)}_index")
+        wait_for("a worker that waits for longer than for a table", lambda: looker.value(waiting))
+        other.run("commit")
+    status = caught_up(relay)
+    assert told(status) == []
+    assert_equal(services, database, TABLES, relay.name)
+
+
 @pytest.mark.long
 def test_one_that_stands_still_is_replaced(
     relay: Relay, sandbox: Sandbox, services: Services, database: str

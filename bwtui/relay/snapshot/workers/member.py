@@ -1,12 +1,12 @@
 """The engine's side of one worker: its process, what it reads, and what of it is not settled."""
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from bwtui.errors import ConnectionFailed
@@ -117,27 +117,34 @@ class NearMember(Member):
             theirs.close()
         super().__init__(EngineEnd(ours), begin)
         self.pid = self._process.pid
-        self._ended: int | None = None
 
     @property
     def is_gone(self) -> bool:
         """Whether it is known that it has ended, once it was killed."""
-        return self._ended is not None
+        return self._process.poll() is not None
+
+    def awaited(self) -> ConnectionFailed:
+        """Return what to tell while it is waited for, and how to end that."""
+        return ConnectionFailed(
+            f"a worker of the snapshot ({self.name}) was killed and has not ended, so the stream does not "
+            "begin yet",
+            "it waits for a disk or a file system, which no signal ends (state D in ps): see to that one",
+        )
 
     def kill(self) -> str:
         """End it, if it has not ended, and return how it did. Its CPU time is ours from then on."""
-        if self._ended is None:
-            if self._process.poll() is None and not self.end.is_over:
-                self._process.kill()
-            elif self._process.returncode is None:
-                self._wait_a_moment()
-            self._ended = self._process.wait()
-            self.end.close()
-        return f"was killed by signal {-self._ended}" if self._ended < 0 else "ended"
+        # One that has hung up is let end by itself, so that how it did is known.
+        if self._process.poll() is None and not (self.end.is_over and self._ends_soon()):
+            self._process.kill()
+            # It may sleep where no signal reaches it.
+            self._ends_soon()
+        self.end.close()
+        code = self._process.returncode
+        if code is None:
+            return "was lost"
+        return f"was killed by signal {-code}" if code < 0 else "ended"
 
-    def _wait_a_moment(self) -> None:
-        """Let one that has hung up end by itself, so that how it did is known."""
-        try:
+    def _ends_soon(self) -> bool:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGKILL)
+        return self._process.returncode is not None

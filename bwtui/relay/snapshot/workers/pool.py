@@ -99,8 +99,9 @@ class Pool:
         Raises BwtuiError, and what ``pulse`` raises. No worker is left then that could send anything.
         """
         try:
-            for _ in range(self._begin.share):
-                self._start()
+            # Those that can't be started are told of once it is known how many others there are.
+            for error in [self._start() for _ in range(self._begin.share)]:
+                self._do_without(error)
             while self._members and (self._waiting or any(member.task for member in self._members)):
                 self._wait()
                 self._pulse(0)
@@ -158,11 +159,13 @@ class Pool:
 
     # -- workers ---------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self) -> BwtuiError | None:
+        """Begin one more, or return why that can't be."""
         try:
             self._members.append(self._new_member(self._begin))
         except OSError as error:
-            self._do_without(ConnectionFailed(f"it can't be started: {error.strerror}", self._hint))
+            return ConnectionFailed(f"it can't be started: {error.strerror}", self._hint)
+        return None
 
     def _wait(self) -> None:
         """Wait until a worker says something."""
@@ -243,8 +246,10 @@ class Pool:
 
     # -- those that are gone ---------------------------------------------------------------------------------
 
-    def _do_without(self, error: BwtuiError, place: str = "") -> None:
-        """Go on with those that are there, or with none."""
+    def _do_without(self, error: BwtuiError | None, place: str = "") -> None:
+        """Go on with those that are there, or with none, if one could not begin."""
+        if error is None:
+            return
         others = len(self._members)
         does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
         did = f"a worker of the snapshot{place} could not begin"
@@ -273,7 +278,7 @@ class Pool:
             self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint))
         # Whatever ends those that read nothing ends the next one as well.
         if self._waiting and self._lost_idle < _MOST_LOSSES:
-            self._start()
+            self._do_without(self._start())
 
     def _read_again(self, task: Task, process: str) -> None:
         names = ", ".join(task.names[:3]) + (" …" if len(task.names) > 3 else "")

@@ -29,11 +29,9 @@ from bwtui.relay.snapshot.workers.words import Beat, Begin, Failed, Fault, Progr
 from bwtui.relay.status_builder import cpu_seconds, resident_bytes
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import kind_of
-from bwtui.source.connection import Connection, execute, statement_failed
+from bwtui.source.connection import Connection, statement_failed
 from bwtui.source.snapshot import open_snapshot
 
-#: A lock that is not to be had at once is not to be had at all, unless who waits for it gives up.
-_LOCK_WAIT = "1s"
 _log = logging.getLogger("bwtui.relay.snapshot.workers.worker")
 
 
@@ -68,9 +66,7 @@ class Worker:
         self._line.start()
         connection: Connection | None = None
         try:
-            opened = open_snapshot(self._settings.postgres, self._begin.snapshot)
-            execute(opened, f"set lock_timeout = '{_LOCK_WAIT}'")
-            connection = opened
+            connection = open_snapshot(self._settings.postgres, self._begin.snapshot)
             while True:
                 self._next(connection)
         except psycopg2.Error as error:

@@ -1,0 +1,61 @@
+"""A worker as the engine has it: how it ended, and whether that is known."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from bwtui.relay.snapshot.workers import member as members
+from bwtui.relay.snapshot.workers.member import NearMember
+from bwtui.relay.snapshot.workers.words import Begin
+from tests.waiting import eventually
+
+
+class _Unreachable(subprocess.Popen[bytes]):
+    """A process that no signal reaches, as one in an uninterruptible sleep."""
+
+    def kill(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def begin() -> Begin:
+    return Begin({}, b"", "1-1", 0, 0, 1, is_recorded=False)
+
+
+@pytest.fixture(autouse=True)
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "COMMAND", ("sleep", "600"))
+
+
+@pytest.fixture
+def unreachable(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> Iterator[NearMember]:
+    monkeypatch.setattr(subprocess, "Popen", _Unreachable)
+    member = NearMember(begin)
+    yield member
+    member._process.send_signal(9)
+    member._process.wait()
+
+
+def test_one_that_is_killed_is_gone(begin: Begin) -> None:
+    member = NearMember(begin)
+    assert not member.is_gone
+    assert member.kill() == "was killed by signal 9"
+    assert member.is_gone
+    assert member.kill() == "was killed by signal 9"
+
+
+def test_one_that_ends_by_itself_says_how(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "COMMAND", ("true",))
+    member = NearMember(begin)
+    eventually("that it hangs up", lambda: member.look() == [] and member.end.is_over)
+    assert member.kill() == "ended"
+
+
+def test_one_that_no_signal_reaches_is_waited_for_elsewhere(unreachable: NearMember) -> None:
+    """The engine has other things to do: what it does not look at may be lost."""
+    assert unreachable.kill() == "was lost"
+    assert not unreachable.is_gone
+    assert "was killed and has not ended" in unreachable.awaited().message
+    unreachable._process.send_signal(9)
+    eventually("its end", lambda: unreachable.is_gone)
