@@ -32,7 +32,7 @@ from confluent_kafka import KafkaException
 from benchmarks import recvlogical
 from benchmarks.bench_table import add_sandbox_option, services_in
 from benchmarks.debezium import results
-from benchmarks.debezium.connect import CONNECTOR, JVM, PRODUCER, fetch
+from benchmarks.debezium.connect import CONNECTOR, JVM, fetch, producer
 from benchmarks.debezium.latency import UNCOUNTED_SECONDS, transactions
 from benchmarks.debezium.measuring import measured
 from benchmarks.debezium.runs import Run
@@ -137,7 +137,7 @@ def _begun(workload: Workload, arguments: argparse.Namespace) -> dict[str, Any]:
             "heap": arguments.heap,
             "machine": results.machine(),
             "versions": results.versions(arguments.postgres),
-            "settings": {"jvm": list(JVM), "producer": PRODUCER, "connector": CONNECTOR},
+            "settings": {"jvm": list(JVM), "producer": producer(workload.kind), "connector": CONNECTOR},
         },
         is_added=arguments.add,
     )

@@ -31,9 +31,8 @@ DEBEZIUM = ("io.debezium", "debezium-connector-postgres", "3.7.0.Final")
 #: The JVM's options beside its heap.
 JVM = ("-XX:+UseParallelGC",)
 #: Of the producer: what bwtui's has (`bwtui.kafka.config`), in the Java client's words.
-PRODUCER = {
+_PRODUCER = {
     "compression.type": "lz4",
-    "linger.ms": "5",
     "batch.size": "1000000",
     "buffer.memory": "67108864",
     "acks": "all",
@@ -67,6 +66,15 @@ def fetch() -> None:
     _jars()
 
 
+def producer(kind: Kind) -> dict[str, str]:
+    """Return the producer's settings, each workload's as it is best for Debezium.
+
+    bwtui's has no linger.ms, since the relay gathers rows by itself. Debezium does not, so its producer has
+    Kafka's own default wherever the rate counts.
+    """
+    return {**_PRODUCER, "linger.ms": "0" if kind is Kind.LATENCY else "5"}
+
+
 @contextlib.contextmanager
 def debezium_relays(run: Run) -> Iterator[Relaying]:
     """Start Connect, let it relay the table ``warm``, and then what is measured."""
@@ -80,7 +88,7 @@ def debezium_relays(run: Run) -> Iterator[Relaying]:
         **{
             f"{kind}.converter.schema.registry.url": run.services.schema_registry for kind in ("key", "value")
         },
-        **{f"producer.{name}": value for name, value in PRODUCER.items()},
+        **{f"producer.{name}": value for name, value in producer(run.workload.kind).items()},
     }
     jvm = [f"-Xmx{run.heap}", *JVM]
     with connect_standalone(run.folder, worker, None, jvm=jvm, jars=_jars()) as process:

@@ -13,7 +13,8 @@ DEFAULT_MAX_MESSAGE_BYTES = 67_108_864
 #: Defaults that -C and -T may change.
 DEFAULTS: Mapping[str, Any] = {
     "client.id": "bwtui",
-    "linger.ms": 5,
+    # The relay gathers rows by itself.
+    "linger.ms": 0,
     "batch.num.messages": 10_000,
     "compression.type": "lz4",
     "partitioner": "murmur2_random",

@@ -22,6 +22,8 @@ BATCH_BYTES = 1 << 20
 #: Reading stops while this many bytes are in flight: the bound on memory when Kafka is slow or away.
 IN_FLIGHT_BYTES = 64 << 20
 IN_FLIGHT_ROWS = 100_000
+#: Batches that are not full follow each other by so much: each costs relay and broker as much as some rows.
+_APART_SECONDS = 0.002
 #: What a record needs beside its key and value (KIP-98: varints, timestamps, the batch's header).
 RECORD_OVERHEAD = 512
 #: Of frames, as far as most batches have some: a slice of them costs a twentieth of making them.
@@ -57,6 +59,8 @@ class Batch:
         self.committed: Callable[[], int] = int
         #: Bytes of all batches before this one.
         self.handed_over = 0
+        #: When the last one with messages was, by the monotonic clock.
+        self._handed_over_at = 0.0
         #: Told of the routes of a batch that is handed over.
         self.on_hand_over: Callable[[list[Route]], None] | None = None
         #: What a chunk that is read beside the stream must know of what was sent meanwhile.
@@ -124,6 +128,13 @@ class Batch:
         """Whether the batch should be handed over now."""
         return self.rows >= BATCH_ROWS or self.bytes + self.held >= BATCH_BYTES
 
+    @property
+    def too_soon(self) -> float:
+        """For how many seconds it pays to see whether more comes, before the batch is handed over."""
+        if not self.routes or self.careful is not None or self.is_full():
+            return 0.0
+        return max(0.0, self._handed_over_at + _APART_SECONDS - time.monotonic())
+
     def commit(self, end_lsn: int) -> None:
         """Note that a transaction ended: everything added so far lies before ``end_lsn``."""
         self.span.lsn = end_lsn
@@ -160,6 +171,7 @@ class Batch:
         encoded = time.monotonic()
         if routes:
             self.sent_lsn = self.newest()
+            self._handed_over_at = encoded
         account = self._report.account
         before = account.turn_to("produce")
         if self._recorder is not None:

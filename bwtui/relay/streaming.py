@@ -28,12 +28,11 @@ _CONFIRM_SECONDS, _CONFIRM_IDLE_SECONDS = 1.0, 0.2
 _STATUS_SECONDS = 5.0
 #: A server that has been silent for so long is asked for an answer.
 _SILENT_SECONDS = 0.7
-_STOP_SECONDS = 10.0
+_STOP_SECONDS, _STOP_OUTAGE_SECONDS = 10.0, 2.0
 #: So long a stop waits for a service that the open transaction can't go on without.
 _STOP_WAITING_SECONDS = 2.0
 #: As much is read ahead to build the routes of new tables together.
 _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
-_STOP_OUTAGE_SECONDS = 2.0
 #: A turn reads at most so many frames: those of rows that are left out never fill a batch.
 _FRAMES_A_TURN = 20_000
 
@@ -64,13 +63,11 @@ class Streaming:
         #: Everything that commits before this LSN was read.
         self._passed = 0
         self._confirmed = 0
-        self._confirmed_at = 0.0
-        self._told_at = 0.0
-        self._stop_asked_at = 0.0
+        self._confirmed_at = self._told_at = self._stop_asked_at = 0.0
         self._status_seconds = _STATUS_SECONDS
         #: Up to this LSN each batch is waited for, to find the row that Kafka refuses.
         self.careful_until = 0
-        #: Whether a batch ends with its transaction, so that the slot can stop right before a refused row's.
+        #: So that the slot can stop right before a refused row's transaction.
         self._by_transaction = False
         self.handlers = Handlers(
             {
@@ -189,6 +186,7 @@ class Streaming:
         self._context.samples.refill()
         begun = time.monotonic()
         had_data = self._read()
+        self._gather()
         self._batch.flush()
         if self._streamed.is_full:
             self._streamed.tidy()
@@ -222,13 +220,23 @@ class Streaming:
                 break
         return had_data
 
+    def _gather(self) -> None:
+        """Read once more where batches follow each other closely; who is the first waits for nobody."""
+        if (seconds := self._batch.too_soon) and not self._ends_at_commit:
+            with self._context.report.account.during("read"):
+                time.sleep(seconds)
+            self._read()
+
+    @property
+    def _ends_at_commit(self) -> bool:
+        """Whether a batch ends with its transaction."""
+        return self._by_transaction or (self._backfill is not None and self._backfill.wants_boundary)
+
     def _read(self) -> bool:
         """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
         batch, handlers = self._batch, self.handlers
         record = self._recorder.frames.append if self._recorder is not None else None
-        by_transaction = self._by_transaction or (
-            self._backfill is not None and self._backfill.wants_boundary
-        )
+        by_transaction = self._ends_at_commit
         frames = self._stream.frames()
         first = next(frames, None)
         if first is None:

@@ -1,0 +1,80 @@
+"""Batches that are not full follow each other at a distance; one that comes alone is handed over at once."""
+
+from array import array
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bwtui.model.delivery import Span
+from bwtui.relay import batch as batches
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.batch import BATCH_ROWS, Batch
+from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.routes.route import Route
+from bwtui.sink.base import Sink
+
+
+class _NoSink:
+    def send(self, topic: str, messages: Any, span: Span, receipt: Any = None) -> None:
+        """Accept, and forget."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the batch takes for the time."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(
+        batches, "time", SimpleNamespace(monotonic=lambda: now.seconds, time=lambda: now.seconds)
+    )
+    return now
+
+
+@pytest.fixture
+def batch(clock: SimpleNamespace) -> Batch:
+    return Batch(cast(Sink, _NoSink()), Acknowledgements(0, None), Report(), None)
+
+
+@pytest.fixture
+def route() -> Route:
+    made: Any = SimpleNamespace(messages=[], positions=array("I"), bytes=0, topic="t")
+    made.max_message_bytes = 1 << 20
+    made.counters, made.relation = TableCounters(), SimpleNamespace(qualified_name="public.t")
+    return cast(Route, made)
+
+
+def _add(batch: Batch, route: Route, rows: int = 1) -> None:
+    for _ in range(rows):
+        batch.rows += 1
+        batch.add(route, b"k", b"v", 0, None)
+
+
+def test_the_first_waits_for_nobody(batch: Batch, route: Route, clock: SimpleNamespace) -> None:
+    assert batch.too_soon == 0
+    _add(batch, route)
+    assert batch.too_soon == 0
+    batch.flush()
+    clock.seconds += 0.0033
+    _add(batch, route)
+    assert batch.too_soon == 0
+
+
+def test_what_follows_closely_waits_for_the_rest_of_two_milliseconds(
+    batch: Batch, route: Route, clock: SimpleNamespace
+) -> None:
+    _add(batch, route)
+    batch.flush()
+    clock.seconds += 0.0005
+    assert batch.too_soon == 0
+    _add(batch, route)
+    assert batch.too_soon == pytest.approx(0.0015)
+    _add(batch, route, BATCH_ROWS)
+    assert batch.too_soon == 0
+
+
+def test_one_that_is_sent_with_care_waits_for_nothing_else(batch: Batch, route: Route) -> None:
+    _add(batch, route)
+    batch.flush()
+    _add(batch, route)
+    batch.careful = cast(Any, object())
+    assert batch.too_soon == 0
