@@ -15,6 +15,8 @@ DEFAULTS: Mapping[str, Any] = {
     "client.id": "bwtui",
     # The relay gathers rows by itself.
     "linger.ms": 0,
+    # Else it is none then, and rows without a key, which go together into one partition, scatter.
+    "sticky.partitioning.linger.ms": 10,
     "batch.num.messages": 10_000,
     "compression.type": "lz4",
     "partitioner": "murmur2_random",
@@ -62,12 +64,14 @@ def client_config(settings: RelaySettings) -> dict[str, Any]:
     return config
 
 
-def producer_config(settings: RelaySettings, place: OfProperty = usual_place) -> dict[str, Any]:
+def producer_config(
+    settings: RelaySettings, place: OfProperty = usual_place, defaults: Mapping[str, Any] = DEFAULTS
+) -> dict[str, Any]:
     """Return the producer's configuration.
 
     Raises UsageError for a setting that would break the promise; ``place`` says where it was set.
     """
-    config: dict[str, Any] = dict(DEFAULTS)
+    config: dict[str, Any] = dict(defaults)
     given = [("kafka-config", *pair) for pair in settings.kafka_config]
     given += [("topic-config", *pair) for pair in settings.topic_config]
     for option, key, value in given:

@@ -135,6 +135,20 @@ class Batch:
             return 0.0
         return max(0.0, self._handed_over_at + _APART_SECONDS - time.monotonic())
 
+    def gather(self, read: Callable[[], bool], ends_at_commit: Callable[[], bool]) -> None:
+        """Have more read where batches follow each other closely; what comes alone waits for nobody."""
+        if not (seconds := self.too_soon) or ends_at_commit():
+            return
+        with self._report.account.during("read"):
+            time.sleep(seconds)
+        # By now it may have to end where it stands.
+        if not ends_at_commit():
+            received, handed_over = self.received, self.handed_over
+            read()
+            if self.handed_over == handed_over:
+                # Its first row was there to read before the wait.
+                self.received = received
+
     def commit(self, end_lsn: int) -> None:
         """Note that a transaction ended: everything added so far lies before ``end_lsn``."""
         self.span.lsn = end_lsn

@@ -186,7 +186,7 @@ class Streaming:
         self._context.samples.refill()
         begun = time.monotonic()
         had_data = self._read()
-        self._gather()
+        self._batch.gather(self._read, self._ends_at_commit)
         self._batch.flush()
         if self._streamed.is_full:
             self._streamed.tidy()
@@ -220,14 +220,6 @@ class Streaming:
                 break
         return had_data
 
-    def _gather(self) -> None:
-        """Read once more where batches follow each other closely; who is the first waits for nobody."""
-        if (seconds := self._batch.too_soon) and not self._ends_at_commit:
-            with self._context.report.account.during("read"):
-                time.sleep(seconds)
-            self._read()
-
-    @property
     def _ends_at_commit(self) -> bool:
         """Whether a batch ends with its transaction."""
         return self._by_transaction or (self._backfill is not None and self._backfill.wants_boundary)
@@ -236,7 +228,7 @@ class Streaming:
         """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
         batch, handlers = self._batch, self.handlers
         record = self._recorder.frames.append if self._recorder is not None else None
-        by_transaction = self._ends_at_commit
+        by_transaction = self._ends_at_commit()
         frames = self._stream.frames()
         first = next(frames, None)
         if first is None:

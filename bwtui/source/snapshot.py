@@ -20,6 +20,9 @@ from bwtui.source.publication import PublishedTable, table_clause
 
 #: A lock that is not to be had at once is not to be had at all, unless who waits for it gives up.
 _LOCK_WAIT = "1s"
+#: So long COPY waits for one, of an index of a TOAST table, say. Who has that may wait for us in turn, which
+#: PostgreSQL can't see.
+_COPY_LOCK_WAIT = "10min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +172,7 @@ def lock_at_once(connection: Connection, tables: Sequence[SnapshotTable]) -> Sna
     """
     execute(connection, f"set lock_timeout = '{_LOCK_WAIT}'")
     locked = _first_locked(connection, tables)
-    # COPY may meet a lock on an index of a TOAST table, and waits: who has that waits for nobody here.
-    execute(connection, "set lock_timeout = 0")
+    execute(connection, f"set lock_timeout = '{_COPY_LOCK_WAIT}'")
     return locked
 
 

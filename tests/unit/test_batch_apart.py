@@ -24,9 +24,14 @@ class _NoSink:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the batch takes for the time."""
     now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr(
-        batches, "time", SimpleNamespace(monotonic=lambda: now.seconds, time=lambda: now.seconds)
-    )
+
+    def sleep(seconds: float) -> None:
+        now.seconds += seconds
+
+    def seconds() -> float:
+        return float(now.seconds)
+
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=seconds, time=seconds, sleep=sleep))
     return now
 
 
@@ -78,3 +83,23 @@ def test_one_that_is_sent_with_care_waits_for_nothing_else(batch: Batch, route: 
     _add(batch, route)
     batch.careful = cast(Any, object())
     assert batch.too_soon == 0
+
+
+def test_what_comes_meanwhile_is_in_the_batch(batch: Batch, route: Route, clock: SimpleNamespace) -> None:
+    """Where it has to end at a commit by then it stays as it is."""
+    ends = [False, True, False, False]
+    _add(batch, route)
+    batch.flush()
+
+    def read() -> bool:
+        _add(batch, route)
+        batch.received = clock.seconds
+        return True
+
+    _add(batch, route)
+    batch.received = began = clock.seconds
+    batch.gather(read, lambda: ends.pop(0))
+    assert batch.rows == 1
+    batch._handed_over_at = clock.seconds
+    batch.gather(read, lambda: ends.pop(0))
+    assert (batch.rows, batch.received) == (2, began)

@@ -6,12 +6,14 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, cast
 
+from bwtui.model.delivery import Span
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.workers.channel import WorkerEnd
 from bwtui.relay.snapshot.workers.line import Line
 from bwtui.relay.snapshot.workers.reading import ReadingPieces, Recording, WorkerContext
 from bwtui.relay.snapshot.workers.words import Begin, Written
+from bwtui.sink.base import Message
 
 BEGIN = Begin({}, b"", "1-1", 0, 0, 1, is_recorded=True)
 
@@ -48,3 +50,48 @@ def test_a_batch_that_the_engine_wrote_late_waits_for_its_word() -> None:
     assert not written.wait(0.5)
     line.go_on()
     assert written.wait(5)
+
+
+class _Sink:
+    """A sink from which others' messages go away while the engine stands still, which then goes on."""
+
+    def __init__(self, line: _Late) -> None:
+        self._line = line
+        self._polls = 0
+        self.sent_after = -1
+        self._span: Span | None = None
+
+    def queued(self) -> int:
+        return int(self._polls < 1)
+
+    def answered(self) -> int:
+        return 0
+
+    def poll(self, seconds: float) -> None:
+        self._polls += 1
+        if self._polls == 1:
+            self._line.ask(None, Written)
+        elif self._polls == 4:
+            self._line.go_on()
+        if self._span is not None:
+            self._span.pending = 0
+
+    def send(self, topic: str, messages: Any, span: Span, receipt: Any) -> None:
+        self.sent_after, self._span = self._polls, span
+        span.pending += len(messages)
+
+    def take_failures(self) -> list[Any]:
+        return []
+
+
+def test_one_that_is_sent_again_waits_for_the_engine_too() -> None:
+    line = _Late()
+    sink = _Sink(line)
+    report = SimpleNamespace(take_deliveries=lambda sink, acks: None)
+    policy = SimpleNamespace(undelivered=lambda failures: failures)
+    context = SimpleNamespace(
+        recorder=None, session=b"", report=report, sink=sink, policy=policy, stop_requested=bool
+    )
+    reading = ReadingPieces(cast(WorkerContext, context), BEGIN, line)
+    assert reading._alone("t", Message(b"k", b"v", 0, None), None) == (None, None)
+    assert sink.sent_after == 4

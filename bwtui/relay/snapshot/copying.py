@@ -340,7 +340,7 @@ class Copying:
         receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
         sent = False
         while not sent or single.pending:
-            if not sent and not sink.queued():
+            if not sent and not sink.queued() and self._may_send():
                 sink.send(topic, [message], single, receipt)
                 sent = True
             sink.poll(0.1)
@@ -353,6 +353,10 @@ class Copying:
             if own is not None:
                 return own, receipt
         return None, receipt
+
+    def _may_send(self) -> bool:
+        """Whether the snapshot is known to be ours as yet."""
+        return True
 
     def _wait(self, failure: DeliveryFailure) -> None:
         report = self._context.report

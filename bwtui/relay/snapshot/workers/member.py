@@ -74,6 +74,13 @@ class Member:
         """Return what to tell while it is waited for, and how to end that."""
         raise NotImplementedError
 
+    def unknown_end(self) -> ConnectionFailed:
+        """Return what to tell where nobody waits any longer for its end."""
+        return ConnectionFailed(
+            f"a worker of the snapshot ({self.name}) was lost, and may still send rows of it",
+            "see that this process has ended there, and start again, which takes a new snapshot",
+        )
+
     def kill(self) -> str:
         """End it, if it has not ended, and return how it did."""
         raise NotImplementedError
@@ -125,9 +132,15 @@ class NearMember(Member):
 
     def awaited(self) -> ConnectionFailed:
         """Return what to tell while it is waited for, and how to end that."""
+        return self._not_ended(", so the stream does not begin yet")
+
+    def unknown_end(self) -> ConnectionFailed:
+        """Return what to tell where nobody waits any longer for its end."""
+        return self._not_ended("")
+
+    def _not_ended(self, so: str) -> ConnectionFailed:
         return ConnectionFailed(
-            f"a worker of the snapshot ({self.name}) was killed and has not ended, so the stream does not "
-            "begin yet",
+            f"a worker of the snapshot ({self.name}) was killed and has not ended{so}",
             "it waits for a disk or a file system, which no signal ends (state D in ps): see to that one",
         )
 

@@ -100,8 +100,8 @@ class Pool:
         """
         try:
             # Those that can't be started are told of once it is known how many others there are.
-            for error in [self._start() for _ in range(self._begin.share)]:
-                self._do_without(error)
+            errors = [error for _ in range(self._begin.share) if (error := self._start())]
+            self._do_without(errors)
             while self._members and (self._waiting or any(member.task for member in self._members)):
                 self._wait()
                 self._pulse(0)
@@ -201,7 +201,7 @@ class Pool:
                 self._leave_over(member, word.table)
             case Failed() if word.at_start:
                 self._dismiss(member)
-                self._do_without(word.fault.error, f" on {member.host}" if member.host else "")
+                self._do_without([word.fault.error], f" on {member.host}" if member.host else "")
             case Failed() if word.in_session:
                 self._lose(member, "lost its session with PostgreSQL")
             case Failed():
@@ -246,14 +246,16 @@ class Pool:
 
     # -- those that are gone ---------------------------------------------------------------------------------
 
-    def _do_without(self, error: BwtuiError | None, place: str = "") -> None:
-        """Go on with those that are there, or with none, if one could not begin."""
-        if error is None:
+    def _do_without(self, errors: Sequence[BwtuiError], place: str = "") -> None:
+        """Go on with those that are there, or with none, if some could not begin, of one cause."""
+        if not errors:
             return
+        error, count = errors[0], len(errors)
         others = len(self._members)
         does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
-        did = f"a worker of the snapshot{place} could not begin"
-        reason = f"{did}, so {does} will do its part: {error.message}"
+        who, whose = ("a worker", "its") if count == 1 else (f"{count} workers", "their")
+        did = f"{who} of the snapshot{place} could not begin"
+        reason = f"{did}, so {does} will do {whose} part: {error.message}"
         self._report.error("notice", type(error)(reason, error.hint))
 
     def _leave_over(self, member: Member, table: str) -> None:
@@ -278,7 +280,7 @@ class Pool:
             self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint))
         # Whatever ends those that read nothing ends the next one as well.
         if self._waiting and self._lost_idle < _MOST_LOSSES:
-            self._do_without(self._start())
+            self._do_without([error] if (error := self._start()) else [])
 
     def _read_again(self, task: Task, process: str) -> None:
         names = ", ".join(task.names[:3]) + (" …" if len(task.names) > 3 else "")

@@ -30,7 +30,7 @@ from bwtui.relay.snapshot.workers.words import (
     Written,
 )
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, Sink
+from bwtui.sink.base import Sink
 from bwtui.sink.destination import Service
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import lock_at_once
@@ -116,14 +116,11 @@ class ReadingPieces(Copying):
     def wait_until_it_may(self) -> None:
         """Return once messages may be handed over; nothing is taken meanwhile."""
         if not self._line.may_send:
-            self._context.report.account.turn_to("room")
-            self._line.wait_until_it_may()
+            with self._context.report.account.during("room"):
+                self._line.wait_until_it_may()
 
-    def _alone(
-        self, topic: str, message: Message, recorded: Receipt | None
-    ) -> tuple[DeliveryFailure | None, Receipt | None]:
-        self.wait_until_it_may()
-        return super()._alone(topic, message, recorded)
+    def _may_send(self) -> bool:
+        return self._line.may_send
 
     def _flush(self) -> None:
         while not self._line.may_send:

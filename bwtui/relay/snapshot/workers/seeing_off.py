@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 
-from bwtui.errors import ConnectionFailed
 from bwtui.relay.report import Report
 from bwtui.relay.snapshot.workers.member import Member
 
@@ -31,7 +30,7 @@ class SeeingOff:
         """Raise ConnectionFailed where it will never be known of one that it has ended."""
         for member in self._not_gone():
             if member.is_cut_off:
-                raise _unknown_end(member)
+                raise member.unknown_end()
 
     def wait(self) -> None:
         """Wait until each is known to have ended.
@@ -50,7 +49,7 @@ class SeeingOff:
         while self._not_gone() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         for member in self._leaving:
-            told = _unknown_end(member)
+            told = member.unknown_end()
             if str(told) != str(error):
                 self._report.error("worker", told)
 
@@ -70,11 +69,3 @@ class SeeingOff:
                 for member in self._leaving:
                     self._report.error("worker", member.awaited())
             self._pulse(_LOOK_SECONDS)
-
-
-def _unknown_end(member: Member) -> ConnectionFailed:
-    """Return the error of a worker of which nobody may ever say that it has ended."""
-    return ConnectionFailed(
-        f"a worker of the snapshot ({member.name}) was lost, and may still send rows of it",
-        "see that this process has ended there, and start again, which takes a new snapshot",
-    )
