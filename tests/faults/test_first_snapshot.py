@@ -130,6 +130,25 @@ def test_a_relay_that_is_to_end_ends_once_it_is_through(
     assert chunks_sent(services, relay) == ROWS
 
 
+def test_schemas_and_tables_may_have_dots(new_relay: NewRelay, services: Services, database: str) -> None:
+    """Where the schema ends the catalog says: nothing of these was sent, and the relay ended well."""
+    dotted = [Table("my.own", "items", ("id",)), Table("my", "own.things", ("id",))]
+    for table in dotted:
+        named = f'"{table.schema}"."{table.name}"'
+        execute(
+            database,
+            f'create schema if not exists "{table.schema}"',
+            f"create table {named} (id int primary key)",
+            f"insert into {named} select generate_series(1, 100)",
+        )
+    relay = new_relay(*CHUNKS)
+    status = relay.run()
+    for schema, name in (("my_x2e_own", "items"), ("my", "own_x2e_things")):
+        records = read_table(services, Table(schema, name, ("id",)), relay.name)
+        assert sorted(record.key[0] for record in records) == list(range(1, 101))
+    assert not status.errors
+
+
 def test_a_stop_says_what_is_left(relay: Relay, services: Services, database: str) -> None:
     relay.start()
     begun(relay)

@@ -12,7 +12,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.figures import duration
 from bwtui.relay.backfill.streamed import Streamed
 from bwtui.source.chosen_rows import check_condition
-from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk
+from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk, told_apart
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
 from bwtui.source.connection import Connection, connect, execute, query
 from bwtui.source.failover.hosts import describe
@@ -95,15 +95,15 @@ class Reading:
     def _run(self) -> None:
         connection: Connection | None = None
         try:
-            asked = self._asked
+            connection = self._connection = self._connect()
+            asked = told_apart(connection, self._asked)
             if self._is_first and asked.where:
                 # It came over the control socket, and becomes a part of a statement.
                 check_condition(self._dsn, asked.namespace, asked.name, asked.where)
-            connection = self._connection = self._connect()
             # A policy that hides rows must make the query fail, not leave them out.
             execute(connection, "set row_security = off")
             execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
-            chunk = read_chunk(connection, self._asked, self._wait)
+            chunk = read_chunk(connection, asked, self._wait)
             if connection.closed:
                 # It was cut off in the middle of its rows, which were large.
                 connection = self._connect()

@@ -226,10 +226,10 @@ class Backfill:
 
     def _asked(self, task: Task) -> Asked | None:
         request = task.request
-        namespace, _, name = request.table.partition(".")
-        if not self._chosen.passes(namespace, name):
+        if not self._chosen.passes_whole(request.table):
             # Before it is read: it may be left out because it can't be.
             raise left_out(request.table)
+        namespace, _, name = request.table.partition(".")
         asked = Asked(namespace, name, self._publications, request.where, rows=self._rows)
         if not request.keys:
             return replace(asked, after=task.after, key=task.key, unkeyed=request.unkeyed)

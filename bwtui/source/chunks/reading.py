@@ -9,14 +9,14 @@ was written in between; rows without a key come by their pages.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.messages import Relation
-from bwtui.source.catalog import TableInfo, find_table, load_relation
+from bwtui.source.catalog import TableInfo, find_table, list_tables, load_relation
 from bwtui.source.chunks.keys import KeyColumn, greater, key_of, last_key
 from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.printed import printed
@@ -83,6 +83,7 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
     can't be read, or is not published, ConnectionFailed, and what ``wait`` raises.
     """
     try:
+        asked = told_apart(connection, asked)
         for _ in range(_TRIES):
             oid = _find(connection, asked).oid
             published = _published(connection, asked)
@@ -111,6 +112,23 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
     raise ConnectionFailed(
         f"table {asked.qualified_name} is altered again and again", "its rows are read once it is not"
     )
+
+
+def told_apart(connection: Connection, asked: Asked) -> Asked:
+    """Return ``asked`` with the schema and the name that the table has: either may have dots.
+
+    Raises psycopg2.Error, and RefusedError where several tables are called so.
+    """
+    whole = asked.qualified_name
+    if whole.count(".") == 1:
+        return asked
+    named = [table for table in list_tables(connection, partitions=True) if table.qualified_name == whole]
+    if len(named) > 1:
+        raise RefusedError(
+            f"there are {len(named)} tables that are called {whole}, with dots in their names or schemas",
+            "rename one of them, or its schema",
+        )
+    return replace(asked, namespace=named[0].namespace, name=named[0].name) if named else asked
 
 
 def _published(connection: Connection, asked: Asked) -> PublishedTable:
