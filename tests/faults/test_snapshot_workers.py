@@ -168,6 +168,19 @@ def test_the_rows_of_one_that_is_killed_are_read_again(
         assert_topics_agree(services, recording, [table.topic(relay.name) for table in tables])
 
 
+def test_rows_without_a_key_that_a_lost_worker_had_sent_are_told(
+    new_relay: NewRelay, sandbox: Sandbox, database: str
+) -> None:
+    made = f"insert into heap select repeat('x', 1900) from generate_series(1, {ROWS})"
+    execute(database, "create table heap (note text)", made, "analyze")
+    relay = new_relay(*TWO)
+    with reading(relay, sandbox, "--until-caught-up") as status:
+        kill(status.snapshot_workers[0].pid)
+    status = caught_up(relay)
+    (hint,) = [entry.hint for entry in status.errors if entry.kind == "worker"]
+    assert "but rows without a key that it had sent are in their topics twice (public.heap)" in hint
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_none_outlives_its_relay(
     number: signal.Signals, relay: Relay, sandbox: Sandbox, services: Services, database: str

@@ -170,9 +170,12 @@ class Answers:
             self._context.report.table(told.table).errors += 1
         self._context.report.error(told.kind, told.fault.error, told.table, told.dependency)
 
-    def note_repeats(self, task: Task) -> None:
-        """Note on tables without a key that some of their rows may be in the topic twice."""
+    def note_repeats(self, task: Task) -> list[str]:
+        """Note on tables without a key that some of their rows may be in the topic twice; return these."""
+        noted = []
         for table in task.tables:
             route = self.routes[self.plan_of(table)]
             if not route.key_columns:
                 route.counters.note("unkeyed: rows that a lost worker had sent are in the topic twice")
+                noted.append(route.relation.qualified_name)
+        return noted

@@ -289,8 +289,11 @@ class Pool:
         if task.losses >= _MOST_LOSSES:
             many = f"{what}, as {task.losses - 1} others did before"
             raise ConnectionFailed(many, f"start again {self._otherwise}, and see the relay's log")
-        self._report.error("worker", ConnectionFailed(f"{what}: those rows are read again", self._hint))
-        self.answers.note_repeats(task)
+        hint = self._hint
+        if unkeyed := self.answers.note_repeats(task):
+            twice = f"rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
+            hint = hint.replace("and nothing need be done", f"but {twice}")
+        self._report.error("worker", ConnectionFailed(f"{what}: those rows are read again", hint))
         self._waiting.appendleft(task)
 
     def _dismiss_all(self) -> None:
