@@ -96,7 +96,10 @@ def test_a_relay_catches_up_at_its_full_rate(database: str, new_relay: NewRelay)
         time.sleep(0.1)
     behind = [status for status in seen if status.verdict.condition == "behind"]
     assert behind, [status.verdict for status in seen]
-    assert all(status.verdict.stage != "acknowledge" for status in behind)
+    # A broker that has just begun may take a second; then that is said, and true.
+    blamed = [status for status in behind if status.verdict.stage == "acknowledge"]
+    assert all((status.verdict.oldest_in_flight_seconds or 0) >= 1 for status in blamed)
+    assert len(blamed) < len(behind) / 2
     assert any("catching up at" in status.verdict.sentence for status in behind)
     assert any(status.verdict.stage and status.stages[status.verdict.stage].busy > 0.2 for status in behind)
 
