@@ -125,14 +125,12 @@ def target(settings: "RelaySettings") -> "Target":
     """Return the Kafka and the registry that the relay's settings name. Raises UsageError."""
     from bwtui.cli.options.librdkafka import check
     from bwtui.encode.registry import SchemaRegistry
-    from bwtui.kafka.config import DEFAULTS, client_config, producer_config
+    from bwtui.kafka.config import IN_BULK, client_config, producer_config
     from bwtui.replay.replaying import Target
     from bwtui.sink.topics import TopicAdmin
 
     check(settings)
-    # Nothing gathers messages before the producer does.
-    producer = producer_config(settings, defaults={**DEFAULTS, "linger.ms": 5})
-    client = client_config(settings)
+    client, producer = client_config(settings), producer_config(settings, defaults=IN_BULK)
 
     def make_topic(name: str, keyed: bool) -> None:
         TopicAdmin(client, int(producer["message.max.bytes"])).ensure(name, keyed=keyed)

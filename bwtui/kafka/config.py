@@ -27,6 +27,9 @@ DEFAULTS: Mapping[str, Any] = {
     "topic.metadata.refresh.fast.interval.ms": 100,
 }
 
+#: The same where rows come by the thousand and nobody waits for one: a snapshot, a replay.
+IN_BULK: Mapping[str, Any] = {**DEFAULTS, "linger.ms": 5}
+
 #: What keeps later rows back when Kafka refuses one. By itself librdkafka goes on after a refused request,
 #: under a new epoch, so that a key's later row comes before its earlier one, which is then sent again. With
 #: this the producer ends instead. See also `bwtui.sink.first_requests`.

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.kafka.client import REQUEST_SECONDS, log, may_be_hung_up, new_client
-from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
+from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_BULK, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
 from bwtui.model.events import event
@@ -105,6 +105,7 @@ class KafkaSink(Recall):
     def __init__(self, settings: RelaySettings) -> None:
         """Check the settings and make the producer; no connection is needed yet. Raises UsageError."""
         self._config = producer_config(settings)
+        self._in_bulk = producer_config(settings, defaults=IN_BULK)
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
         self._heard_error = False
@@ -318,8 +319,8 @@ class KafkaSink(Recall):
         self._producer.purge()
 
     def _new_producer(self) -> Producer:
-        order = IN_ORDER if self._in_order else {}
-        return new_client(Producer, {**self._config, **order, "error_cb": self._noticed})
+        config = {**self._config, **IN_ORDER} if self._in_order else self._in_bulk
+        return new_client(Producer, {**config, "error_cb": self._noticed})
 
     def _report_for(self, span: Span, topic: str, headers: list[tuple[str, bytes]] | None) -> Any:
         """Return the delivery callback of one batch, or of one message that has headers."""
