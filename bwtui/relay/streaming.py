@@ -28,11 +28,12 @@ _CONFIRM_SECONDS, _CONFIRM_IDLE_SECONDS = 1.0, 0.2
 _STATUS_SECONDS = 5.0
 #: A server that has been silent for so long is asked for an answer.
 _SILENT_SECONDS = 0.7
-_STOP_SECONDS, _STOP_OUTAGE_SECONDS = 10.0, 2.0
+_STOP_SECONDS = 10.0
 #: So long a stop waits for a service that the open transaction can't go on without.
 _STOP_WAITING_SECONDS = 2.0
 #: As much is read ahead to build the routes of new tables together.
 _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
+_STOP_OUTAGE_SECONDS = 2.0
 #: A turn reads at most so many frames: those of rows that are left out never fill a batch.
 _FRAMES_A_TURN = 20_000
 
@@ -63,7 +64,9 @@ class Streaming:
         #: Everything that commits before this LSN was read.
         self._passed = 0
         self._confirmed = 0
-        self._confirmed_at = self._told_at = self._stop_asked_at = 0.0
+        self._confirmed_at = 0.0
+        self._told_at = 0.0
+        self._stop_asked_at = 0.0
         self._status_seconds = _STATUS_SECONDS
         #: Up to this LSN each batch is waited for, to find the row that Kafka refuses.
         self.careful_until = 0

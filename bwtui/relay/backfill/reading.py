@@ -96,14 +96,14 @@ class Reading:
         connection: Connection | None = None
         try:
             connection = self._connection = self._connect()
-            asked = told_apart(connection, self._asked)
-            if self._is_first and asked.where:
+            if self._is_first and self._asked.where:
                 # It came over the control socket, and becomes a part of a statement.
+                asked = told_apart(connection, self._asked)
                 check_condition(self._dsn, asked.namespace, asked.name, asked.where)
             # A policy that hides rows must make the query fail, not leave them out.
             execute(connection, "set row_security = off")
             execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
-            chunk = read_chunk(connection, asked, self._wait)
+            chunk = read_chunk(connection, self._asked, self._wait)
             if connection.closed:
                 # It was cut off in the middle of its rows, which were large.
                 connection = self._connect()

@@ -16,7 +16,7 @@ import psycopg2
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.messages import Relation
-from bwtui.source.catalog import TableInfo, find_table, list_tables, load_relation
+from bwtui.source.catalog import TableInfo, find_table, load_relation
 from bwtui.source.chunks.keys import KeyColumn, greater, key_of, last_key
 from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.printed import printed
@@ -122,7 +122,9 @@ def told_apart(connection: Connection, asked: Asked) -> Asked:
     whole = asked.qualified_name
     if whole.count(".") == 1:
         return asked
-    named = [table for table in list_tables(connection, partitions=True) if table.qualified_name == whole]
+    parts = whole.split(".")
+    splits = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
+    named = [table for split in splits if (table := find_table(connection, *split))]
     if len(named) > 1:
         raise RefusedError(
             f"there are {len(named)} tables that are called {whole}, with dots in their names or schemas",

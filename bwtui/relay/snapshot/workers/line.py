@@ -58,11 +58,6 @@ class Line:
         """Whether the snapshot is known to be the engine's as yet."""
         return time.monotonic() - self._heard_at < _LEASH_SECONDS
 
-    def wait_until_it_may(self) -> None:
-        """Return once `may_send`; the engine's end ends this process meanwhile."""
-        while not self.may_send:
-            time.sleep(BEAT_SECONDS / 5)
-
     def _listen(self) -> None:
         try:
             while True:

@@ -39,13 +39,13 @@ HANGS_SECONDS = 10.0
 _BEGINS_SECONDS = 60.0
 #: So often a task may cost a worker, and so many may be lost before they read anything.
 _MOST_LOSSES = 3
-_HINT = (
-    "nothing is lost, and nothing need be done; if it comes again, see whether the system's log tells of too "
-    "little memory, and take fewer with --snapshot-workers"
+_IF_AGAIN = (
+    "if it comes again, see whether the system's log tells of too little memory, and take fewer with "
+    "--snapshot-workers"
 )
-_FAR_HINT = (
-    "nothing is lost, and nothing need be done; if it comes again, see what the logs of Spark and of that "
-    "machine tell, or take the snapshot without --spark-master"
+_IF_AGAIN_FAR = (
+    "if it comes again, see what the logs of Spark and of that machine tell, or take the snapshot without "
+    "--spark-master"
 )
 _LOOK_SECONDS = 0.1
 _NOTHING = Progress(0, 0, 0)
@@ -73,7 +73,7 @@ class Pool:
         self._pulse = pulse
         self._new_member = start
         self._is_far = is_far = start is not NearMember
-        self._hint = _FAR_HINT if is_far else _HINT
+        self._if_again = _IF_AGAIN_FAR if is_far else _IF_AGAIN
         self._otherwise = "without --spark-master" if is_far else "with --snapshot-workers 1"
         self._waiting = deque(tasks)
         #: What no worker can read.
@@ -99,9 +99,7 @@ class Pool:
         Raises BwtuiError, and what ``pulse`` raises. No worker is left then that could send anything.
         """
         try:
-            # Those that can't be started are told of once it is known how many others there are.
-            errors = [error for _ in range(self._begin.share) if (error := self._start())]
-            self._do_without(errors)
+            self._start(self._begin.share)
             while self._members and (self._waiting or any(member.task for member in self._members)):
                 self._wait()
                 self._pulse(0)
@@ -159,13 +157,16 @@ class Pool:
 
     # -- workers ---------------------------------------------------------------------------------------------
 
-    def _start(self) -> BwtuiError | None:
-        """Begin one more, or return why that can't be."""
-        try:
-            self._members.append(self._new_member(self._begin))
-        except OSError as error:
-            return ConnectionFailed(f"it can't be started: {error.strerror}", self._hint)
-        return None
+    def _start(self, count: int) -> None:
+        """Begin so many; those that can't be are told of once it is known how many others there are."""
+        errors: list[BwtuiError] = []
+        for _ in range(count):
+            try:
+                self._members.append(self._new_member(self._begin))
+            except OSError as error:
+                errors.append(ConnectionFailed(f"it can't be started: {error.strerror}", self._hint()))
+        if errors:
+            self._do_without(errors[0], len(errors))
 
     def _wait(self) -> None:
         """Wait until a worker says something."""
@@ -201,7 +202,7 @@ class Pool:
                 self._leave_over(member, word.table)
             case Failed() if word.at_start:
                 self._dismiss(member)
-                self._do_without([word.fault.error], f" on {member.host}" if member.host else "")
+                self._do_without(word.fault.error, place=f" on {member.host}" if member.host else "")
             case Failed() if word.in_session:
                 self._lose(member, "lost its session with PostgreSQL")
             case Failed():
@@ -246,11 +247,8 @@ class Pool:
 
     # -- those that are gone ---------------------------------------------------------------------------------
 
-    def _do_without(self, errors: Sequence[BwtuiError], place: str = "") -> None:
-        """Go on with those that are there, or with none, if some could not begin, of one cause."""
-        if not errors:
-            return
-        error, count = errors[0], len(errors)
+    def _do_without(self, error: BwtuiError, count: int = 1, place: str = "") -> None:
+        """Go on with those that are there, or with none: ``count`` could not begin."""
         others = len(self._members)
         does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
         who, whose = ("a worker", "its") if count == 1 else (f"{count} workers", "their")
@@ -277,10 +275,10 @@ class Pool:
             self._read_again(task, process)
         else:
             self._lost_idle += 1
-            self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint))
+            self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint()))
         # Whatever ends those that read nothing ends the next one as well.
         if self._waiting and self._lost_idle < _MOST_LOSSES:
-            self._do_without([error] if (error := self._start()) else [])
+            self._start(1)
 
     def _read_again(self, task: Task, process: str) -> None:
         names = ", ".join(task.names[:3]) + (" …" if len(task.names) > 3 else "")
@@ -289,12 +287,18 @@ class Pool:
         if task.losses >= _MOST_LOSSES:
             many = f"{what}, as {task.losses - 1} others did before"
             raise ConnectionFailed(many, f"start again {self._otherwise}, and see the relay's log")
-        hint = self._hint
-        if unkeyed := self.answers.note_repeats(task):
-            twice = f"rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
-            hint = hint.replace("and nothing need be done", f"but {twice}")
-        self._report.error("worker", ConnectionFailed(f"{what}: those rows are read again", hint))
+        unkeyed = self.answers.note_repeats(task)
+        self._report.error(
+            "worker", ConnectionFailed(f"{what}: those rows are read again", self._hint(unkeyed))
+        )
         self._waiting.appendleft(task)
+
+    def _hint(self, unkeyed: Sequence[str] = ()) -> str:
+        """Return what to do about a worker that is gone; ``unkeyed``: tables of which it sent rows."""
+        so = "and nothing need be done"
+        if unkeyed:
+            so = f"but rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
+        return f"nothing is lost, {so}; {self._if_again}"
 
     def _dismiss_all(self) -> None:
         for member in list(self._members):

@@ -1,5 +1,6 @@
 """What a worker does with a piece: `Copying`, whose numbers, wider schemas and recording are the engine's."""
 
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ from bwtui.source.snapshot import lock_at_once
 
 #: Between two beats.
 _SAMPLES = 12
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -115,9 +117,9 @@ class ReadingPieces(Copying):
 
     def wait_until_it_may(self) -> None:
         """Return once messages may be handed over; nothing is taken meanwhile."""
-        if not self._line.may_send:
-            with self._context.report.account.during("room"):
-                self._line.wait_until_it_may()
+        with self._context.report.account.during("room"):
+            while not self._line.may_send:
+                time.sleep(_LOOK_SECONDS)
 
     def _may_send(self) -> bool:
         return self._line.may_send
