@@ -82,7 +82,9 @@ def database(superuser: str) -> str:
 def environment(services: Services) -> dict[str, str]:
     """Return the environment of a command that speaks to Kafka and the registry."""
     ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
-    return {**os.environ, **ends}
+    # As it is where bwtui is installed, its modules are compiled once, not by each process.
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**ours, **ends}
 
 
 def make_topic(services: Services, topic: str, partitions: int) -> None:

@@ -6,6 +6,7 @@ every thread that imports waits for ever, and whoever waits for such a thread do
 """
 
 import _thread
+import gc
 import os
 import signal
 import time
@@ -26,7 +27,11 @@ def main() -> None:
 
     if waits:
         signal.signal(signal.SIGINT, interrupt)
-    run()
+    try:
+        run()
+    finally:
+        # Python looks through all that there is as it ends, several times; it all goes then anyway.
+        gc.freeze()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -27,6 +27,12 @@ _IDLE_SECTIONS = 16
 _NOTHING, _NOBODY = Receipt(0, 0, 0), Span()
 
 
+def as_sent(message: Any, headers: list[tuple[str, bytes]] | None) -> Message:
+    """Return what was sent, of a report, which has all of it but the ``headers``."""
+    _, stamp = message.timestamp()
+    return Message(message.key(), message.value(), stamp, headers)
+
+
 class DeliveryReports:
     """The callbacks of one producer, whose reports they take; another producer needs others."""
 
@@ -98,9 +104,7 @@ class Section:
         self.has_failed = True
         self._arriving -= 1
         if not isinstance(message, Message):
-            _, stamp = message.timestamp()
-            headers = self._headers[index] if self._headers is not None else None
-            message = Message(message.key(), message.value(), stamp, headers)
+            message = as_sent(message, self._headers[index] if self._headers is not None else None)
         self._failed(self._topic, error, message, self._span, self._receipt, index)
 
     def _over(self) -> None:

@@ -7,7 +7,6 @@ a message refused for a full queue while the next one is taken would change the 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -32,6 +31,7 @@ from bwtui.sink.destination import (
 from bwtui.sink.first_requests import FirstRequests, Refuse
 from bwtui.sink.outbox import Entry, Outbox
 from bwtui.sink.present_topics import TopicsNow
+from bwtui.sink.producing import REFUSALS, hand_over, tally
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
@@ -153,39 +153,45 @@ class KafkaSink(Recall):
             elif not first.knows(messages):
                 self._send_first(first, topic, messages, span, receipt)
                 return
+        span.pending += len(messages)
         if receipt is not None:
             self._send_recorded(topic, messages, span, receipt)
-            return
-        plain = self._report_for(span, topic, None)
-        span.pending += len(messages)
-        report, last_headers = plain, None
-        produce = self._produce
-        for message in messages:
-            key, value, timestamp, headers = message
-            if headers is not last_headers:
-                # A delivery report has no headers, so they are kept beside it for the case that it fails.
-                report = plain if headers is None else self._report_for(span, topic, headers)
-                last_headers = headers
-            try:
-                # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
-                produce(topic, value, key, -1, report, None, timestamp, headers)
-            except (KafkaException, BufferError) as error:
-                self._failed(topic, reason_of(error), Message(*message), span)
-                produce = self._produce
+        elif messages and messages[0][3] is not messages[-1][3]:
+            # A delivery report has no headers, so they are kept beside it for the case that it fails.
+            reports = [self._report_of_one(topic, message, span) for message in messages]
+            self._send_each(topic, messages, reports, partial(self._failed, topic, span=span))
+        else:
+            self._send_alike(topic, messages, span)
+
+    def _send_alike(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
+        """Send with one callback for all that have the same headers."""
+        place = 0
+        while place < len(messages):
+            first, report = place, tally(self._failed, topic, span, messages[place][3])
+            place, error = hand_over(self._produce, topic, messages, first, report, REFUSALS)
+            report.expect(place - first - (error is not None))
+            if error is not None:
+                self._failed(topic, reason_of(error), Message(*messages[place - 1]), span)
 
     def _send_recorded(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
     ) -> None:
         """Send with a callback for each message, which notes where it went."""
-        produce = self._produce
-        span.pending += len(messages)
-        section = self._reports.take(topic, messages, span, receipt)
-        for callback, (key, value, timestamp, headers) in zip(section.callbacks, messages, strict=False):
-            try:
-                produce(topic, value, key, -1, callback, None, timestamp, headers)
-            except (KafkaException, BufferError) as error:
-                callback(reason_of(error), Message(key, value, timestamp, headers))
-                produce = self._produce
+        self._send_each(topic, messages, self._reports.take(topic, messages, span, receipt).callbacks)
+
+    def _send_each(
+        self,
+        topic: str,
+        messages: Sequence[MessageTuple],
+        callbacks: list[Callback],
+        refuse: Refuse | None = None,
+    ) -> None:
+        """Send with a callback each; what is refused goes to ``refuse``, or to its callback."""
+        place = 0
+        while place < len(messages):
+            place, error = hand_over(self._produce, topic, messages, place, callbacks, REFUSALS)
+            if error is not None:
+                (refuse or callbacks[place - 1])(reason_of(error), Message(*messages[place - 1]))
 
     def _send_first(
         self,
@@ -202,12 +208,9 @@ class KafkaSink(Recall):
             for callback, message in zip(section.callbacks, messages, strict=False):
                 first.add(message, callback, callback)
         else:
-            plain = self._report_for(span, topic, None)
             refuse = partial(self._failed, topic, span=span)
             for message in messages:
-                headers = message[3]
-                report = plain if headers is None else self._report_for(span, topic, headers)
-                first.add(message, report, refuse)
+                first.add(message, self._report_of_one(topic, message, span), refuse)
         self._held[topic] = first
         self._pump()
 
@@ -231,7 +234,7 @@ class KafkaSink(Recall):
         key, value, timestamp, headers = message
         try:
             self._produce(topic, value, key, -1, callback, None, timestamp, headers)
-        except (KafkaException, BufferError) as error:
+        except REFUSALS as error:
             refuse(reason_of(error), Message(*message))
             return False
         return True
@@ -322,17 +325,9 @@ class KafkaSink(Recall):
         config = {**self._config, **IN_ORDER} if self._in_order else self._in_bulk
         return new_client(Producer, {**config, "error_cb": self._noticed})
 
-    def _report_for(self, span: Span, topic: str, headers: list[tuple[str, bytes]] | None) -> Any:
-        """Return the delivery callback of one batch, or of one message that has headers."""
-
-        def report(error: KafkaError | None, message: Any) -> None:
-            if error is None:
-                span.pending -= 1
-            else:
-                _, stamp = message.timestamp()
-                sent = Message(message.key(), message.value(), stamp, headers)
-                self._failed(topic, error, sent, span)
-
+    def _report_of_one(self, topic: str, message: MessageTuple, span: Span) -> Callback:
+        report = tally(self._failed, topic, span, message[3])
+        report.expect(1)
         return report
 
     def _failed(

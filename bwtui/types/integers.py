@@ -7,8 +7,10 @@ from bwtui.types.codec import Codec, Inline, Unholdable
 from bwtui.types.varint import NULL, C, D, U, V, long, union_long
 
 # Text of -1,000 to 9,999 (and None for NULL) to the whole union: most numbers in most tables are small.
-_SMALL: dict[bytes | None, bytes] = {b"%d" % n: union_long(n) for n in range(-1000, 10_000)}
-_SMALL[None] = NULL
+_SMALL: dict[bytes | None, bytes] = {None: NULL}
+_SMALL |= {b"%d" % n: U[-1 - n - n] for n in range(-1000, 0)}
+_SMALL |= {b"%d" % n: U[n + n] for n in range(8192)}
+_SMALL |= {b"%d" % n: union_long(n) for n in range(8192, 10_000)}
 
 _INT4 = """\
 h{i} = SMALL.get({f})

@@ -28,10 +28,13 @@ def long(number: int) -> bytes:
 
 # V: a varint below 2**14, shortest form. C: the two bytes of a 14-bit group that has a group after it.
 # U and D: the same after the byte 2, which chooses the second branch of a union ["null", T].
-V = tuple(varint(n) for n in range(1 << 14))
+# Made without `varint`: every process of the relay makes them as it starts.
 C = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
-U = tuple(b"\x02" + v for v in V)
-D = tuple(b"\x02" + c for c in C)
+V = tuple(bytes((n,)) for n in range(1 << 7)) + tuple(
+    bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 7, 1 << 14)
+)
+U = tuple(map(b"\x02".__add__, V))
+D = tuple(map(b"\x02".__add__, C))
 
 NULL = b"\x00"
 VALUE = b"\x02"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* What bwtui/compiled.py must speak: raised with every change of what they say to each other. */
-#define SPEAKS 5
+#define SPEAKS 6
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
 #define LARGEST_ROW (64 << 10)
@@ -1052,6 +1052,7 @@ typedef struct {
 /* What librdkafka's report of one message calls: one for each place, used again and again. */
 typedef struct {
     PyObject_HEAD
+    vectorcallfunc vectorcall;
     Places *places;
     Py_ssize_t index;
 } Report;
@@ -1095,15 +1096,15 @@ note_place(Places *places, Py_ssize_t index, PyObject *message)
 }
 
 static PyObject *
-report_call(PyObject *object, PyObject *args, PyObject *kwargs)
+report_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Report *self = (Report *)object;
     Places *places = self->places;
-    if (PyTuple_GET_SIZE(args) != 2 || (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)) {
+    if (PyVectorcall_NARGS(nargsf) != 2 || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
         PyErr_SetString(PyExc_TypeError, "wanted: an error and a message");
         return NULL;
     }
-    PyObject *error = PyTuple_GET_ITEM(args, 0), *message = PyTuple_GET_ITEM(args, 1);
+    PyObject *error = args[0], *message = args[1];
     int noted = error == Py_None ? note_place(places, self->index, message) : UNKNOWN;
     if (noted == FAILED)
         return NULL;
@@ -1145,10 +1146,12 @@ static PyTypeObject ReportType = {
     .tp_name = "bwtui_compiled.Report",
     .tp_doc = PyDoc_STR("Takes an error, or None, and a message: what became of one message."),
     .tp_basicsize = sizeof(Report),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL
+                | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = report_dealloc,
     .tp_traverse = report_traverse,
-    .tp_call = report_call,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Report, vectorcall),
 };
 
 PyDoc_STRVAR(begin_doc,
@@ -1202,6 +1205,7 @@ places_reports(PyObject *object, PyObject *args)
             Py_CLEAR(made);
             break;
         }
+        report->vectorcall = report_call;
         report->places = (Places *)Py_NewRef(object);
         report->index = i;
         PyObject_GC_Track(report);
@@ -1266,6 +1270,289 @@ static PyTypeObject PlacesType = {
     .tp_dealloc = places_dealloc,
     .tp_traverse = places_traverse,
     .tp_methods = places_methods,
+};
+
+/* -- handing over, and what is counted of it ----------------------------------------------------------- */
+
+PyDoc_STRVAR(hand_over_doc,
+"hand_over(produce, topic, messages, first, reports, refusals, /)\n--\n\n"
+"Hand messages over, from the first on, each with its report of a list, or all of the same headers with one.\n"
+"Return the place behind the last that was tried, and the exception of refusals that it was refused with, or None.");
+
+/* Whether produce took a message: FAILED with an exception. */
+static int
+hand_over_one(PyObject *produce, PyObject *topic, PyObject *message, PyObject *report)
+{
+    static PyObject *any = NULL; /* partition: whichever the key has */
+    if (any == NULL && (any = PyLong_FromLong(-1)) == NULL)
+        return FAILED;
+    PyObject *key = PyTuple_GET_ITEM(message, 0), *value = PyTuple_GET_ITEM(message, 1);
+    PyObject *all[] = {NULL, topic, value, key, any, report, Py_None, PyTuple_GET_ITEM(message, 2),
+                       PyTuple_GET_ITEM(message, 3)};
+    PyObject *said = PyObject_Vectorcall(produce, all + 1, 8 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_XDECREF(said);
+    return said == NULL ? FAILED : DONE;
+}
+
+static PyObject *
+hand_over(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_ssize_t place = nargs == 6 && PyList_CheckExact(args[2]) ? PyNumber_AsSsize_t(args[3], PyExc_IndexError) : -1;
+    if (place < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "wanted: produce, a topic, a list, a place in it, reports, refusals");
+        return NULL;
+    }
+    PyObject *produce = args[0], *topic = args[1], *messages = args[2], *reports = args[4], *headers = NULL;
+    int has_each = PyList_CheckExact(reports);
+    /* What is called could change a list. */
+    for (; place < PyList_GET_SIZE(messages); place++) {
+        PyObject *message = PyList_GET_ITEM(messages, place);
+        if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != 4
+            || (has_each && place >= PyList_GET_SIZE(reports))) {
+            PyErr_SetString(PyExc_TypeError, "wanted: a message of four, and its report");
+            return NULL;
+        }
+        if (headers == NULL)
+            headers = PyTuple_GET_ITEM(message, 3);
+        else if (!has_each && headers != PyTuple_GET_ITEM(message, 3))
+            break;
+        Py_INCREF(message);
+        PyObject *report = Py_NewRef(has_each ? PyList_GET_ITEM(reports, place) : reports);
+        int handed = hand_over_one(produce, topic, message, report);
+        Py_DECREF(report);
+        Py_DECREF(message);
+        if (handed == FAILED) {
+            PyObject *type, *error, *trace;
+            if (!PyErr_ExceptionMatches(args[5]))
+                return NULL;
+            PyErr_Fetch(&type, &error, &trace);
+            PyErr_NormalizeException(&type, &error, &trace);
+            Py_XDECREF(type);
+            Py_XDECREF(trace);
+            return Py_BuildValue("nN", place + 1, error);
+        }
+    }
+    return Py_BuildValue("nO", place, Py_None);
+}
+
+/* Counts the reports of messages that have one callback, and calls over behind the last. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *failed, *over;
+    Py_ssize_t reported, delivered;
+    Py_ssize_t expected; /* -1: nobody has said as yet */
+} Tally;
+
+static PyObject *
+tally_end(Tally *self)
+{
+    if (self->reported != self->expected)
+        Py_RETURN_NONE;
+    PyObject *delivered = PyLong_FromSsize_t(self->delivered);
+    PyObject *said = delivered == NULL ? NULL : PyObject_CallOneArg(self->over, delivered);
+    Py_XDECREF(delivered);
+    return said;
+}
+
+static PyObject *
+tally_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Tally *self = (Tally *)object;
+    if (PyVectorcall_NARGS(nargsf) != 2 || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
+        PyErr_SetString(PyExc_TypeError, "wanted: an error and a message");
+        return NULL;
+    }
+    if (args[0] == Py_None)
+        self->delivered++;
+    else {
+        PyObject *said = PyObject_Vectorcall(self->failed, args, 2, NULL);
+        if (said == NULL)
+            return NULL;
+        Py_DECREF(said);
+    }
+    self->reported++;
+    return tally_end(self);
+}
+
+PyDoc_STRVAR(expect_doc,
+"expect(count, /)\n--\n\n"
+"Call over with how many were delivered, once so many reports have come.");
+
+static PyObject *
+tally_expect(PyObject *object, PyObject *count)
+{
+    Tally *self = (Tally *)object;
+    self->expected = PyNumber_AsSsize_t(count, PyExc_OverflowError);
+    if (PyErr_Occurred())
+        return NULL;
+    return tally_end(self);
+}
+
+static PyObject *
+tally_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *failed, *over;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "arguments go by position");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OO", &failed, &over))
+        return NULL;
+    Tally *self = (Tally *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = tally_call;
+    self->failed = Py_NewRef(failed);
+    self->over = Py_NewRef(over);
+    self->expected = -1;
+    return (PyObject *)self;
+}
+
+static int
+tally_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((Tally *)object)->failed);
+    Py_VISIT(((Tally *)object)->over);
+    return 0;
+}
+
+static void
+tally_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(((Tally *)object)->failed);
+    Py_XDECREF(((Tally *)object)->over);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef tally_methods[] = {
+    {"expect", tally_expect, METH_O, expect_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject TallyType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "bwtui_compiled.Tally",
+    .tp_doc = PyDoc_STR("Tally(failed, over, /): takes reports of delivery, and counts them."),
+    .tp_basicsize = sizeof(Tally),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = tally_new,
+    .tp_dealloc = tally_dealloc,
+    .tp_traverse = tally_traverse,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Tally, vectorcall),
+    .tp_methods = tally_methods,
+};
+
+/* -- lines that are gathered --------------------------------------------------------------------------- */
+
+/* Takes one line of COPY after the other; see bwtui/relay/snapshot/gathering.py. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *give, *lines;
+    Py_ssize_t size, most_lines, most_bytes;
+} Gathering;
+
+static PyObject *
+gathering_end(PyObject *object, PyObject *Py_UNUSED(nothing))
+{
+    Gathering *self = (Gathering *)object;
+    if (PyList_GET_SIZE(self->lines) == 0)
+        Py_RETURN_NONE;
+    PyObject *next = PyList_New(0);
+    if (next == NULL)
+        return NULL;
+    /* It may be called again by what is given them. */
+    PyObject *lines = self->lines, *size = PyLong_FromSsize_t(self->size);
+    self->lines = next;
+    self->size = 0;
+    PyObject *all[] = {NULL, lines, size};
+    PyObject *said = size == NULL
+        ? NULL : PyObject_Vectorcall(self->give, all + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(lines);
+    Py_XDECREF(size);
+    return said;
+}
+
+static PyObject *
+gathering_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Gathering *self = (Gathering *)object;
+    if (PyVectorcall_NARGS(nargsf) != 1 || (names != NULL && PyTuple_GET_SIZE(names) > 0)
+        || !PyBytes_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "wanted: a line, as bytes");
+        return NULL;
+    }
+    if (PyList_Append(self->lines, args[0]) < 0)
+        return NULL;
+    self->size += PyBytes_GET_SIZE(args[0]);
+    if (self->size >= self->most_bytes || PyList_GET_SIZE(self->lines) >= self->most_lines)
+        return gathering_end(object, NULL);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+gathering_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *give;
+    Py_ssize_t most_lines, most_bytes;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "arguments go by position");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "Onn", &give, &most_lines, &most_bytes))
+        return NULL;
+    PyObject *lines = PyList_New(0);
+    Gathering *self = lines == NULL ? NULL : (Gathering *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        Py_XDECREF(lines);
+        return NULL;
+    }
+    self->vectorcall = gathering_call;
+    self->give = Py_NewRef(give);
+    self->lines = lines;
+    self->most_lines = most_lines;
+    self->most_bytes = most_bytes;
+    return (PyObject *)self;
+}
+
+static int
+gathering_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((Gathering *)object)->give);
+    Py_VISIT(((Gathering *)object)->lines);
+    return 0;
+}
+
+static void
+gathering_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(((Gathering *)object)->give);
+    Py_XDECREF(((Gathering *)object)->lines);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef gathering_methods[] = {
+    {"end", gathering_end, METH_NOARGS, PyDoc_STR("end()\n--\n\nGive what there is.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject GatheringType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "bwtui_compiled.Gathering",
+    .tp_doc = PyDoc_STR("Gathering(give, lines, bytes, /): gives lines and their size, once there are so many."),
+    .tp_basicsize = sizeof(Gathering),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = gathering_new,
+    .tp_dealloc = gathering_dealloc,
+    .tp_traverse = gathering_traverse,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Gathering, vectorcall),
+    .tp_methods = gathering_methods,
 };
 
 /* -- digests of an audit's cells ----------------------------------------------------------------------- */
@@ -1364,6 +1651,7 @@ digests(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef functions[] = {
     {"columns", columns, METH_VARARGS, columns_doc},
     {"digests", digests, METH_VARARGS, digests_doc},
+    {"hand_over", (PyCFunction)(void (*)(void))hand_over, METH_FASTCALL, hand_over_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"tags", tags, METH_VARARGS, tags_doc},
     {NULL, NULL, 0, NULL},
@@ -1395,12 +1683,10 @@ PyMODINIT_FUNC
 PyInit_bwtui_compiled(void)
 {
     PyObject *made = NULL;
-    if (PyType_Ready(&EncoderType) < 0 || PyType_Ready(&PlacesType) < 0 || PyType_Ready(&ReportType) < 0
-        || !name_methods()
-        || (made = PyModule_Create(&module)) == NULL)
+    if (PyType_Ready(&ReportType) < 0 || !name_methods() || (made = PyModule_Create(&module)) == NULL)
         return NULL;
-    if (PyModule_AddObjectRef(made, "Encoder", (PyObject *)&EncoderType) < 0
-        || PyModule_AddObjectRef(made, "Places", (PyObject *)&PlacesType) < 0
+    if (PyModule_AddType(made, &EncoderType) < 0 || PyModule_AddType(made, &GatheringType) < 0
+        || PyModule_AddType(made, &PlacesType) < 0 || PyModule_AddType(made, &TallyType) < 0
         || PyModule_AddIntConstant(made, "SPEAKS", SPEAKS) < 0) {
         Py_DECREF(made);
         return NULL;

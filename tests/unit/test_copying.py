@@ -15,11 +15,13 @@ from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
+from bwtui.relay.snapshot import gathering as gathering_module
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.snapshot.gathering import gathering
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
+from tests.compiled_twin import COMPILER, built
 from tests.faults.doubles import MemorySink
 
 COLUMNS = (Column("id", 20, -1, True), Column("a", 25, -1, False), Column("n", 23, -1, False))
@@ -226,6 +228,13 @@ def test_messages_that_are_far_larger_than_their_lines_make_more_batches() -> No
     assert [int.from_bytes(number) for number in numbers] == [*range(1, 501)]
 
 
+@pytest.fixture(params=["Python", "C"] if COMPILER else ["Python"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are gathered by both."""
+    monkeypatch.setattr(gathering_module, "PACKAGE", built() if request.param == "C" else None)
+
+
+@pytest.mark.usefixtures("either")
 def test_lines_are_gathered_to_as_many_as_a_batch_has_and_a_large_one_does_not_wait() -> None:
     given: list[tuple[int, int]] = []
     take, end = gathering(lambda lines, size: given.append((len(lines), size)))
@@ -240,6 +249,7 @@ def test_lines_are_gathered_to_as_many_as_a_batch_has_and_a_large_one_does_not_w
     assert given[3:] == [(1, 1)]
 
 
+@pytest.mark.usefixtures("either")
 def test_what_gives_lines_and_fails_is_not_given_them_again() -> None:
     def fail(lines: list[bytes], size: int) -> None:
         raise OSError

@@ -2,14 +2,26 @@
 
 from collections.abc import Callable
 
+from bwtui.compiled import PACKAGE
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
 
+Give = Callable[[list[bytes], int], None]
+Gathering = tuple[Callable[[bytes], None], Callable[[], None]]
 
-def gathering(give: Callable[[list[bytes], int], None]) -> tuple[Callable[[bytes], None], Callable[[], None]]:
+
+def gathering(give: Give) -> Gathering:
     """Return what takes one line after the other, and what is called when there are no more.
 
     ``give`` is called with lines and their bytes. A large line comes alone, or last.
     """
+    if PACKAGE is None:
+        return in_python(give)
+    gathered = PACKAGE.Gathering(give, BATCH_ROWS, BATCH_BYTES)
+    return gathered, gathered.end
+
+
+def in_python(give: Give) -> Gathering:
+    """Return the same without the package."""
     lines: list[bytes] = []
     size = 0
 
