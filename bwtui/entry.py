@@ -6,7 +6,6 @@ every thread that imports waits for ever, and whoever waits for such a thread do
 """
 
 import _thread
-import gc
 import os
 import signal
 import time
@@ -27,11 +26,7 @@ def main() -> None:
 
     if waits:
         signal.signal(signal.SIGINT, interrupt)
-    try:
-        run()
-    finally:
-        # Python looks through all that there is as it ends, several times; it all goes then anyway.
-        gc.freeze()
+    run()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

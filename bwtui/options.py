@@ -136,16 +136,11 @@ def parse(option: Option, text: str) -> Value:
         return parse_switch(text)
     if option.kind == "lsn":
         return parse_lsn(text)
-    if option.kind == "number":
-        number = parse_number(text)
-        if option.check is not None:
-            option.check(text)
-        return number
     if option.choices:
         _check_choice(option.choices, text)
     if option.check is not None and (text or not option.optional):
         option.check(text)
-    return text
+    return parse_number(text) if option.kind == "number" else text
 
 
 def _check_choice(choices: tuple[str, ...], text: str) -> None:
@@ -249,7 +244,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "exactly-once",
         "Send in Kafka transactions that hold the position, too: whoever reads with read_committed sees each "
-        "change once, whatever is killed (docs/exactly-once.md).",
+        "change once, whatever is killed; one process takes the snapshot (docs/exactly-once.md).",
         kind="switch",
     ),
     Option("commit-rows", "With --exactly-once: commit after N messages.", metavar="N", kind="number"),

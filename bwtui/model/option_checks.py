@@ -93,13 +93,13 @@ def check_property(key: str) -> None:
 
 def check_share(text: str) -> None:
     """Raise ValueError unless ``text`` can be a share in per cent."""
-    if not text.isdecimal() or not 1 <= int(text) <= 90:
+    if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= 90:
         raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
 
 
 def check_workers(text: str) -> None:
     """Raise ValueError unless ``text`` can be a number of processes."""
-    if not text.isdecimal() or not 1 <= int(text) <= 32:
+    if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= 32:
         raise ValueError(f"{text!r} is no number of processes (a whole number from 1 to 32)")
 
 

@@ -59,8 +59,12 @@ class TableCounters:
     @property
     def rows(self) -> int:
         """Rows read, in the snapshot, in the stream, and put into it."""
-        snapshot = self.snapshot_rows - self.snapshot_before
-        return snapshot + self.backfill_rows + self.inserts + self.updates + self.deletes
+        return self.snapshot_rows - self.snapshot_before + self.backfill_rows + self.streamed
+
+    @property
+    def streamed(self) -> int:
+        """Rows read in the stream."""
+        return self.inserts + self.updates + self.deletes
 
     @property
     def snapshot_seconds_left(self) -> float | None:

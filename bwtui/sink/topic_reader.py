@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as ConsumerMessage
 
 from bwtui.errors import ConnectionFailed
-from bwtui.kafka.client import headers_of, new_client
+from bwtui.kafka.client import WITHOUT_LEADER, headers_of, new_client
 from bwtui.model.headers import SESSION
 from bwtui.sink.destination import KeyRecord, Offsets, Readback
 
@@ -18,6 +18,8 @@ _REQUEST_SECONDS = 10.0
 #: So long a caller waits until it may look around.
 _TRY_SECONDS = 1.0
 _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
+#: Whoever has no leader says so at once.
+_PAUSE_SECONDS = 0.1
 _BATCH = 10_000
 
 
@@ -104,8 +106,11 @@ class TopicReader(Readback):
             try:
                 low, high = self._consumer.get_watermark_offsets(partition, timeout=_TRY_SECONDS)
             except KafkaException as error:
-                if error.args[0].code() not in _NO_ANSWER or time.monotonic() > until:
+                code = error.args[0].code()
+                if code not in _NO_ANSWER | WITHOUT_LEADER or time.monotonic() > until:
                     raise _unreadable(topic, error.args[0]) from error
+                if code in WITHOUT_LEADER:
+                    time.sleep(_PAUSE_SECONDS)
                 on_wait()
             else:
                 return int(low), int(high)

@@ -175,7 +175,10 @@ CANNOT: dict[str, dict[str, str]] = {
         "pip install --no-deps": "tests/unit/test_dist.py has the wheel",
         "pip install './packaging/compiled[checksum]'": "make does it; tests/property/test_compiled.py",
     },
-    "consumers.md": {"java -jar avro-tools": "tests/consumers/test_consumers.py compiles by it"},
+    "consumers.md": {
+        "java -jar avro-tools": "tests/consumers/test_consumers.py compiles by it",
+        "go run": "tests/consumers/test_consumers.py compiles by it",
+    },
 }
 
 #: Blocks that are nothing to type, though no language says so: by page, how they begin.

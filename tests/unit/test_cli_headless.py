@@ -1,13 +1,15 @@
 """What a headless relay without --json tells on stderr."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bwtui.cli.output.headless import Lines
+from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
 from bwtui.model.verdict import Verdict
+from bwtui.relay.process.last_status import at_the_end
 from bwtui.relay.process.main import log_listener
 
 LATE = ErrorEntry(1.0, "notice", "public.late", "table public.late is not in the publication", "add it")
@@ -91,9 +93,9 @@ def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFi
         "waiting for slot shop",
         "waiting for x",
     ):
-        lines.emit(dataclasses.replace(status(state="starting"), detail=detail))
-    lines.emit(dataclasses.replace(status(), detail="waiting for Kafka"))
-    lines.emit(dataclasses.replace(status(), detail="waiting for nothing"))
+        lines.emit(replace(status(state="starting"), detail=detail))
+    lines.emit(replace(status(), detail="waiting for Kafka"))
+    lines.emit(replace(status(), detail="waiting for nothing"))
     assert told(capsys) == [
         "starting",
         "starting (waiting for slot shop)",
@@ -108,11 +110,11 @@ def test_a_stall_that_changes_its_cause_makes_a_line(capsys: pytest.CaptureFixtu
     def stalled(dependency: str, seconds: float) -> Status:
         sentence = f"{dependency} has said nothing for {seconds:.0f} s"
         verdict = Verdict("stalled", sentence, "kafka", dependency, since=100.0 + seconds, seconds=seconds)
-        return dataclasses.replace(status(state="stalled"), verdict=verdict, time=103.0 + 2 * seconds)
+        return replace(status(state="stalled"), verdict=verdict, time=103.0 + 2 * seconds)
 
     for one in (stalled("Kafka", 3.0), stalled("Kafka", 4.0), stalled("PostgreSQL", 3.0)):
         lines.emit(one)
-    lines.emit(dataclasses.replace(status(), time=133.0))
+    lines.emit(replace(status(), time=133.0))
     assert told(capsys) == [
         "stalled (Kafka has said nothing for 3 s)",
         "stalled (PostgreSQL has said nothing for 3 s)",
@@ -129,5 +131,26 @@ def test_the_log_has_a_line_for_each_cause_of_a_stall(
     with caplog.at_level("INFO"):
         for dependency in ("Kafka", "Kafka", "PostgreSQL"):
             verdict = Verdict("stalled", f"{dependency} is away", "kafka", dependency)
-            listener.emit(dataclasses.replace(status(state="stalled"), verdict=verdict))
+            listener.emit(replace(status(state="stalled"), verdict=verdict))
     assert caplog.messages == ["stalled: Kafka is away", "stalled: PostgreSQL is away"]
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        (("done", "running"), "; the first snapshot is not through, and the next start begins it anew"),
+        # Its rows are not durable yet, and there is no slot.
+        (("done", "done"), "; the first snapshot is not through, and the next start begins it anew"),
+        (("none", "none"), ""),
+    ],
+)
+def test_a_relay_that_is_stopped_in_its_first_snapshot_says_what_becomes_of_it(
+    state: tuple[str, str], left: str
+) -> None:
+    tables = {f"public.{number}": TableStatus(snapshot_state=one) for number, one in enumerate(state)}
+    running = replace(status(), tables=tables)
+    assert at_the_end(running, None, 0, 1.0).verdict.sentence == f"stopped cleanly{left}"
+    through = at_the_end(replace(running, confirmed_lsn=5), None, 0, 1.0)
+    assert through.verdict.sentence == "stopped cleanly; everything up to 0/5 is confirmed"
+    by_chunks = replace(running, first_snapshot=FirstSnapshot(2, 1))
+    assert "goes on with it" in at_the_end(by_chunks, None, 0, 1.0).verdict.sentence

@@ -166,6 +166,25 @@ def test_a_healthy_relay_tells_a_runway_that_can_be_foreseen(seconds: float, is_
     assert ("would be safe" in after(1, safe_seconds=seconds).sentence) == is_told
 
 
+@pytest.mark.parametrize(("are_streamed", "is_told"), [(True, True), (False, False)])
+def test_rows_of_a_snapshot_are_none_of_a_transaction(are_streamed: bool, is_told: bool) -> None:
+    judge = Judge(NAMES)
+    judge.look(START)
+    for step in range(1, 60):
+        rows, now = 1_000 * step, START.now + step
+        streamed = rows if are_streamed else 0
+        moved: Any = {"now": now, "time": START.time + step, "settled_at": now, "heard_at": now}
+        # A small one is committed at first.
+        committed: Any = {
+            "transactions": int(step > 1),
+            "rows": rows,
+            "streamed": streamed + 1,
+            "durable": rows,
+        }
+        verdict = judge.look(replace(START, **moved, **committed))
+    assert ("in one transaction of" in verdict.sentence) is is_told
+
+
 class Turning(Account):
     """Turns to something else right after a reader has seen what it was at."""
 

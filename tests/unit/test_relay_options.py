@@ -7,7 +7,7 @@ import pytest
 
 from bwtui.cli.main import cli
 from bwtui.cli.options import relay_options
-from bwtui.options import OPTIONS, Option
+from bwtui.options import OPTIONS, Option, parse
 from bwtui.settings import RelaySettings
 
 
@@ -74,3 +74,13 @@ def test_a_command_can_not_take_what_no_relay_has() -> None:
 
     with pytest.raises(AssertionError, match="slott"):
         takes("slott")
+
+
+@pytest.mark.parametrize("text", ["0", "33", "two", "64M", "-1"])
+def test_a_number_that_is_bounded_is_told_its_bounds(text: str) -> None:
+    bounded = {option.name: option for option in OPTIONS}
+    with pytest.raises(ValueError, match=r"\(a whole number from 1 to 32\)"):
+        parse(bounded["snapshot-workers"], text)
+    if text != "33":
+        with pytest.raises(ValueError, match=r"\(a whole number from 1 to 90, in per cent\)"):
+            parse(bounded["snapshot-share"], text)

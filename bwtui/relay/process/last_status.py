@@ -82,7 +82,7 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
         entries = (*entries, ErrorEntry(at, "fatal", None, error.message, error.hint))
     confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
     message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
-    left = status.first_snapshot.left if status.first_snapshot else ""
+    left = status.first_snapshot.left if status.first_snapshot else _left_by_export(status)
     verdict = ended(message, hint, confirmed=confirmed, left=left, at=at)
     return replace(
         status,
@@ -93,6 +93,15 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
         errors=entries,
         exit_code=code,
     )
+
+
+def _left_by_export(status: Status) -> str:
+    """Say what becomes of a first snapshot that is one copy, and was not through."""
+    has_begun = any(table.snapshot_state != "none" for table in status.tables.values())
+    # Its slot, which is made last of all, has a position as soon as it is there.
+    if status.confirmed_lsn or not has_begun:
+        return ""
+    return "the first snapshot is not through, and the next start begins it anew"
 
 
 def describe(status: Status) -> str:

@@ -66,7 +66,7 @@ class Judge:
         self._awake_since = 0.0
         self._slept = 0.0
         self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0, "sent_lsn": 0.0}
-        self._rows_at_commit = 0
+        self._streamed_at_commit = 0
         self._most_durable = 0
         #: When the server had no more than so many bytes of its WAL left to read, or had no session.
         self._read_up = {0: 0.0, _UNREADABLE_BYTES: 0.0}
@@ -101,7 +101,7 @@ class Judge:
                 if getattr(seen, name) != getattr(last, name):
                     self._moved[name] = seen.now
             if seen.transactions != last.transactions:
-                self._rows_at_commit = last.rows
+                self._streamed_at_commit = seen.streamed
         if seen.durable > self._most_durable:
             self._most_durable, self._moved["durable"] = seen.durable, seen.now
         for most in self._read_up:
@@ -384,6 +384,7 @@ class Judge:
 
     def _transaction(self, seen: Seen) -> str:
         """Tell of a transaction that is read for long."""
-        rows = seen.rows - self._rows_at_commit
+        rows = seen.streamed - self._streamed_at_commit
         long = seen.now - self._since(self._moved["transactions"]) >= _LONG_SECONDS
-        return f", in one transaction of {rows:,} rows so far" if long and rows and self._rate(seen) else ""
+        moves = seen.streamed > self._looks[0].streamed
+        return f", in one transaction of {rows:,} rows so far" if long and rows and moves else ""

@@ -36,6 +36,8 @@ class Seen:
     #: Seconds of processor time of the main thread, or None where the system does not tell.
     cpu: float | None = None
     rows: int = 0
+    #: Of them, rows that were changed; the others are those of snapshots.
+    streamed: int = 0
     transactions: int = 0
     durable: int = 0
     in_flight: int = 0

@@ -77,6 +77,7 @@ class Watch:
             totals=report.account.totals(now),
             cpu=None if self._clock is None else time.clock_gettime(self._clock),
             rows=sum(table.rows for table in report.tables.values()),
+            streamed=sum(table.streamed for table in report.tables.values()),
             transactions=report.transactions,
             durable=report.durable,
             in_flight=report.in_flight,
