@@ -91,15 +91,20 @@ def check_property(key: str) -> None:
         raise ValueError(f"{key!r} is not the name of a property (letters, digits, '.', '_' and '-')")
 
 
+def _is_within(text: str, most: int) -> bool:
+    # More digits than `parse_number` takes are not made a number of.
+    return text.isdecimal() and len(text) <= 15 and 1 <= int(text) <= most
+
+
 def check_share(text: str) -> None:
     """Raise ValueError unless ``text`` can be a share in per cent."""
-    if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= 90:
+    if not _is_within(text, 90):
         raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
 
 
 def check_workers(text: str) -> None:
     """Raise ValueError unless ``text`` can be a number of processes."""
-    if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= 32:
+    if not _is_within(text, 32):
         raise ValueError(f"{text!r} is no number of processes (a whole number from 1 to 32)")
 
 

@@ -156,15 +156,11 @@ class KafkaSink(Recall):
         span.pending += len(messages)
         if receipt is not None:
             self._send_recorded(topic, messages, span, receipt)
-        elif messages and messages[0][3] is not messages[-1][3]:
-            # A delivery report has no headers, so they are kept beside it for the case that it fails.
-            reports = [self._report_of_one(topic, message, span) for message in messages]
-            self._send_each(topic, messages, reports, partial(self._failed, topic, span=span))
         else:
-            self._send_alike(topic, messages, span)
+            self._send_unrecorded(topic, messages, span)
 
-    def _send_alike(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
-        """Send with one callback for all that have the same headers."""
+    def _send_unrecorded(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
+        """Send with one callback for all that follow one another with the same headers."""
         place = 0
         while place < len(messages):
             first, report = place, tally(self._failed, topic, span, messages[place][3])
@@ -177,21 +173,11 @@ class KafkaSink(Recall):
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
     ) -> None:
         """Send with a callback for each message, which notes where it went."""
-        self._send_each(topic, messages, self._reports.take(topic, messages, span, receipt).callbacks)
-
-    def _send_each(
-        self,
-        topic: str,
-        messages: Sequence[MessageTuple],
-        callbacks: list[Callback],
-        refuse: Refuse | None = None,
-    ) -> None:
-        """Send with a callback each; what is refused goes to ``refuse``, or to its callback."""
-        place = 0
+        callbacks, place = self._reports.take(topic, messages, span, receipt).callbacks, 0
         while place < len(messages):
             place, error = hand_over(self._produce, topic, messages, place, callbacks, REFUSALS)
             if error is not None:
-                (refuse or callbacks[place - 1])(reason_of(error), Message(*messages[place - 1]))
+                callbacks[place - 1](reason_of(error), Message(*messages[place - 1]))
 
     def _send_first(
         self,

@@ -17,8 +17,8 @@ from bwtui.sink.destination import KeyRecord, Offsets, Readback
 _REQUEST_SECONDS = 10.0
 #: So long a caller waits until it may look around.
 _TRY_SECONDS = 1.0
-_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-#: Whoever has no leader says so at once.
+_AGAIN = WITHOUT_LEADER | {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
+#: Not all of these take their time.
 _PAUSE_SECONDS = 0.1
 _BATCH = 10_000
 
@@ -106,11 +106,9 @@ class TopicReader(Readback):
             try:
                 low, high = self._consumer.get_watermark_offsets(partition, timeout=_TRY_SECONDS)
             except KafkaException as error:
-                code = error.args[0].code()
-                if code not in _NO_ANSWER | WITHOUT_LEADER or time.monotonic() > until:
+                if error.args[0].code() not in _AGAIN or time.monotonic() > until:
                     raise _unreadable(topic, error.args[0]) from error
-                if code in WITHOUT_LEADER:
-                    time.sleep(_PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)
                 on_wait()
             else:
                 return int(low), int(high)

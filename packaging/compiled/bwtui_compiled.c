@@ -669,6 +669,16 @@ encoder_lines(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
     return Py_BuildValue("Nnn", messages, all, largest);
 }
 
+/* Whether there are no arguments by name; an exception if there are. */
+static int
+go_by_position(PyObject *kwargs)
+{
+    if (kwargs == NULL || PyDict_GET_SIZE(kwargs) == 0)
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "arguments go by position");
+    return 0;
+}
+
 /* -- the object ---------------------------------------------------------------------------------------- */
 
 static void
@@ -727,11 +737,7 @@ encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *key, *value, *fallback;
     Py_ssize_t width;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "arguments go by position");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "OO!nO", &key, &PyTuple_Type, &value, &width, &fallback))
+    if (!go_by_position(kwargs) || !PyArg_ParseTuple(args, "OO!nO", &key, &PyTuple_Type, &value, &width, &fallback))
         return NULL;
     if (width < 1 || width > 1 << 16 || !PyCallable_Check(fallback) || (key != Py_None && !PyTuple_Check(key))) {
         PyErr_SetString(PyExc_ValueError, "no such table");
@@ -1218,11 +1224,7 @@ static PyObject *
 places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *other, *over;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "arguments go by position");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "OO", &other, &over))
+    if (!go_by_position(kwargs) || !PyArg_ParseTuple(args, "OO", &other, &over))
         return NULL;
     Places *self = (Places *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -1394,11 +1396,7 @@ static PyObject *
 tally_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *failed, *over;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "arguments go by position");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "OO", &failed, &over))
+    if (!go_by_position(kwargs) || !PyArg_ParseTuple(args, "OO", &failed, &over))
         return NULL;
     Tally *self = (Tally *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -1499,11 +1497,7 @@ gathering_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *give;
     Py_ssize_t most_lines, most_bytes;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "arguments go by position");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "Onn", &give, &most_lines, &most_bytes))
+    if (!go_by_position(kwargs) || !PyArg_ParseTuple(args, "Onn", &give, &most_lines, &most_bytes))
         return NULL;
     PyObject *lines = PyList_New(0);
     Gathering *self = lines == NULL ? NULL : (Gathering *)type->tp_alloc(type, 0);
