@@ -14,6 +14,7 @@ from bwtui.model.from_json import made_of
 from bwtui.model.heal import HealStatus
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
+from bwtui.model.proof import NotProven
 from bwtui.model.verdict import Verdict
 
 State = Literal["starting", "snapshot", "streaming", "stalled", "paused", "stopped", "failed"]
@@ -218,6 +219,8 @@ class Status:
     errors: tuple[ErrorEntry, ...] = ()
     #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
     not_captured: tuple[str, ...] = ()
+    #: Tables whose topic may differ from them.
+    not_proven: tuple[NotProven, ...] = ()
     #: A slot that was lost and made anew, while topics may differ from tables for it.
     heal: HealStatus | None = None
     #: A first snapshot beside the stream that is not through: topics lack rows of its tables.
@@ -246,6 +249,7 @@ class Status:
         data = dataclasses.asdict(self)
         for name in _LSN_FIELDS:
             data[name] = format_lsn(data[name])
+        data["not_proven"] = [entry.to_json() for entry in self.not_proven]
         data["reason"] = self.verdict.sentence
         return data
 
@@ -271,6 +275,7 @@ class Status:
         first = values.get("first_snapshot")
         values["first_snapshot"] = FirstSnapshot.from_json(first) if first else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
+        values["not_proven"] = tuple(map(NotProven.from_json, values.get("not_proven", ())))
         values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
         workers = values.get("snapshot_workers", ())
         values["snapshot_workers"] = tuple(made_of(SnapshotWorker, value) for value in workers)

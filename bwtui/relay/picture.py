@@ -105,6 +105,7 @@ class Picture:
             latency_since_start=dict(report.latency.figures.ever),
             errors=report.errors(),
             not_captured=report.not_captured,
+            not_proven=report.not_proven,
             heal=self.heal(),
             first_snapshot=self.first(),
             recording=recorder.status() if recorder is not None else None,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from bwtui.blocking import check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import Span
+from bwtui.model.proof import NotProven
 from bwtui.model.status import ErrorEntry, SchemaEntry, SnapshotWorker, State
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.measured.latency import Latency
@@ -122,6 +123,8 @@ class Report:
         self.partial_at = 0.0
         #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
         self.not_captured: tuple[str, ...] = ()
+        #: Tables whose topic may differ from them; only a clean comparison removes one. Replaced whole.
+        self.not_proven: tuple[NotProven, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.
         self.on_error: Callable[[ErrorEntry], None] | None = None
         #: The error that ended the relay.

@@ -7,7 +7,7 @@ import bwtui
 
 PACKAGE = Path(bwtui.__file__).parent
 #: Lines of a file and of a function, the share of functions that are short, and modules side by side.
-FILE, FUNCTION, SHORT, MOST, SIDE_BY_SIDE = 400, 60, 30, 0.9, 20
+FILE, FUNCTION, SHORT, MOST, SIDE_BY_SIDE = 1000, 60, 30, 0.9, 20
 
 
 def _modules() -> dict[str, str]:
