@@ -92,10 +92,11 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
         if slot is not None:
             _drop(connection, name)
     for relay, memory in memories.items():
-        # First: a kill in between leaves a memory, which is refused and forgotten again.
+        # The memory last: a kill in between leaves it, which is refused and forgotten again. A heal left
+        # without it would make the slot again, without the new snapshot.
         forgotten.forget(state_folder(relay), memory.last)
-        memory.forget()
         forget(state_folder(relay), name)
+        memory.forget()
     first.forget(identity)
     if as_json:
         say_json({"dropped": slot, "forgotten_by": list(memories)})

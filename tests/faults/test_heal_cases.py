@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.cli.main import cli
 from bwtui.demo.shop import Table
+from bwtui.model.lsn import format_lsn
 from bwtui.model.status import Status
 from bwtui.recording.check import check
 from bwtui.recording.reading.as_of import TableFold, pages
@@ -142,6 +143,27 @@ def test_one_that_is_to_catch_up_ends_once_it_is_healed(
     assert relay.join(_HEAL_SECONDS) == 0, relay.last_words()
     assert len(read_table(services, ITEMS, relay.name)) == held + DIFFER
     assert_equal(services, database, [ITEMS], relay.name)
+
+
+def test_a_kill_after_the_new_slot_is_made_keeps_that_slot(
+    new_relay: NewRelay, services: Services, database: str
+) -> None:
+    """A row without a key that is written while the relay is down can only come from that slot."""
+    execute(database, *MADE, "create table visits (id int)")
+    relay = begun(new_relay, "--heal", "--allow-unkeyed")
+    lose(relay)
+    # The first write says that the slot is to be made, the second that it was.
+    relay.start(failpoint="before-heal:2:kill")
+    assert relay.join() == -9, relay.last_words()
+    made = relay.slot_lsn()
+    assert made is not None
+    execute(database, "insert into visits values (7)")
+    relay.start()
+    relay.wait_streaming()
+    relay.wait_caught_up()
+    visits = Table("public", "visits", ())
+    assert [record.value for record in read_table(services, visits, relay.name)] == [{"id": 7}]
+    relay.wait("the comparison", lambda now: now.heal is not None and now.heal.lsn == format_lsn(made))
 
 
 @pytest.mark.parametrize("how", ["expired", pytest.param("another writer", marks=pytest.mark.long)])

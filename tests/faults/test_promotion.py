@@ -188,6 +188,29 @@ def test_without_headers_a_heal_compares_all_tables(
     assert_equal(services, pair.dsn, TABLES, relay.name)
 
 
+def test_a_kill_when_a_comparison_falls_due_keeps_the_slot(
+    pair: Pair, services: Services, new_relay: Callable[..., Relay]
+) -> None:
+    """The slot came along with the promotion, and has all that the new primary writes."""
+    relay = new_relay("--heal", "--no-headers")
+    pair.wait_synchronized(relay.name)
+    with Writer(pair.dsn, _ROWS).going_on() as writer:
+        _cut(pair, relay, writer)
+        relay.stop()
+        relay.start(failpoint="after-heal:1:kill")
+        relay.wait_streaming()
+        pair.fail(hard=True)
+        writer.stop()
+    pair.promote()
+    assert relay.wait_ended() == -9, relay.last_words()
+    relay.start()
+    relay.wait("the heal", lambda now: now.heal is not None and now.heal.state != "slot")
+    status = relay.wait_streaming()
+    assert not any("made anew" in error.message for error in status.errors), status.errors
+    relay.wait("the heal's end", lambda now: now.heal is None, 240)
+    assert_equal(services, pair.dsn, TABLES, relay.name)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("own", ["none", "behind", "ahead"])
 def test_a_new_primary_has_none_of_the_relays_slot(

@@ -16,9 +16,11 @@ from click.testing import CliRunner
 from bwtui.cli import slots
 from bwtui.cli.main import cli
 from bwtui.compiled import load
+from bwtui.relay.healing.due import Due
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.lock import RelayLock
 from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
 
 pytestmark = pytest.mark.services
 
@@ -128,6 +130,28 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
     assert SlotMemory(tmp_path / "shop", system, name, slot).last is None
     assert SlotMemory(tmp_path / "shop", system, name, "another").last is not None
     assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 2
+
+
+def test_a_drop_that_is_killed_leaves_no_heal_without_its_slot(
+    database: str, slot: str, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heal that is due would have the next start make the slot without a snapshot."""
+    RelayLock.acquire("shop").release()
+    session.execute("select system_identifier::text, current_database() from pg_control_system()")
+    identity = (*session.fetchone(), slot)
+    folder = state_folder("shop")
+    SlotMemory(folder, *identity).remember(77)
+    Due(folder, identity).begin("it was gone")
+
+    def killed(memory: SlotMemory) -> None:
+        raise SystemExit(137)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SlotMemory, "forget", killed)
+        assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 137
+    assert Due(folder, identity).status is None
+    assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 0
+    assert SlotMemory(folder, *identity).last is None
 
 
 def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) -> None:

@@ -22,13 +22,15 @@ FIRST = ("publication", "topic", "schema", "copy", "slot")
 AGAIN = ("send", "acknowledge", "state", "confirm", "record", "sync")
 LAST, ASKED = ("finish",), ("progress",)
 ONCE = ("fence", "commit")
+#: Killed there in tests/faults: `test_heal_cases` and `test_promotion`.
+HEALING = ("heal",)
 
 NewRelay = Callable[..., Relay]
 SIDES = ("before", "after")
 
 
 def test_there_is_none_that_nothing_hits() -> None:
-    assert sorted(EFFECTS) == sorted((*FIRST, *AGAIN, *LAST, *ASKED, *ONCE))
+    assert sorted(EFFECTS) == sorted((*FIRST, *AGAIN, *LAST, *ASKED, *ONCE, *HEALING))
 
 
 def kill_at(relay: Relay, side: str, effect: str, provoke: Callable[[], object] | None = None) -> None:

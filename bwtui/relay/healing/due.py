@@ -2,8 +2,8 @@
 
 A small file in the relay's state folder. While it is there, topics may lack what was written between the lost
 slot and the new one, and every start goes on with the heal. ``lsn`` is written once the new slot is made,
-remembered by `bwtui.relay.memory`, and taken by the recording, if any; without it a start drops what is there
-and makes the slot again, since a kill or a refusal may have come before, between or behind these.
+remembered by `bwtui.relay.memory`, and taken by the recording, if any; without it a start makes the slot
+again, unless `bwtui.relay.memory` has the new slot already.
 """
 
 import contextlib
@@ -56,6 +56,15 @@ class Due:
         with self._lock:
             assert self._now is not None
             self._write(replace(self._now, lsn=lsn, state="comparing"))
+
+    def compare(self, reason: str, lsn: str) -> None:
+        """Note, durably, that topics are to be compared: the slot at ``lsn`` lacks some of what they hold.
+
+        One write: after `begin` alone, a start would drop the slot. Raises StateFailed.
+        """
+        with self._lock:
+            before = self._now if self._now is not None else HealStatus(time.time(), reason)
+            self._write(HealStatus(before.since, before.reason, "comparing", lsn))
 
     def tell(self, changed: HealStatus) -> None:
         """Take what is under way; it is not written."""

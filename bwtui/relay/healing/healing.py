@@ -95,7 +95,11 @@ class Healing:
         memory = SlotMemory(self._folder, *identity)
         how = lost(connection, settings, memory)
         if how is None and due is not None and self._is_under_way:
-            how = SlotLost(due.reason, _HINT)
+            if memory.is_unread and memory.last is not None:
+                # A run before made it, and ended before the heal or the recording took note of it.
+                self._made_at = memory.last.confirmed_lsn
+            else:
+                how = SlotLost(due.reason, _HINT)
         if how is not None:
             self._make(memory, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
 
@@ -134,13 +138,12 @@ class Healing:
         """
         assert self._due is not None
         self.close()
-        self._due.begin(reason)
-        self._due.made(format_lsn(lsn))
+        self._due.compare(reason, format_lsn(lsn))
 
     def begun(self, context: RelayContext) -> None:
         """Take note of what a recording misses. Raises RefusedError where it has more than this history.
 
-        Only then the slot counts as made: a start after the refusal makes it again, and is refused again.
+        Only then the heal records the slot as made: a start after the refusal is refused again.
         """
         made_at, self._made_at = self._made_at, None
         if made_at is None:

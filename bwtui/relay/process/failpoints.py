@@ -38,6 +38,7 @@ EFFECTS: Mapping[str, str] = {
     "sync": "bwtui.recording.segment:SegmentWriter.sync",
     "finish": "bwtui.recording.segment:SegmentWriter.finish",
     "progress": "bwtui.relay.backfill.store:Store._write",
+    "heal": "bwtui.relay.healing.due:Due._write",
     "fence": "bwtui.sink.transactions:TransactionalSink.connect",
     "commit": "bwtui.sink.commit:Commit._commit",
 }
