@@ -1,6 +1,9 @@
-"""Names and texts in PostgreSQL's SQL."""
+"""Names and texts in SQL: PostgreSQL's, and DuckDB's, which reads files."""
 
+import glob
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 _IDENTIFIER = r'\s*(?:"((?:[^"]|"")+)"|([^\W\d][\w$]*))\s*'
 _QUALIFIED = re.compile(rf"(?:{_IDENTIFIER}\.)?{_IDENTIFIER}")
@@ -41,3 +44,18 @@ def quote_literal(value: str) -> str:
     if "\\" in value:
         return " E'" + escaped.replace("\\", "\\\\") + "'"
     return f"'{escaped}'"
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal of DuckDB."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def exact(paths: Iterable[Path | str]) -> list[str]:
+    """Return paths so that none is taken for a pattern: a recording's own name may look like one."""
+    return [glob.escape(str(path)) for path in paths]
+
+
+def parquet(paths: Iterable[Path | str]) -> str:
+    """Return the table of some Parquet files; their folders' names are no columns."""
+    return f"read_parquet([{', '.join(map(quoted, exact(paths)))}], hive_partitioning = false)"

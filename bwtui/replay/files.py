@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from bwtui.errors import RefusedError
-from bwtui.model.duckdb_text import parquet, quoted
+from bwtui.model.sql import parquet, quoted
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection

@@ -7,7 +7,7 @@ from pathlib import Path
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, partitions, pin
-from bwtui.model.duckdb_text import exact
+from bwtui.model.sql import exact
 from bwtui.recording.folder import segments
 from bwtui.recording.format.blocks import Place, damaged
 from bwtui.recording.sealed import Sealed, open_sealed, unsealed_bytes

@@ -23,7 +23,7 @@ from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.reading import Wanted, read_split
 from bwtui.kafka.splits import Split, split
-from bwtui.model.duckdb_text import parquet
+from bwtui.model.sql import parquet
 from bwtui.recording.format.sent_headers import SENT_HEADERS
 from bwtui.recording.manifest import SealedFile
 from bwtui.seal.row_groups import rows_at_a_time

@@ -13,8 +13,8 @@ from bwtui.audit.decoding import Schemas, Undecodable, schema_id
 from bwtui.kafka.client import Config, headers_of
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
-from bwtui.model.duckdb_text import exact
 from bwtui.model.headers import LSN, ORDINAL, SESSION
+from bwtui.model.sql import exact
 from bwtui.signals.duckdb_session import session
 
 #: Records that lie no further apart are read in one go.

@@ -23,7 +23,7 @@ from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, TopicState
-from bwtui.model.duckdb_text import exact
+from bwtui.model.sql import exact
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.signals.duckdb_session import session

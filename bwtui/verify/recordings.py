@@ -24,8 +24,8 @@ from bwtui.audit.classes import (
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.texts import parse_row
 from bwtui.errors import UsageError
-from bwtui.model.duckdb_text import exact
 from bwtui.model.lsn import format_lsn
+from bwtui.model.sql import exact
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.signals.duckdb_session import session

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from bwtui.audit import core
 from bwtui.file_errors import file_failed
-from bwtui.model.duckdb_text import parquet
+from bwtui.model.sql import parquet
 
 Side = Literal["expected", "actual"]
 SIDES: tuple[Side, Side] = ("expected", "actual")

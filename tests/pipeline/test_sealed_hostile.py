@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from bwtui.errors import DamagedRecording
-from bwtui.model.duckdb_text import parquet, quoted
+from bwtui.model.sql import parquet, quoted
 from bwtui.recording.check import check
 from bwtui.recording.manifest import MANIFEST, SEALED, with_checksum
 from bwtui.recording.sealed import open_sealed

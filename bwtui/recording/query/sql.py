@@ -6,7 +6,7 @@ true, false or null exactly as `match` answers.
 
 from collections.abc import Iterator, Sequence
 
-from bwtui.model.duckdb_text import quoted
+from bwtui.model.sql import quoted
 from bwtui.recording.change import KEY_CHANGE
 from bwtui.recording.query.fields import Ref
 from bwtui.recording.query.match import BOOLEANS
