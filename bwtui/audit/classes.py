@@ -263,6 +263,13 @@ _CLASSES = (
         left="the table has the row, which has no key",
     ),
     AuditClass(
+        "stray_row",
+        "anomaly",
+        "A partition still has a row of the key, whose newest record is in another partition.",
+        "database",
+        left="the newest record of the key is compared with the table",
+    ),
+    AuditClass(
         "not_captured",
         "anomaly",
         "The relay is to carry the table, and no publication of its has it.",

@@ -101,12 +101,16 @@ class Alone(Repair):
                 "give -C partitioner=… as the topic's relay has it, so that a key stays in one partition",
             )
 
+    @property
+    def _session(self) -> bytes:
+        return self.producer.session
+
     def _check_again(self) -> None:
         self.refuse_ours()
 
     def _send(self, outcome: Outcome, folder: Path) -> None:
         """Send what differs until it does not, or too often."""
-        wanted: Sequence[TablePlan] = outcome.chosen
+        wanted: Sequence[TablePlan] = [plan for plan in outcome.chosen if plan.keys]
         for round in range(_ROUNDS):
             if round:
                 self.watch.phase("sending what differs still")

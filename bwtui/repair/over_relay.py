@@ -65,7 +65,7 @@ class OverRelay(Repair):
 
     def _send(self, outcome: Outcome, folder: Path) -> None:
         reason: BackfillReason = "heal" if self.is_heal else "repair"
-        ids = sending.submit(self.relay, outcome.chosen, reason)
+        ids = sending.submit(self.relay, [plan for plan in outcome.chosen if plan.keys], reason)
         outcome.sent = sending.wait(self.relay, ids, self.watch.count)
         outcome.notes += [
             f"{one.table}: {one.error or 'cancelled'}" + (f"; {one.hint}" if one.hint else "")

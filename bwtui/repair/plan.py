@@ -14,15 +14,14 @@ from bwtui.audit.decoding import Schemas, Undecodable, schema_id
 from bwtui.audit.forms import ODD, decode_key
 from bwtui.model.backfill_told import snapshot_command
 from bwtui.relay.backfill.keys import Key, write_keys
+from bwtui.repair.strays import Homes, StrayList
 from bwtui.verify.differences import Difference, Doubt, DoubtName
 from bwtui.verify.tables import Table
 
 #: Keys that are named of each table.
 EXAMPLES = 3
 #: Doubts that a relay does not answer by itself: readers may have wrong what no comparison can find.
-UNTRUSTED: frozenset[DoubtName] = frozenset(
-    {"expired", "damaged", "open", "undecodable", "no_key", "partitions", "unsent"}
-)
+UNTRUSTED: frozenset[DoubtName] = frozenset({"expired", "damaged", "open", "undecodable", "no_key", "unsent"})
 
 
 @dataclass(slots=True)
@@ -37,6 +36,8 @@ class TablePlan:
     rows: int = 0
     tombstones: int = 0
     raw_tombstones: int = 0
+    #: Tombstones into partitions that have a row of a key and are not the key's own.
+    stray_tombstones: int = 0
     #: Keys that were written at each look, or of which nothing is proven: they are not sent.
     undecided: int = 0
     #: Rows that are missing in the topic and have no key, or one that is no text: nothing names them.
@@ -45,6 +46,7 @@ class TablePlan:
     own_bytes: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
+    strays: StrayList | None = None
     #: How the topic's keys are written, as `bwtui.audit.forms.decode_key` calls it; "": none was seen.
     spelling: str = ""
     #: The columns that the keys are of, in the table's order.
@@ -54,8 +56,13 @@ class TablePlan:
 
     @property
     def messages(self) -> int:
-        """How many keys the list has."""
-        return self.rows + self.tombstones + self.raw_tombstones
+        """How many messages are to be sent."""
+        return sum(self.counts)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """How many rows, and tombstones of each kind."""
+        return self.rows, self.tombstones, self.raw_tombstones, self.stray_tombstones
 
     @property
     def is_trusted(self) -> bool:
@@ -96,6 +103,7 @@ class TablePlan:
             "rows": self.rows,
             "tombstones": self.tombstones,
             "raw_tombstones": self.raw_tombstones,
+            "stray_tombstones": self.stray_tombstones,
             "undecided": self.undecided,
             "unnamed": self.unnamed,
             "unkeyed": self.is_unkeyed,
@@ -113,6 +121,7 @@ class Planner:
         folder: Path,
         own: Callable[[str], str | None],
         schemas: Schemas,
+        homes: Homes,
         *,
         show_values: bool = False,
         relay: str = "",
@@ -126,6 +135,7 @@ class Planner:
         self._folder = folder
         self._own = own
         self._schemas = schemas
+        self._homes = homes
         self._show_values = show_values
         self._relay = relay
 
@@ -134,17 +144,22 @@ class Planner:
         plan = TablePlan(table.full_name, table.topic, tuple(doubts), relay=self._relay)
         plan.key_columns = tuple(table.key)
         path = self._folder / f"{len(self.tables)}.keys"
-        if write_keys(path, self._keys(plan, table, differences)):
-            plan.keys = path
+        with StrayList(path.with_suffix(".strays"), table.topic, self._homes) as strays:
+            if write_keys(path, self._keys(plan, table, differences, strays)):
+                plan.keys = path
+        plan.strays, plan.stray_tombstones = strays, strays.count
         self.tables.append(plan)
 
-    def _keys(self, plan: TablePlan, table: Table, differences: Iterator[Difference]) -> Iterator[Key]:
+    def _keys(
+        self, plan: TablePlan, table: Table, differences: Iterator[Difference], strays: StrayList
+    ) -> Iterator[Key]:
         for one in differences:
             if one.name == "missing_row":
                 plan.unnamed += 1
             elif not one.is_proven:
                 plan.undecided += 1
             elif one.key is not None:
+                strays.add(one.places)
                 plan.spelling = plan.spelling or self._spelled(one.raw)
                 if one.name == "extra_key":
                     plan.tombstones += 1
@@ -152,11 +167,15 @@ class Planner:
                     plan.rows += 1
                 self._show(plan, table, one)
                 yield one.key
+            elif one.name == "stray_row":
+                # No row has this key, and its newest record is right.
+                strays.add(one.places)
             elif one.raw is None or one.name != "extra_key":
                 plan.unnamed += 1
             elif self._is_own(plan, one.raw):
                 plan.own_bytes += 1
             else:
+                strays.add(one.places)
                 plan.raw_tombstones += 1
                 plan.spelling = plan.spelling or self._own(plan.table) or ""
                 self._show(plan, table, one)

@@ -12,6 +12,7 @@ from bwtui.audit.report import Report
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.backfill import BackfillStatus
 from bwtui.repair.plan import Planner, TablePlan
+from bwtui.repair.strays import Homes, send_strays
 from bwtui.settings import RelaySettings
 from bwtui.spark.scratch import scratch
 from bwtui.verify.database import OnDifferences
@@ -70,6 +71,8 @@ class Outcome:
     #: The tables whose keys are to be sent: all with differences, or those of which that is all.
     chosen: list[TablePlan] = field(default_factory=list)
     sent: list[BackfillStatus] = field(default_factory=list)
+    #: Tombstones that were sent into other partitions than their keys'.
+    stray_tombstones: int = 0
     #: The comparison after it; None where nothing was sent.
     after: Report | None = None
     is_dry: bool = False
@@ -111,6 +114,7 @@ class Outcome:
     def so_far(self) -> str:
         """What was sent, in words, and what was not."""
         rows, tombstones = (sum(getattr(one, name) for one in self.sent) for name in ("rows", "tombstones"))
+        tombstones += self.stray_tombstones
         return "; ".join([f"{rows:,} rows and {tombstones:,} tombstones were sent before that", *self.notes])
 
     @property
@@ -136,6 +140,10 @@ class Repair(ABC):
     watch: Watch
     is_dry: bool = False
     show_values: bool = False
+    _homes: Homes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._homes = Homes(self.settings)
 
     def run(self) -> Outcome:
         """Compare, ask, send and compare again. Raises BwtuiError."""
@@ -150,6 +158,10 @@ class Repair(ABC):
                 self._check_again()
             if not self.is_dry and outcome.chosen:
                 self.watch.phase("sending what differs")
+                lists = [plan.strays for plan in outcome.chosen if plan.strays is not None]
+                outcome.stray_tombstones = send_strays(
+                    self.settings, self._homes, lists, self._session, self.watch.count
+                )
                 self._send(outcome, folder)
         if not self.is_dry:
             self._end(outcome)
@@ -157,7 +169,14 @@ class Repair(ABC):
 
     def _planner(self, folder: Path, relay: str = "") -> Planner:
         schemas = Schemas({}, self.ask_registry)
-        return Planner(folder, self._spelling, schemas, show_values=self.show_values, relay=relay)
+        return Planner(
+            folder, self._spelling, schemas, self._homes, show_values=self.show_values, relay=relay
+        )
+
+    @property
+    def _session(self) -> bytes | None:
+        """What the headers of messages that this process sends bear, if anything."""
+        return None
 
     @abstractmethod
     def _begin(self) -> str:

@@ -7,7 +7,7 @@ row can be read again, and with the bytes of the key in the topic.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import duckdb
 
@@ -18,9 +18,7 @@ from bwtui.verify.tables import CHUNK, Shape, Table
 #: Note of a value in bytes of no schema.
 UNDECODABLE = "the value can't be decoded"
 
-DoubtName = Literal[
-    "unkeyed", "expired", "damaged", "open", "undecodable", "no_key", "partitions", "unsent"
-]  # fmt: skip
+DoubtName = Literal["unkeyed", "expired", "damaged", "open", "undecodable", "no_key", "unsent"]
 _DOUBTS: dict[DoubtName, str] = {
     "unkeyed": "table has no key, so only missing rows are found",
     "expired": "offsets are gone from the beginning of its log, or from its end",
@@ -28,7 +26,6 @@ _DOUBTS: dict[DoubtName, str] = {
     "open": "transaction of another producer, or more, is open, and what is behind it was not read",
     "undecodable": "keys or values can't be decoded: another producer writes here",
     "no_key": "records have no key: from before the table had one, or another producer's",
-    "partitions": "keys stand in several partitions, and what is sent now reaches one of them",
     "unsent": "rows have placeholders for unchanged TOAST values, which were not compared",
 }
 
@@ -42,11 +39,20 @@ class Doubt:
     text: str
 
 
+class Place(NamedTuple):
+    """A partition whose latest record of a key is a row, with that record's timestamp and key."""
+
+    partition: int
+    timestamp_ms: int
+    key: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A key, or a row without one, of which a table and its topic say something else."""
 
-    #: ``missing_key``, ``extra_key``, ``different_row`` or ``missing_row``: docs/audit.md defines them.
+    #: ``missing_key``, ``extra_key``, ``different_row``, ``missing_row``, or ``stray_row`` where the newest
+    #: record alone is right: docs/audit.md defines them.
     name: str
     #: Whether it is one; else it was written to at every look, or nothing can prove it.
     is_proven: bool
@@ -56,21 +62,30 @@ class Difference:
     #: The key of the topic's newest record of it, which may be a tombstone; None where the topic has none.
     raw: bytes | None
     note: str | None
+    #: Where the topic has a row of the key.
+    places: tuple[Place, ...] = ()
 
 
 def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Difference]:
     """Yield what differs between the table and its topic, in the order of keys."""
     cursor = store.cursor()
     cursor.execute(
-        """select class, is_proven, key, key_texts, key_bytes, note
-             from (select *, true as is_proven from wrong union all by name
-                   select *, false as is_proven from undecided)
-            where topic = ? order by key""",
-        [shape.table.topic],
+        """with found as (
+             select *, true as is_proven from wrong where topic = $topic union all by name
+             select *, false as is_proven from undecided where topic = $topic)
+           select class, is_proven, key, key_texts, found.key_bytes, note, place
+             from (from found union all by name
+                   select 'stray_row' as class, true as is_proven, key, any_value(key_bytes) as key_bytes
+                     from stray anti join found using (key) where topic = $topic group by key) as found
+             left join (select key, list((partition_id, timestamp_ms, key_bytes)) as place
+                          from latest where topic = $topic and value is not null group by key) as l
+            using (key) order by key""",
+        {"topic": shape.table.topic},
     )
     while fetched := cursor.fetchmany(CHUNK):
-        for name, is_proven, key, texts, raw, note in fetched:
-            yield Difference(name, is_proven, _texts(shape, key, texts), raw, note)
+        for name, is_proven, key, texts, raw, note, places in fetched:
+            there = tuple(Place(*place) for place in places or ())
+            yield Difference(name, is_proven, _texts(shape, key, texts), raw, note, there)
     cursor.close()
 
 
@@ -87,12 +102,10 @@ def _texts(shape: Shape, key: str, texts: str | None) -> tuple[str, ...] | None:
 
 def doubts(store: duckdb.DuckDBPyConnection, table: Table, counted: Mapping[DoubtName, int]) -> list[Doubt]:
     """Return what was counted while the topic was read, and what is seen in its latest records, as doubts."""
-    row = store.execute(
+    [(undecodable,)] = store.execute(
         """select (select count(*) from latest where topic = $topic and starts_with(key, 'undecodable '))
-                  + (select count(*) from wrong where topic = $topic and note = $note),
-                  (select count(*) from (select 1 from latest where topic = $topic
-                                          group by key having count(*) > 1))""",
+                  + (select count(*) from wrong where topic = $topic and note = $note)""",
         {"topic": table.topic, "note": UNDECODABLE},
-    ).fetchall()[0]
-    every = {**counted, "unkeyed": int(not table.key), "undecodable": row[0], "partitions": row[1]}
+    ).fetchall()
+    every = {**counted, "unkeyed": int(not table.key), "undecodable": undecodable}
     return [Doubt(name, f"{every[name]:,} {text}") for name, text in _DOUBTS.items() if every.get(name)]

@@ -11,6 +11,7 @@ is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
 - ``changed_key``: doubtful keys with a record since; ``history``: every record that may have been a doubtful
   key's latest at the fence; ``agreed``: keys of which one of these says the row.
 - ``wrong``: what is decided; ``undecided``: what can't be.
+- ``stray``: rows of keys whose newest record is in another partition, ``newest_id``, at the last fence.
 - ``table_row``: the rows of the table being compared, as texts; ``key_texts`` as above.
 - ``row_count``: how often (``n``) the topic had a row, by its MD5: rows without a key, and those sent under
   none, or under another key than the table's.
@@ -35,6 +36,7 @@ TABLES = {
     "differing": _DIFFERENCE,
     "wrong": _DIFFERENCE,
     "undecided": _DIFFERENCE,
+    "stray": f"{_RECORD}, newest_id integer",
     "changed_key": "topic varchar, key varchar",
     "history": _RECORD,
     "agreed": "topic varchar, key varchar",

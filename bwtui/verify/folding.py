@@ -346,10 +346,35 @@ class Fold:
     # -- what was found --------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """Return class → number; what is still in doubt is indeterminate."""
+        """Return class → number; what is still in doubt is indeterminate. It is called once."""
         self._store.execute("insert into undecided select * from doubtful; delete from doubtful")
+        self._find_strays()
         counts = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
+        counts["stray_row"] = self._one("select count(*) from stray")
         return counts | {"indeterminate": self._one("select count(*) from undecided")}
+
+    def _find_strays(self) -> None:
+        """Find the rows that readers of one partition keep although another one has the key's newest record.
+
+        Behind an open transaction there may be what deletes them.
+        """
+        self._store.execute(
+            """insert into stray
+               select l.*, n.partition_id
+                 from latest as l
+                 join (select topic, key, partition_id from latest
+                       qualify row_number() over (partition by topic, key
+                                                  order by timestamp_ms desc, log_offset desc) = 1) as n
+                using (topic, key)
+                where l.value is not null and l.partition_id <> n.partition_id"""
+        )
+        self._store.execute(
+            """insert into undecided
+               select topic, key, 'stray_row', '[]', partition_id, log_offset, null, key_bytes, null
+                 from stray where topic in (select unnest(?))""",
+            [hidden := sorted(self._hidden)],
+        )
+        self._store.execute("delete from stray where topic in (select unnest(?))", [hidden])
 
     def _count_keys(self) -> int:
         return int(
@@ -377,7 +402,9 @@ class Fold:
         return self._store.execute(
             """select topic, key, class, fields, partition_id, log_offset, note
                  from (select * from wrong union all by name
-                       select * replace ('indeterminate' as class) from undecided)
+                       select * replace ('indeterminate' as class) from undecided union all by name
+                       select topic, key, 'stray_row' as class, '[]' as fields, partition_id, log_offset,
+                              concat('its newest record is in partition ', newest_id) as note from stray)
                qualify row_number() over (partition by class order by topic, key) <= ?
                order by class, topic, key""",
             [samples],

@@ -13,6 +13,8 @@ from bwtui.relay.healing.comparing import Comparing
 from bwtui.relay.healing.due import Due
 from bwtui.repair.over_relay import spellings
 from bwtui.repair.plan import Planner, TablePlan
+from bwtui.repair.strays import Homes
+from bwtui.settings import RelaySettings
 from bwtui.verify.differences import Difference, Doubt
 from bwtui.verify.tables import Table
 
@@ -22,11 +24,12 @@ _KEY = {"type": "record", "name": "orders_key", "fields": [{"name": "id", "type"
 #: The same id under schema 7, and bytes that no schema of it reads.
 _AVRO, _JSON = b"\0\0\0\0\x07\x02", b'{"id": 1}'
 _CUT = b"\0\0\0\0\x07"
+_HOMES = Homes(RelaySettings(postgres="", slot="shop"))
 
 
 def planned(folder: Path, raw: bytes, own: Mapping[str, str]) -> TablePlan:
     """Plan for a topic that has one key too many, in bytes that no row's key is known to have."""
-    planner = Planner(folder, own.get, Schemas({7: json.dumps(_KEY)}))
+    planner = Planner(folder, own.get, Schemas({7: json.dumps(_KEY)}), _HOMES)
     planner.take(_TABLE, (), iter([Difference("extra_key", True, None, raw, None)]))
     return planner.tables[0]
 
@@ -63,7 +66,7 @@ def test_bytes_that_the_relay_does_not_write_get_a_tombstone(tmp_path: Path, raw
 def test_how_a_topics_keys_are_written_goes_with_them(
     tmp_path: Path, raw: bytes | None, spelling: str
 ) -> None:
-    planner = Planner(tmp_path, lambda _: "9", Schemas({7: json.dumps(_KEY)}))
+    planner = Planner(tmp_path, lambda _: "9", Schemas({7: json.dumps(_KEY)}), _HOMES)
     planner.take(_TABLE, (), iter([Difference("missing_key", True, ("1",), raw, None)]))
     assert planner.tables[0].spelling == spelling
 
@@ -84,7 +87,7 @@ def test_a_relay_knows_its_own_bytes_of_tables_that_it_has_sent_something_of() -
 
 
 def test_missing_rows_that_no_key_names_are_not_mended_by_what_is_sent(tmp_path: Path) -> None:
-    planner = Planner(tmp_path, lambda _: None, Schemas({}))
+    planner = Planner(tmp_path, lambda _: None, Schemas({}), _HOMES)
     doubts = [Doubt("unkeyed", "the table has no key")]
     planner.take(_UNKEYED, doubts, iter([Difference("missing_row", True, None, None, None)]))
     plan = planner.tables[0]
@@ -93,7 +96,7 @@ def test_missing_rows_that_no_key_names_are_not_mended_by_what_is_sent(tmp_path:
 
 
 def test_a_heal_that_needs_a_table_whole_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = Planner(tmp_path, lambda _: None, Schemas({}), relay="shop")
+    planner = Planner(tmp_path, lambda _: None, Schemas({}), _HOMES, relay="shop")
     missing = Difference("missing_row", True, None, None, None)
     planner.take(_UNKEYED, [Doubt("unkeyed", "the table has no key")], iter([missing]))
     told = {"untrusted": ["public.log"], "tables": [planner.tables[0].to_json()]}

@@ -14,7 +14,7 @@ from bwtui.model.backfill_told import snapshot_command
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.repairing import Outcome
 
-_HEAD = ("TABLE", "TOPIC", "ROWS", "TOMBSTONES", "OF OTHER KEYS")
+_HEAD = ("TABLE", "TOPIC", "ROWS", "TOMBSTONES", "OF OTHER KEYS", "IN OTHER PARTITIONS")
 
 
 class Screen:
@@ -65,11 +65,11 @@ class Screen:
 def planned(outcome: Outcome) -> list[str]:
     """Return what would be sent, and what makes the comparison not to be trusted."""
     rows = [
-        (one.table, one.topic, f"{one.rows:,}", f"{one.tombstones:,}", f"{one.raw_tombstones:,}")
+        (one.table, one.topic, *(f"{number:,}" for number in one.counts))
         for one in outcome.tables
         if one.messages
     ]
-    lines = columns(_HEAD, rows, right=frozenset({2, 3, 4})) if rows else []
+    lines = columns(_HEAD, rows, right=frozenset({2, 3, 4, 5})) if rows else []
     for one in outcome.tables:
         lines += [f"  {one.table}: {_example(shown)}" for shown in one.examples]
     if outcome.caveat and outcome.messages:
@@ -110,14 +110,15 @@ def summary(relay: str, outcome: Outcome, *, is_known: bool = False) -> list[str
         )
         return [headline(outcome.before), *planned(outcome), what]
     # Behind what was sent the finding would read as if it were still so.
-    before = f"before: {headline(outcome.before)}" if outcome.sent else headline(outcome.before)
-    lines = [] if is_known and outcome.sent else [before]
-    if outcome.sent:
+    has_sent = bool(outcome.sent or outcome.stray_tombstones)
+    before = f"before: {headline(outcome.before)}" if has_sent else headline(outcome.before)
+    lines = [] if is_known and has_sent else [before]
+    if has_sent:
         rows, dead = (sum(getattr(one, name) for one in outcome.sent) for name in ("rows", "tombstones"))
         newer = sum(one.left_out for one in outcome.sent)
         lines.append(
             f"{f'relay {relay}' if relay else 'this command'} sent {plural(rows, 'row')} and "
-            + plural(dead, "tombstone")
+            + plural(dead + outcome.stray_tombstones, "tombstone")
             + (f"; of {plural(newer, 'key')} the stream had sent something newer" if newer else "")
         )
     if outcome.after is not None:
@@ -129,7 +130,7 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
     """Return the result for a program."""
     return {
         "verdict": outcome.last.verdict,
-        "state": "planned" if outcome.is_dry else "done" if outcome.sent else "nothing to send",
+        "state": "planned" if outcome.is_dry else "done" if outcome.chosen else "nothing to send",
         "relay": target.relay or None,
         "caveat": outcome.caveat,
         "ends_heal": outcome.ends_heal,
@@ -138,6 +139,7 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
         "rows": _sum(outcome.chosen, "rows"),
         "tombstones": _sum(outcome.chosen, "tombstones"),
         "raw_tombstones": _sum(outcome.chosen, "raw_tombstones"),
+        "stray_tombstones": _sum(outcome.chosen, "stray_tombstones"),
         "messages": outcome.messages,
         "tables": [one.to_json() for one in outcome.tables],
         "untrusted": [one.table for one in outcome.untrusted],

@@ -234,7 +234,7 @@ def repair_content(told: dict[str, Any], colours: dict[str, str]) -> RenderableT
     # What was sent: the stream may have had something newer of what was planned, or a task has failed.
     shown = told.get("tables", ()) if is_planned else told.get("sent", ())
     rows, dead = (sum(one.get(name, 0) for one in shown) for name in ("rows", "tombstones"))
-    dead += sum(one.get("raw_tombstones", 0) for one in shown)
+    dead += sum(one.get("raw_tombstones", 0) for one in shown) + told.get("stray_tombstones", 0)
     verb = "would send" if is_planned else "sent"
     lines: list[RenderableType] = [Text(f"{verb} {rows:,} rows and {dead:,} tombstones", "bold")]
     if not is_planned:
@@ -260,12 +260,17 @@ def _counted(shown: Sequence[dict[str, Any]], *, is_planned: bool, colours: dict
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
     table.add_column("Table", overflow="fold")
     # Of what was sent a tombstone is a tombstone.
-    names = ("rows", "tombstones", "raw_tombstones") if is_planned else ("rows", "tombstones", "left_out")
-    for title in ("Rows", "Tombstones", "Of other keys" if is_planned else "Newer already"):
+    named = {"rows": "Rows", "tombstones": "Tombstones"}
+    named |= (
+        {"raw_tombstones": "Of other keys", "stray_tombstones": "In other partitions"}
+        if is_planned
+        else {"left_out": "Newer already"}
+    )
+    for title in named.values():
         table.add_column(title, justify="right")
     for one in shown:
-        if any(one.get(name) for name in names):
-            table.add_row(one["table"], *(f"{one.get(name, 0):,}" for name in names))
+        if any(one.get(name) for name in named):
+            table.add_row(one["table"], *(f"{one.get(name, 0):,}" for name in named))
     return table
 
 

@@ -1,0 +1,215 @@
+"""Tombstones for rows in partitions that are not their key's own.
+
+A relay sends a key to one partition, so a row that another producer put elsewhere, or that was sent before
+the topic was given partitions, stays there for ever: no change of the row and no compaction reaches it.
+The repair sends these tombstones itself, straight into those partitions, where no relay writes the key.
+They are acknowledged before the keys' rows are sent again: a reader of all partitions has the row last.
+"""
+
+import base64
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bwtui.audit.partitioner import murmur2_of
+from bwtui.durable import private, private_parent
+from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
+from bwtui.file_errors import file_failed
+from bwtui.kafka.client import new_client
+from bwtui.kafka.config import client_config, producer_config
+from bwtui.kafka.offsets import partitions
+from bwtui.model.headers import SESSION
+from bwtui.settings import RelaySettings
+from bwtui.verify.differences import Place
+
+#: Places that are looked at together.
+_AT_ONCE = 5_000
+#: Maximum time that the brokers may take for the last of the tombstones.
+_TIMEOUT_SECONDS = 30.0
+_REPAIR_AGAIN = "repair again once that is fixed: it compares again"
+
+
+class Homes:
+    """Knows the partition in which the relay's producer puts a key."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Ask nothing yet. Raises UsageError."""
+        self._config = client_config(settings)
+        self._hash = _hash_of(str(producer_config(settings)["partitioner"]))
+        #: Topic → number of partitions when it was first asked for.
+        self.counts: dict[str, int] = {}
+
+    def of(self, topic: str, keys: Sequence[bytes]) -> list[int]:
+        """Return the partition of each key. Raises ConnectionFailed."""
+        if topic not in self.counts:
+            self.counts[topic] = partitions(self._config)[1][topic]
+        return [number % self.counts[topic] for number in self._hash(keys)]
+
+    def check(self, topic: str) -> None:
+        """Raise RefusedError if the topic was given partitions since it was compared."""
+        now = partitions(self._config)[1].get(topic, 0)
+        if now != self.counts[topic]:
+            raise RefusedError(
+                f"topic {topic} had {self.counts[topic]} partitions when it was compared, and has {now} now",
+                "nothing was sent; repair again, which compares again",
+            )
+
+
+class StrayList:
+    """The tombstones for one topic, in a file for its owner alone; written within a ``with`` block."""
+
+    def __init__(self, path: Path, topic: str, homes: Homes) -> None:
+        self.topic = topic
+        self.count = 0
+        self._path = path
+        self._homes = homes
+        self._held: list[Place] = []
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if error[0] is None:
+                self._write()
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def add(self, places: Iterable[Place]) -> None:
+        """List the places that are not in their key's partition. Raises StateFailed and ConnectionFailed."""
+        self._held += places
+        if len(self._held) >= _AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        held, self._held = self._held, []
+        homes = self._homes.of(self.topic, [place.key for place in held]) if held else []
+        lines = [
+            b"%d %d %s\n" % (place.partition, place.timestamp_ms, base64.b64encode(place.key))
+            for place, home in zip(held, homes, strict=True)
+            if place.partition != home
+        ]
+        if not lines:
+            return
+        try:
+            if self._file is None:
+                private_parent(self._path)
+                self._file = open(self._path, "wb", opener=private)  # noqa: SIM115
+            self._file.writelines(lines)
+        except OSError as error:
+            raise file_failed(f"the list of tombstones {self._path} can't be written", error) from error
+        self.count += len(lines)
+
+    def __iter__(self) -> Iterator[Place]:
+        if not self.count:
+            return
+        with self._path.open("rb") as file:
+            for line in file:
+                partition, timestamp, key = line.split()
+                yield Place(int(partition), int(timestamp), base64.b64decode(key))
+
+
+def send_strays(
+    settings: RelaySettings,
+    homes: Homes,
+    lists: Sequence[StrayList],
+    session: bytes | None,
+    on_count: Callable[[int, int], None],
+) -> int:
+    """Send the tombstones; return how many once all are acknowledged.
+
+    ``session`` is for their headers, where others have to know them for ours. Raises RefusedError,
+    ServiceRefused and ConnectionFailed.
+    """
+    lists = [one for one in lists if one.count]
+    if not lists:
+        return 0
+    for one in lists:
+        homes.check(one.topic)
+    sending = _Sending(settings, session)
+    total = sum(one.count for one in lists)
+    for one in lists:
+        for place in one:
+            sending.send(one.topic, place)
+            on_count(sending.sent, total)
+    sending.settle()
+    return total
+
+
+class _Sending:
+    """A producer of tombstones into given partitions."""
+
+    def __init__(self, settings: RelaySettings, session: bytes | None) -> None:
+        self._producer = new_client(Producer, producer_config(settings))
+        self._headers: list[tuple[str, str | bytes | None]] | None = [(SESSION, session)] if session else None
+        self._error: KafkaError | None = None
+        self.sent = 0
+
+    def send(self, topic: str, place: Place) -> None:
+        """Hand one over, as old as the row that it deletes: a newer row of the key stays the newest."""
+        when = max(0, min(place.timestamp_ms, time.time_ns() // 1_000_000))
+        until = time.monotonic() + _TIMEOUT_SECONDS
+        while True:
+            try:
+                self._producer.produce(
+                    topic,
+                    key=place.key,
+                    partition=place.partition,
+                    timestamp=when,
+                    headers=self._headers,
+                    on_delivery=self._noted,
+                )
+                break
+            except BufferError:
+                if time.monotonic() > until:
+                    self._fail("the brokers take no more")
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise ServiceRefused(f"{topic} takes no tombstone: {error}", _REPAIR_AGAIN) from error
+        self.sent += 1
+        self._producer.poll(0)
+        self._raise()
+
+    def settle(self) -> None:
+        """Wait until all are acknowledged."""
+        if left := self._producer.flush(_TIMEOUT_SECONDS):
+            self._fail(f"{left:,} tombstones were not acknowledged within {_TIMEOUT_SECONDS:.0f} seconds")
+        self._raise()
+
+    def _noted(self, error: KafkaError | None, _: object) -> None:
+        self._error = self._error or error
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise ServiceRefused(
+                f"Kafka refused a tombstone for another partition than its key's: {self._error.str()}",
+                _REPAIR_AGAIN,
+            )
+
+    def _fail(self, why: str) -> None:
+        self._producer.purge()
+        raise ConnectionFailed(f"not all tombstones were sent: {why}", _REPAIR_AGAIN)
+
+
+def _hash_of(partitioner: str) -> Callable[[Sequence[bytes]], list[int]]:
+    """Return librdkafka's hash, of which the remainder by the number of partitions is a key's partition."""
+    if partitioner.startswith("murmur2"):
+        return lambda keys: murmur2_of(pa.array(keys, pa.binary())).to_pylist()
+    if partitioner.startswith("consistent"):
+        return lambda keys: [zlib.crc32(key) for key in keys]
+    return lambda keys: [_fnv1a(key) for key in keys]
+
+
+def _fnv1a(key: bytes) -> int:
+    """Return Sarama's form of FNV-1a, which librdkafka has: the absolute value of 32 signed bits."""
+    number = 0x811C9DC5
+    for byte in key:
+        number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return number if number < 1 << 31 else (1 << 32) - number
