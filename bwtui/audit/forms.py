@@ -4,15 +4,15 @@ Most values have one text only, PostgreSQL's. Of floats, money, arrays and hstor
 how it was written, so both sides are taken to a text of their own.
 """
 
+import contextlib
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from bwtui.audit.decoding import RowSchema, Schemas, Undecodable, is_plain, schema_id
-from bwtui.audit.texts import ESCAPED, UNSENT, elements, of_json, pairs, plain, written
+from bwtui.audit.texts import ESCAPED, UNSENT, elements, of_json, pairs, plain, real, written
 
 #: How a type is written: "" as it is, "float4", "float8", "money", "hstore", or "[,]" before an element's.
 Form = str
@@ -39,7 +39,7 @@ def of_text(text: str | None, form: Form) -> str | None:
     if text is None or not form or text.endswith("\0"):
         return text
     if form.startswith("float"):
-        return _float(float(text), form)
+        return _float_text(text, form)
     if form == "money":
         return text.replace("$", "").replace(",", "")
     if form == "hstore":
@@ -75,7 +75,7 @@ def of_value(value: Any, form: Form) -> str | None:
     if value is None or isinstance(value, str):
         return of_text(value, form)
     if isinstance(value, float):
-        return _float(value, form)
+        return _float_text(repr(value), form)
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, list):
@@ -85,13 +85,12 @@ def of_value(value: Any, form: Form) -> str | None:
     return of_text(written(value), form)
 
 
-def _float(value: float, form: Form) -> str:
+def _float_text(text: str, form: Form) -> str:
     if form == "float4":
-        try:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        except OverflowError:
-            return repr(value)
-    return repr(value)
+        # JSON of another producer may have a number beyond all reals.
+        with contextlib.suppress(OverflowError):
+            return repr(real(text))
+    return repr(float(text))
 
 
 @dataclass(frozen=True, slots=True)

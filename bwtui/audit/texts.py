@@ -7,10 +7,12 @@ The relay goes from the text to Avro; here the value goes back to PostgreSQL's t
 import contextlib
 import datetime
 import json
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +24,10 @@ UNSENT = "unchanged TOAST"
 # Possessive: re keeps state for each character that it may have to give back.
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _ELEMENT = re.compile(rf'{_QUOTED}|([^",{{}}]+)', re.DOTALL)
+_double = struct.Struct("<d").pack
+_U64 = struct.Struct("<Q")
+#: The bits of a double that are zero halfway between two reals.
+_BELOW_HALFWAY = (1 << 28) - 1
 _PAIR = re.compile(f"{_QUOTED}=>(?:{_QUOTED}|NULL)", re.DOTALL)
 
 
@@ -98,16 +104,28 @@ def written(value: Any) -> str | None:
 
 def _same_float(value: float, text: str, is_single: bool) -> bool:
     try:
-        number = float(text)
-    except ValueError:
+        number = real(text) if is_single else float(text)
+    except (ValueError, OverflowError):
         return False
     if number != number or value != value:
         return number != number and value != value
-    pack = struct.Struct("<f" if is_single else "<d").pack
-    try:
-        return pack(number) == pack(value)
-    except OverflowError:
-        return False
+    return _double(number) == _double(value)
+
+
+def real(text: str) -> float:
+    """Return the real that PostgreSQL reads from a text.
+
+    Rounds the double nearest to the text, unless that may lie halfway between two reals: then the text
+    decides. Raises ValueError, or OverflowError beyond all reals.
+    """
+    number = float(text)
+    nearest, bits = struct.unpack("<fI", struct.pack("<f", number) * 2)
+    if nearest == number or not math.isfinite(number) or _U64.unpack(_double(number))[0] & _BELOW_HALFWAY:
+        return float(nearest)
+    exact = Fraction(text)
+    around = struct.unpack("<ff", struct.pack("<II", bits - 1, bits + 1))
+    nearest = min((nearest, *filter(math.isfinite, around)), key=lambda one: abs(Fraction(one) - exact))
+    return float(nearest)
 
 
 def _timestamp(value: datetime.datetime) -> str:

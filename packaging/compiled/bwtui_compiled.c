@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* What bwtui/compiled.py must speak: raised with every change of what they say to each other. */
-#define SPEAKS 6
+#define SPEAKS 7
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
 #define LARGEST_ROW (64 << 10)
@@ -249,6 +249,15 @@ put_decimal(const char *text, Py_ssize_t size, int scale)
     return DONE;
 }
 
+/* Return whether a double lies halfway between two floats. Only its text can decide then: see types/floats.py. */
+static int
+is_halfway(double number)
+{
+    float near = (float)number;
+    double other = number + (number - near);
+    return other != near && (float)other == other;
+}
+
 static int
 put_float(const char *text, Py_ssize_t size, int width)
 {
@@ -265,6 +274,8 @@ put_float(const char *text, Py_ssize_t size, int width)
         PyErr_Clear();
         return UNKNOWN;
     }
+    if (width == 4 && is_halfway(number))
+        return UNKNOWN;
     if ((width == 4 ? PyFloat_Pack4(number, bytes, 1) : PyFloat_Pack8(number, bytes, 1)) < 0) {
         PyErr_Clear();
         return UNKNOWN;

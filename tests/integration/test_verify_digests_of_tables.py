@@ -1,6 +1,7 @@
 """``bwtui verify --database`` by digests: of all types, what differs is found, as it is row by row."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
@@ -15,7 +16,7 @@ from bwtui.verify.canonical import kind_of
 from bwtui.verify.database import Difference, Doubt, Fence, Request, Table, verify_database
 from tests.attempts import Attempts
 from tests.database import Session
-from tests.integration.type_samples import SAMPLES, SETUP, SINCE
+from tests.integration.type_samples import SAMPLES, SETUP, SINCE, TWICE_ROUNDED
 
 pytestmark = pytest.mark.services
 
@@ -85,6 +86,28 @@ def test_values_that_print_alike(attempts: Attempts, source: Session, database: 
     found = _differences(attempts, database, _table(attempts, "alike", ["f", "n", "a", "b", "t"]))
     same = {number * count + number for number in range(count)}
     assert {int(one.key[0]) for one in found if one.key} == set(range(count * count)) - same
+
+
+def test_a_real_and_its_neighbour(attempts: Attempts, source: Session, database: str) -> None:
+    """Each row's text is that of one real; the topic has the real next to it, in a value or in a key."""
+    texts = [one for one in TWICE_ROUNDED if "13e" not in one]
+    neighbours = [one for one in TWICE_ROUNDED if "13e" in one]
+    source.run("create table reals (id int primary key, r real, a real[])")
+    source.run("create table real_keys (r real primary key)")
+    for number, text in enumerate(neighbours):
+        source.run("insert into reals values (%s, %s, array[%s::real])", number, text, text)
+        source.run("insert into real_keys values (%s)", text)
+    attempts.succeed(database)
+    reals = _table(attempts, "reals", ["r", "a"])
+    keys = Table("public", "real_keys", f"{attempts.name}.real_keys", ("r",), ("r",))
+    assert not _differences(attempts, database, reals) and not _differences(attempts, database, keys)
+    for number, text in enumerate(texts):
+        source.run("update reals set r = %s, a = array[%s::real] where id = %s", text, text, number)
+        source.run("update real_keys set r = %s where r = %s::real", text, neighbours[number])
+    found = _differences(attempts, database, reals)
+    assert [(one.name, one.key) for one in found] == [("different_row", ("0",)), ("different_row", ("1",))]
+    found = _differences(attempts, database, keys)
+    assert Counter(one.name for one in found) == {"missing_key": 2, "extra_key": 2}
 
 
 def test_rows_that_agree_are_not_read(

@@ -50,6 +50,8 @@ MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}
     "avro, kind, text, value, other",
     [
         ("float", "real", "0.1", 0.1, 0.2),
+        # The double nearest to the text lies halfway between these two.
+        ("float", "real", "7.038531e-26", 7.0385306918512091e-26, 7.0385313081487913e-26),
         ("double", "double precision", "0.1", 0.1, 0.10000000149011612),
         (MONEY, "money", "-$1,234.50", "-1234.50", "1234.50"),
         ({"type": "array", "items": ["null", "float"]}, "real[]", "{0.1,NULL}", [0.1, None], [0.1]),
