@@ -11,7 +11,8 @@
     ├── DifferencesFound        1  a comparison found differences
     ├── Indeterminate           3  a comparison could not be decided
     ├── ConnectionFailed        4  a server can't be reached, or does not let us in
-    │   └── NotLetIn            4  it answers, and does not let us in
+    │   ├── NotLetIn            4  it answers, and does not let us in
+    │   └── PositionHidden      4  another relay's open Kafka transaction hides the position
     ├── SlotLost                5  the slot is gone, was moved by somebody else, lost its WAL, or its server's
     │                              history lacks what was relayed
     ├── DamagedRecording        6  a recording does not match its checksums
@@ -76,6 +77,10 @@ class ConnectionFailed(BwtuiError):
 
 class NotLetIn(ConnectionFailed):
     """A server answers, and refuses user, password, certificate or rights: no start waits for that."""
+
+
+class PositionHidden(ConnectionFailed):
+    """Another relay's open Kafka transaction hides the position; its end is waited for."""
 
 
 class SlotLost(BwtuiError):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bwtui.blocking import BlockingCalls, check_stop
-from bwtui.errors import ConnectionFailed, NotLetIn
+from bwtui.errors import ConnectionFailed, NotLetIn, PositionHidden
 from bwtui.relay.report import Report
 from bwtui.relay.watch.account import Activity
 from bwtui.settings import RelaySettings
@@ -35,7 +35,8 @@ class FirstAnswers:
         """Return what the service of ``activity`` answers to the blocking ``call``.
 
         With --wait-for-services it is asked until it is there. Raises ConnectionFailed without, and for one
-        that does not let us in; StopRequested; and what else the call raises.
+        that does not let us in; StopRequested; and what else the call raises. A position that is hidden is
+        waited for in any case: the transaction that hides it ends.
         """
         report, service = self._report, _SERVICES[activity]
         before, detail = report.account.turn_to(activity), report.detail
@@ -46,7 +47,8 @@ class FirstAnswers:
                 try:
                     answer = calls.make(call)
                 except ConnectionFailed as error:
-                    if not self._waits or isinstance(error, NotLetIn):
+                    is_passing = self._waits or isinstance(error, PositionHidden)
+                    if not is_passing or isinstance(error, NotLetIn):
                         raise
                     report.detail = f"waiting for {service}: {error.message}"
                     report.error("outage", error, dependency=service)

@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import ConnectionFailed, PositionHidden, RefusedError
 from bwtui.kafka.client import READING, WITHOUT_LEADER, new_client
 from bwtui.model.position import Position
 from bwtui.settings import RelaySettings
@@ -16,6 +16,8 @@ from bwtui.sink.topics import TopicAdmin
 #: Offsets at the end that are read first, and how many times as many next: each commit has two.
 _STEP, _FACTOR = 200, 32
 _WAIT_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
+#: How long a position may be hidden by an open transaction: the commit of a relay that runs takes less.
+_HIDDEN_SECONDS, _LOOK_SECONDS = 1.0, 0.02
 #: A record each commit: small segments, which are compacted soon, keep the topic short.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -56,6 +58,10 @@ class Positions(TopicAdmin):
         """Return the newest committed position of ``key``, or None. Raises ConnectionFailed, RefusedError.
 
         A leader that changes is waited for: a start would end by it.
+
+        Relays of other servers with the same slot name and prefix write to the same partition, and a
+        read_committed consumer sees nothing after the first record of an open transaction. Raises
+        PositionHidden where a transaction stays open.
         """
         until = time.monotonic() + _WAIT_SECONDS
         while True:
@@ -71,7 +77,7 @@ class Positions(TopicAdmin):
         consumer = new_client(Consumer, self._config)
         place = TopicPartition(self.topic, 0)
         try:
-            low, high = consumer.get_watermark_offsets(place, _WAIT_SECONDS)
+            low, high = self._bounds(consumer, place)
             step = _STEP
             while True:
                 start = max(low, high - step)
@@ -81,6 +87,25 @@ class Positions(TopicAdmin):
                 step *= _FACTOR
         finally:
             consumer.close()
+
+    def _bounds(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+        """Return where the partition begins, and an end before which every transaction has ended."""
+        wanted = {place: OffsetSpec.latest()}
+        level = IsolationLevel.READ_UNCOMMITTED
+        asked = self._asked().list_offsets(wanted, isolation_level=level, request_timeout=_WAIT_SECONDS)
+        end = asked[place].result().offset
+        until = time.monotonic() + _HIDDEN_SECONDS
+        while True:
+            low, stable = consumer.get_watermark_offsets(place, _WAIT_SECONDS)
+            if stable >= end:
+                return low, stable
+            if time.monotonic() > until:
+                raise PositionHidden(
+                    f"another relay's Kafka transaction in topic {self.topic} is open and hides the position",
+                    "the relay goes on once that transaction ends, after its transaction.timeout.ms at the "
+                    "latest; relays of two servers wait less with a slot name or --topic-prefix each",
+                )
+            time.sleep(_LOOK_SECONDS)
 
     def _read(self, consumer: Consumer, start: int, key: bytes) -> bytes | None:
         """Return the newest value of ``key`` behind ``start``; what is not committed is not read."""

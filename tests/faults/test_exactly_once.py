@@ -402,6 +402,61 @@ def tear(services: Services, database: str, relay: Relay) -> None:
     assert producer.flush(30) == 0
 
 
+def test_another_servers_transaction_hides_no_position(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Two servers' relays with one slot name and prefix share the topic; the other one was killed."""
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    settings = RelaySettings(slot=relay.name, topic_prefix=relay.name)
+    topic = Positions(settings, config(services)).topic
+    elsewhere = Position("1", "other", relay.name)
+    other = Producer(config(services) | {"transactional.id": f"{relay.name}-other"})
+    other.init_transactions(30)
+    # What Kafka has is not confirmed to PostgreSQL: a kill comes in between.
+    relay.start(failpoint="after-commit:2:kill")
+    execute(database, "insert into accounts values (11, 1, 'confirmed')")
+    relay.wait_caught_up()
+    other.begin_transaction()
+    other.produce(topic, elsewhere.to_json(), elsewhere.key, 0)
+    assert other.flush(30) == 0
+    execute(database, "insert into accounts values (12, 1, 'once')")
+    relay.wait_ended()
+    relay._wait_released()
+    relay.start("--until-caught-up")
+    relay.wait("it waits", lambda status: "another relay's Kafka transaction" in status.detail)
+    other.commit_transaction(30)
+    assert relay.join() == 0, relay.last_words()
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    assert sorted(record.key[0] for record in records if record.operation == "insert") == [11, 12]
+
+
+def test_a_position_that_kafka_has_lost_is_noticed(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Its topic was deleted: the slot alone would have rows come twice."""
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    relay.start(failpoint="after-commit:1:kill")
+    relay.wait_streaming()
+    execute(database, "insert into accounts values (11, 1, 'once')")
+    relay.wait_ended()
+    relay._wait_released()
+    topic = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services)).topic
+    admin = AdminClient(config(services))
+    for future in admin.delete_topics([topic]).values():
+        future.result()
+    relay.start("--until-caught-up")
+    assert relay.join() == 5
+    assert f"topic {topic} has lost the relay's position" in relay.last_words()
+    records = read_table(services, ACCOUNTS, relay.name, holes=True)
+    assert [record.key[0] for record in records if record.operation == "insert"] == [11]
+    drop(relay)
+    assert relay.run().tables["public.accounts"].snapshot_rows == 11
+
+
 def config(services: Services) -> dict[str, Any]:
     """Return what every client is given."""
     return {"bootstrap.servers": services.broker}

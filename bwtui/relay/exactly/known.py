@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from bwtui.blocking import BlockingCalls
-from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.errors import ConnectionFailed, PositionHidden, RefusedError, SlotLost
 from bwtui.kafka.config import client_config
 from bwtui.model.delivery import Span
 from bwtui.model.lsn import format_lsn
@@ -56,7 +56,7 @@ class Exactly:
     def recall(self, identity: tuple[str, str, str], slot: SlotState | None, memory: SlotMemory) -> None:
         """Read the position back, and put it beside what the relay remembers by itself.
 
-        Raises RefusedError and ConnectionFailed.
+        Raises RefusedError, ConnectionFailed, and SlotLost where Kafka has lost it.
         """
         self.position, self._identity, self._memory = Position(*identity), identity, memory
         memory.in_transactions = True
@@ -65,17 +65,31 @@ class Exactly:
         self._transactional_id = f"bwtui-{system}-{name}-{self._settings.topic_prefix}/{database}"
         self._sink.identity = self._transactional_id
         self._positions.prepare()
-        last = self._last()
-        if last is not None and last.phase == "snapshot" and slot is not None:
-            # A commit that was under way when its relay was killed has ended, one way or the other, by then.
-            self._sink.connect(self._transactional_id)
-            last = self._last()
+        last = self._recalled(slot)
         if last is None:
+            if slot is not None and memory.last is not None and memory.last.written_by:
+                raise self._lost()
             return
         self.position = last
         is_there = slot is not None or memory.last is None or not memory.last.in_transaction
         if last.phase == "stream" and is_there:
             memory.recall(last, slot)
+
+    def _recalled(self, slot: SlotState | None) -> Position | None:
+        """Return what Kafka says once no commit of a relay that was killed is under way."""
+        try:
+            last = self._last()
+        except PositionHidden:
+            if slot is None:
+                raise
+            # It may be such a commit that hides it.
+            is_ended = False
+        else:
+            is_ended = slot is None or last is None or last.phase != "snapshot"
+        if is_ended:
+            return last
+        self._sink.connect(self._transactional_id)
+        return self._last()
 
     def _last(self) -> Position | None:
         """Return what Kafka says, but for what 'bwtui slots drop' has forgotten on this host."""
@@ -100,7 +114,7 @@ class Exactly:
 
         ``ask`` makes a call in another thread, and may raise meanwhile. ``snapshot``: the LSN of the one that
         begins, which is noted before any of its rows. ``recorded``: where the recording goes on. Raises
-        ConnectionFailed, RefusedError.
+        ConnectionFailed, RefusedError, SlotLost.
         """
         given_up = threading.Event()
         try:
@@ -131,9 +145,13 @@ class Exactly:
         )
         check()
         # Only now: nobody else's transaction is open any more, and none comes.
-        last = self._last() or self.position
         if snapshot:
-            last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=last.tables)
+            last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=self.position.tables)
+        else:
+            found = self._last()
+            if found is None and self.position.session:
+                raise self._lost()
+            last = found or self.position
         now = replace(last, session=self._session, recorded=recorded)
         check()
         try:
@@ -213,6 +231,13 @@ class Exactly:
                 f"and timeline {server.timeline} of this server parted from it at {format_lsn(end)}",
                 forgetting(position.slot),
             )
+
+    def _lost(self) -> SlotLost:
+        return SlotLost(
+            f"topic {self._positions.topic} has lost the relay's position: what Kafka holds of slot "
+            f"{self._settings.slot} is not known, and rows would come twice",
+            forgetting(self._settings.slot),
+        )
 
     def _fenced(self) -> str:
         last = self._positions.last(self.position.key)
