@@ -18,7 +18,7 @@ import platformdirs
 from bwtui.config_file import FILE_NAME, SCREEN_TABLES, ConfigFile, Layer, read_file, suggestion
 from bwtui.errors import UsageError
 from bwtui.masking import mask_connection, mask_property
-from bwtui.model.setting import SettingEntry
+from bwtui.model.option_checks import SettingEntry
 from bwtui.options import (
     BY_NAME,
     OPTIONS,

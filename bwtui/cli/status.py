@@ -70,7 +70,7 @@ def _as_table(statuses: "list[Status]") -> list[str]:
     rows = [
         (
             s.name,
-            s.state,
+            _state(s),
             s.slot,
             format_lsn(s.confirmed_lsn),
             size(s.wal_lag_bytes),
@@ -91,7 +91,7 @@ def _in_full(s: "Status") -> list[str]:
     words = s.verdict.sentence or s.detail
     facts = [
         ("relay", f"{s.name}, pid {s.pid}"),
-        ("state", f"{s.state}: {words}" if words else s.state),
+        ("state", f"{_state(s)}: {words}" if words else _state(s)),
         *([("detail", s.aside)] if s.aside else []),
         *([("hint", s.verdict.hint)] if s.verdict.hint else []),
         ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
@@ -103,6 +103,9 @@ def _in_full(s: "Status") -> list[str]:
     ]
     if s.exactly_once:
         facts += _exactly_once(s.exactly_once)
+    for label, entry in zip(("unproven", *[""] * len(s.not_proven)), s.not_proven, strict=False):
+        proves = f"; run '{entry.command}'" if entry.command else ""
+        facts.append((label, f"{entry.table} since {format_lsn(entry.since_lsn)}: {entry.reason}{proves}"))
     if s.not_captured:
         doctor = "'bwtui doctor' with the relay's options says what to run"
         facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
@@ -131,6 +134,10 @@ def _in_full(s: "Status") -> list[str]:
             lines.append(f"  {_lasted(e)}{e.kind}{f' {e.table}' if e.table else ''}: {e.message}")
             lines += [f"    hint: {e.hint}"] if e.hint and not e.is_over else []
     return lines
+
+
+def _state(s: "Status") -> str:
+    return "not proven" if s.verdict.condition == "not_proven" else s.state
 
 
 def _exactly_once(s: "ExactlyOnceStatus") -> list[tuple[str, str]]:

@@ -20,6 +20,8 @@ EVENTS = {
     "relay_suspended": "The process did not run for a while, and goes on.",
     "slot_differs": "The slot is not what the relay left, or its server is another.",
     "failover_slot": "The slot is one that standbys take along.",
+    "not_proven": "A table's topic may differ from it.",
+    "proven": "A comparison of a table that was not proven was clean.",
     "heal_begun": "The slot was lost, and is made anew.",
     "heal_done": "Topics and tables have been found equal since.",
     "comparison_failed": "The comparison of a heal failed, and is tried again.",

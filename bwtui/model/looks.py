@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from bwtui.model.from_json import made_of
-from bwtui.model.setting import SettingEntry
+from bwtui.model.option_checks import SettingEntry
 
 #: Stands for the newest two versions of a subject that are not deleted.
 NEWEST = "newest"

@@ -1,6 +1,7 @@
 """What the texts of single options must look like; each check raises ValueError with a plain sentence."""
 
 import re
+from dataclasses import dataclass
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
@@ -149,3 +150,22 @@ def parse_number(text: str) -> int:
     if number >= 1 << 53:
         raise ValueError(f"{text!r} is too large (nothing here counts beyond 8 petabytes)")
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEntry:
+    """One setting: its value, secrets masked, and where it came from."""
+
+    name: str
+    value: str | bool | int | tuple[str, ...] | None
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The value as people write it, "-" where there is none."""
+        value = self.value
+        if value is None or value in ("", ()):
+            return "-"
+        if isinstance(value, bool):
+            return str(value).lower()
+        return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -250,6 +250,7 @@ class Status:
         for name in _LSN_FIELDS:
             data[name] = format_lsn(data[name])
         data["not_proven"] = [entry.to_json() for entry in self.not_proven]
+        data["verdict"], data["verdict_details"] = self.verdict.word, data["verdict"]
         data["reason"] = self.verdict.sentence
         return data
 
@@ -265,7 +266,8 @@ class Status:
             values[name] = {key: made_of(kind, value) for key, value in values.get(name, {}).items()}
         for name in ("latency", "latency_minute", "latency_since_start"):
             values[name] = latency_from_json(values.get(name, {}))
-        values["verdict"] = Verdict.from_json(values.get("verdict", {}))
+        # Older versions, and every recording, have the details under the name of the word.
+        values["verdict"] = Verdict.from_json(data.get("verdict_details", data.get("verdict", {})))
         recording = values.get("recording")
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
         exactly = values.get("exactly_once")

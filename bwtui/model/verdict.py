@@ -5,16 +5,40 @@ The engine makes it (`bwtui.relay.watch.judge`), or, once there is none, whoever
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bwtui.model.figures import duration, size
 from bwtui.model.from_json import made_of
 
 #: "starting", "healthy"; "behind": it catches up, and ``stage`` holds it up; "waiting": for less time than
-#: that it would be stalled; "stalled": there is work, and none of it is done; and how it has ended.
+#: that it would be stalled; "not_proven": rows pass, and topics may differ from tables (`bwtui.model.proof`);
+#: "stalled": there is work, and none of it is done; and how it has ended.
 Condition = Literal[
-    "starting", "healthy", "behind", "waiting", "stalled", "stopped", "failed", "killed", "suspended"
+    "starting",
+    "healthy",
+    "behind",
+    "waiting",
+    "not_proven",
+    "stalled",
+    "stopped",
+    "failed",
+    "killed",
+    "suspended",
 ]
+#: ``verdict`` of ``status --json``, the worst first.
+Word = Literal["failed", "stalled", "not_proven", "catching_up", "streaming", "stopped"]
+WORDS: tuple[Word, ...] = get_args(Word)
+_WORDS: dict[str, Word] = {
+    "starting": "catching_up",
+    "healthy": "streaming",
+    "behind": "catching_up",
+    "waiting": "catching_up",
+    "stalled": "stalled",
+    "stopped": "stopped",
+    "failed": "failed",
+    "killed": "failed",
+    "suspended": "stalled",
+}
 #: Whoever the relay waits for, or what holds it up; "" where nobody does.
 Cause = Literal["", "postgresql", "transactions", "kafka", "registry", "disk", "relay"]
 
@@ -43,15 +67,31 @@ class Verdict:
     #: What to do; "" where there is nothing.
     hint: str = ""
 
+    #: Whether the condition lasts until somebody does what the hint says.
+    needs_action: bool = False
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no row passes."""
+        return self.condition in ("stalled", "failed", "killed", "suspended")
+
     @property
     def is_trouble(self) -> bool:
         """Whether somebody should look."""
-        return self.condition in ("stalled", "failed", "killed", "suspended")
+        return self.stands_still or self.condition == "not_proven"
+
+    @property
+    def word(self) -> Word:
+        """The condition as ``verdict`` of ``status --json``; a later version's is never green."""
+        return _WORDS.get(self.condition, "not_proven")
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Verdict":
-        """Rebuild a verdict from ``dataclasses.asdict``, without keys that this version does not know."""
-        verdict: Verdict = made_of(cls, data)
+    def from_json(cls, data: dict[str, Any] | str) -> "Verdict":
+        """Rebuild a verdict from ``dataclasses.asdict``, without keys that this version does not know.
+
+        ``data`` is a word where a status has no more than that.
+        """
+        verdict: Verdict = made_of(cls, {} if isinstance(data, str) else data)
         return verdict
 
 

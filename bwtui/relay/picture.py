@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bwtui.model.backfill import FirstSnapshot
+from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import LAG_IS_OLD, Status
@@ -67,7 +68,7 @@ class Picture:
         confirmed = report.confirmed_lsn
         server = report.server_end(lag.server_lsn)
         resident, cpu = status_builder.with_workers(report)
-        return Status(
+        status = Status(
             state="stalled"
             if verdict.condition == "stalled" and report.state in _UNDER_WAY
             else report.state,
@@ -112,6 +113,7 @@ class Picture:
             exactly_once=self._destination.recall.exactly_once(),
             backfills=status_builder.backfills(self._backfills.statuses(), self._paces),
         )
+        return with_gaps(status)
 
     def measures(self, *, is_stopping: bool) -> Measures:
         """Return what is counted and measured up to this moment; any thread may ask."""

@@ -47,6 +47,7 @@ _ENDS: dict[str, Verdict] = {"killed": Verdict("bad", "KILLED"), "suspended": Ve
 _SENTENCES: dict[str, Tone] = {
     "behind": "warn",
     "waiting": "warn",
+    "not_proven": "warn",
     "stalled": "bad",
     "failed": "bad",
     "killed": "bad",
@@ -82,7 +83,7 @@ def of_lag(status: Status) -> Verdict:
     """
     if status.wal_lag_seconds >= LAG_SECONDS or status.wal_lag_bytes >= LAG_BYTES:
         return Verdict("warn", "lagging")
-    if status.verdict.is_trouble:
+    if status.verdict.stands_still:
         return Verdict("warn", "stands still")
     return Verdict("good", "in time")
 
@@ -138,12 +139,15 @@ def fullness(stage: StageStatus) -> float:
 
 def of_status(status: Status) -> Verdict:
     """Judge the relay by its state, and by its verdict where that says more."""
-    return _ENDS.get(status.verdict.condition) or of_state(status.state)
+    verdict = status.verdict
+    if verdict.condition == "not_proven":
+        return Verdict(tone_of(verdict), "NOT PROVEN")
+    return _ENDS.get(verdict.condition) or of_state(status.state)
 
 
 def tone_of(verdict: RelayVerdict) -> Tone:
     """Return the tone of the sentence that says how the relay is."""
-    return _SENTENCES.get(verdict.condition, "muted")
+    return "bad" if verdict.needs_action else _SENTENCES.get(verdict.condition, "muted")
 
 
 def slow_stage(status: Status) -> str | None:

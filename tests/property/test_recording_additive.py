@@ -20,6 +20,7 @@ from bwtui.model.verdict import Verdict
 from bwtui.recording.format.blocks import Block, Kind, SegmentFile
 from bwtui.recording.format.statements import statement
 from bwtui.recording.reading.reader import open_recording
+from bwtui.relay.recording.as_json import recorded_status
 from bwtui.tui.playback import status_at
 from tests.recorded_stream import Stream, table
 
@@ -37,7 +38,7 @@ STATUS = Status(
     recording=RecordingStatus("/r"),
 )
 SAID: dict[Kind, dict[str, Any]] = {
-    Kind.STATUS: {key: value for key, value in STATUS.to_json().items() if key not in ("tables", "errors")},
+    Kind.STATUS: recorded_status(STATUS),
     Kind.ERROR: dataclasses.asdict(ErrorEntry(1_790_000_000.0, "outage", None, "Kafka is away", "wait")),
     Kind.SCHEMA: dataclasses.asdict(
         SchemaEntry("t-value", 1, 1, "public.t", "t", "value", "{}", 1_790_000_000.0)

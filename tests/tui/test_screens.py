@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bwtui.model.gaps import with_gaps
 from bwtui.model.status import LAG_IS_OLD, ErrorEntry, State, Status
 from bwtui.model.verdict import Verdict, ended, suspended
 from bwtui.relay.process import outcome
@@ -63,7 +64,7 @@ class Lacking(Shop):
     """A shop of whose tables two are in no publication."""
 
     def status(self, now: float) -> Status:
-        return replace(super().status(now), detail="", not_captured=("public.[b]", "public.c"))
+        return with_gaps(replace(super().status(now), detail="", not_captured=("public.[b]", "public.c")))
 
 
 @pytest.mark.parametrize("mode", ["overview", "changes", "registry", "errors"])
@@ -71,7 +72,9 @@ async def test_a_table_that_is_not_captured_is_told_on_every_screen(mode: str) -
     stage = Stage(Lacking())
     async with stage.run((120, 30)):
         await stage.show(mode)
-        assert "▲ not captured: public.[b], public.c · 4 says what to run" in text(stage.app)
+        told = " ".join(" ".join(lines(stage.app)[:4]).split())
+        assert "✗ public.[b], public.c are not captured: no change of them, deletes included, is sent" in told
+        assert "→ 'bwtui doctor' with the relay's options prints the statement" in told
 
 
 class Silent(Shop):

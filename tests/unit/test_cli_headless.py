@@ -7,6 +7,9 @@ import pytest
 
 from bwtui.cli.output.headless import Lines
 from bwtui.model.backfill import FirstSnapshot
+from bwtui.model.gaps import with_gaps
+from bwtui.model.heal import HealStatus
+from bwtui.model.proof import NotProven
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
 from bwtui.model.verdict import Verdict
 from bwtui.relay.process.last_status import at_the_end
@@ -154,3 +157,38 @@ def test_a_relay_that_is_stopped_in_its_first_snapshot_says_what_becomes_of_it(
     assert through.verdict.sentence == "stopped cleanly; everything up to 0/5 is confirmed"
     by_chunks = replace(running, first_snapshot=FirstSnapshot(2, 1))
     assert "goes on with it" in at_the_end(by_chunks, None, 0, 1.0).verdict.sentence
+
+
+def test_a_gap_is_told_when_it_opens_and_when_all_are_closed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    orders = NotProven("public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders")
+    heal = HealStatus(0.0, "slot shop is gone", "comparing", "0/1", "1 of 7")
+    lines.emit(status(state="starting"))
+    lines.emit(replace(status(), heal=heal))
+    lines.emit(replace(status(), heal=replace(heal, detail="2 of 7")))
+    lines.emit(replace(status(), not_proven=(orders,), heal=heal))
+    lines.emit(replace(status(), not_proven=(orders,)))
+    lines.emit(status())
+    lines.emit(status())
+    first, hint, *more = told(capsys)[2:]
+    assert first.startswith("not proven (topics may differ from tables since ")
+    assert first.endswith("(slot shop is gone): the relay compares them: 1 of 7)")
+    assert hint.startswith("hint: no action needed")
+    assert more == [
+        "not proven (public.orders is not proven since 0/16B3748: topic orders was deleted)",
+        "hint: run 'bwtui snapshot public.orders' for public.orders",
+        "streaming: all tables are proven again",
+    ]
+
+
+def test_the_log_of_a_relay_in_the_background_has_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    emit = log_listener("shop").emit
+    heal = HealStatus(0.0, "slot shop is gone", "comparing", "0/1", "1 of 7")
+    verdict = Verdict("healthy", "rows pass")
+    for detail in ("1 of 7", "2 of 7"):
+        emit(with_gaps(replace(status(), verdict=verdict, heal=replace(heal, detail=detail))))
+    emit(replace(status(), verdict=verdict))
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first.startswith("streaming: topics may differ from tables since ") and "1 of 7" in first
+    assert last == "streaming"

@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bwtui.cli.main import CONTEXT
-from bwtui.cli.status import _in_full, status
+from bwtui.cli.status import _as_table, _in_full, status
+from bwtui.model.gaps import with_gaps
+from bwtui.model.proof import NotProven
 from bwtui.model.status import Status
 from bwtui.model.verdict import Verdict
 from bwtui.relay.process import control
@@ -101,3 +103,23 @@ def test_what_postgresql_was_not_asked_for_yet_is_not_known() -> None:
     assert "retained   not known yet" in lines
     lines = _in_full(replace(shown, wal_status="reserved"))
     assert "retained   0 B, reserved, no limit set" in lines
+
+
+def test_tables_that_are_not_proven_are_listed_with_their_commands() -> None:
+    entries = (
+        NotProven("public.a", 0x16B3748, "topic a was deleted", "bwtui snapshot public.a"),
+        NotProven("public.b", 0x16B3750, "it left the publication"),
+    )
+    verdict = Verdict("healthy", "nothing waits")
+    shown = with_gaps(Status("streaming", "one", "one", verdict=verdict, not_proven=entries))
+    lines = _in_full(shown)
+    assert lines[1] == (
+        "state      not proven: public.a is not proven since 0/16B3748: topic a was deleted; "
+        "public.b is not proven since 0/16B3750: it left the publication; nothing waits"
+    )
+    assert lines[2] == "hint       run 'bwtui snapshot public.a' for public.a"
+    assert "unproven   public.a since 0/16B3748: topic a was deleted; run 'bwtui snapshot public.a'" in lines
+    assert "           public.b since 0/16B3750: it left the publication" in lines
+    table = _as_table([shown, Status("streaming", "two", "two")])
+    assert table[1].startswith("one   not proven ")
+    assert table[-1].startswith("one: public.a is not proven since")

@@ -13,8 +13,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from bwtui.model.backfill import BackfillStatus, FirstSnapshot
+from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
 from bwtui.model.histogram import BOUNDS, Distribution, Histogram
+from bwtui.model.proof import NotProven
 from bwtui.model.status import (
     ErrorEntry,
     ExactlyOnceStatus,
@@ -25,7 +27,7 @@ from bwtui.model.status import (
     Status,
     TableStatus,
 )
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import WORDS, Verdict
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed.catalogue import BY_NAME, METRICS
 from bwtui.relay.observed.exposition import OPENMETRICS, Exposition
@@ -58,6 +60,7 @@ STREAMING = Status(
         )
     },
     errors=(ErrorEntry(1.0, "outage", None, "no row value here", since=1.0),),
+    not_proven=(NotProven("public.orders", 7, "its topic was deleted"),),
     heal=HealStatus(1.0, "slot slot was dropped"),
     first_snapshot=FirstSnapshot(3, 1),
     recording=RecordingStatus("/x", free_bytes=7, seconds_left=60.0, durable_lsn=80),
@@ -360,6 +363,23 @@ def test_a_relay_whose_rows_pass_is_ready(condition: str) -> None:
     assert answer.is_yes, answer.told
     assert answer.told["verdict"] == "rows pass"
     assert not readiness(replace(measures, is_stopping=True)).is_yes
+
+
+def test_tables_that_are_not_proven_are_named_and_leave_a_relay_ready() -> None:
+    entries = tuple(NotProven(f"public.t{n}", 7, "its topic was deleted") for n in range(MOST_TABLES + 1))
+    measures = Measures(with_gaps(replace(READY, not_proven=entries)))
+    answer = readiness(measures)
+    assert answer.is_yes
+    assert answer.told["condition"] == "not_proven"
+    assert answer.told["verdict"].startswith("public.t0 is not proven since 0/7: its topic was deleted")
+    assert answer.told["not_proven"][0] == entries[0].to_json()
+    found = samples_of(measures)
+    words = {word: found["bwtui_verdict", (("verdict", word),)] for word in WORDS}
+    assert words == {word: word == "not_proven" for word in WORDS}
+    assert found["bwtui_tables_not_proven", ()] == MOST_TABLES + 1
+    assert found["bwtui_table_not_proven", (("table", "public.t0"),)] == 1
+    assert sum(name == "bwtui_table_not_proven" for name, _ in found) == MOST_TABLES
+    assert samples_of(Measures(replace(READY, not_proven=())))["bwtui_tables_not_proven", ()] == 0
 
 
 def test_a_main_thread_that_turns_no_more_is_told_from_one_that_waits_for_postgresql() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bwtui.model.gaps import with_gaps
+from bwtui.model.proof import NotProven
 from bwtui.model.status import Status
 from bwtui.model.verdict import Verdict
 from bwtui.relay.measured.measures import Measures
@@ -29,6 +31,7 @@ class Watched(DoubleEngine):
 
     at = Turn("read", 0.0)
     verdict = Verdict()
+    not_proven: tuple[NotProven, ...] = ()
 
     def turn(self) -> Turn:
         """Return what the test says."""
@@ -36,7 +39,7 @@ class Watched(DoubleEngine):
 
     def status(self) -> Status:
         """Return a status with the test's verdict."""
-        return replace(super().status(), verdict=self.verdict)
+        return with_gaps(replace(super().status(), verdict=self.verdict, not_proven=self.not_proven))
 
 
 @pytest.fixture
@@ -111,6 +114,17 @@ def test_nothing_from_services_begins_a_line_or_names_a_password(
     engine.verdict = Verdict(sentence="postgresql://me:hunter2@db said \nMAINPID=1\n" + "😀" * 5_000)
     systemd.wait(r"STATUS=streaming: postgresql://me:***@db said \nMAINPID=1\n")
     assert "hunter2" not in "\n".join(systemd.lines)
+
+
+@pytest.mark.usefixtures("supervisor")
+def test_a_table_that_is_not_proven_is_told_once(systemd: NotifySocket, engine: Watched) -> None:
+    engine.state = "streaming"
+    systemd.wait("READY=1")
+    engine.verdict = Verdict("healthy", "rows pass")
+    engine.not_proven = (NotProven("public.orders", 7, "its topic was deleted"),)
+    systemd.wait("STATUS=not proven: public.orders is not proven since 0/7: its topic was deleted; rows pass")
+    engine.not_proven = ()
+    systemd.wait("STATUS=streaming: rows pass")
 
 
 @pytest.mark.usefixtures("supervisor")

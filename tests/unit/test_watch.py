@@ -1,11 +1,13 @@
 """Which stalls are kept as history."""
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.proof import NotProven
 from bwtui.model.verdict import Cause, Verdict
 from bwtui.relay.report import Report
 from bwtui.relay.watch.seen import Names
@@ -37,3 +39,18 @@ def test_an_outage_that_is_told_of_is_not_told_twice() -> None:
     report.error("outage", ConnectionFailed("Kafka is away", "wait"), dependency="Kafka")
     watching(report)._keep(stalled("kafka", "Kafka at here:9092"))
     assert [entry.kind for entry in report.errors()] == ["outage"]
+
+
+def test_the_log_says_which_table_is_not_proven_and_which_is_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    report = Report()
+    watch = watching(report)
+    entry = NotProven("public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders")
+    for entries in ((), (entry,), (entry,), ()):
+        report.not_proven = entries
+        watch._log_proof()
+    told = [(vars(record)["event"], vars(record)["details"]["table"]) for record in caplog.records]
+    assert told == [("not_proven", "public.orders"), ("proven", "public.orders")]
+    first = caplog.records[0]
+    assert first.getMessage() == "public.orders is not proven since 0/16B3748: topic orders was deleted"
+    assert vars(first)["details"]["hint"] == "bwtui snapshot public.orders"

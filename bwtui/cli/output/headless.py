@@ -13,6 +13,7 @@ from bwtui.errors import BwtuiError
 from bwtui.masking import mask_connection
 from bwtui.model.events import event
 from bwtui.model.figures import duration
+from bwtui.model.gaps import Gap, gaps_of
 from bwtui.model.status import ErrorEntry, Status
 from bwtui.relay.process.log import JsonLines
 from bwtui.relay.process.main import Listener, stalled_by, state_of
@@ -74,6 +75,8 @@ class Lines:
         #: When the stall began that was told of last, and goes on; 0: none does.
         self._stalled_since = 0.0
         self._reported: set[tuple[str, str | None, str]] = set()
+        #: Gaps that were reported and are open, by key.
+        self._open: dict[tuple[str, ...], Gap] = {}
         #: The folder of a recording that was given up; the last status knows of no recording any more.
         self._given_up = ""
 
@@ -85,12 +88,26 @@ class Lines:
         if status.state != self._state or (waits and waits != self._waited) or by != self._stalled_by:
             self._state, self._waited, self._stalled_by = status.state, waits or "", by
             self._teller.say(status.name, self._changed(status), state_of(status))
+        self._report_gaps(status)
         if status.recording is not None and status.recording.state == "stopped":
             self._given_up = status.recording.path
         for entry in status.errors:
             self._tell(status, entry)
         # What the status has forgotten since may be told of again; else this would grow for months.
         self._reported &= {_identity(entry) for entry in status.errors}
+
+    def _report_gaps(self, status: Status) -> None:
+        """Report what is open as soon as rows pass, and once nothing is."""
+        if status.state not in ("snapshot", "streaming"):
+            return
+        now = {gap.key: gap for gap in gaps_of(status)}
+        for key, gap in now.items():
+            if key not in self._open:
+                extra = {**state_of(status), "details": {**state_of(status)["details"], "hint": gap.hint}}
+                self._teller.say(status.name, f"not proven ({gap.says})", extra, logging.WARNING)
+        if self._open and not now:
+            self._teller.say(status.name, f"{status.state}: all tables are proven again", state_of(status))
+        self._open = now
 
     def _changed(self, status: Status) -> str:
         """Return the line of a state that is new, in the words of the verdict where they say more."""

@@ -10,11 +10,11 @@ from typing import get_args
 from bwtui import __version__
 from bwtui.model.backfill import BackfillReason, BackfillState
 from bwtui.model.status import STAGES, ExactlyOnceStatus, RecordingStatus, State, Status
-from bwtui.model.verdict import Cause, Condition
+from bwtui.model.verdict import WORDS, Cause, Condition
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed.health import readiness
 from bwtui.relay.observed.labels import Sample, known, label
-from bwtui.relay.observed.tables import Parted, of_tables
+from bwtui.relay.observed.tables import MOST_TABLES, Parted, of_tables
 from bwtui.relay.process.server import VERDICTS
 
 _WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
@@ -56,6 +56,7 @@ def _relay(measures: Measures) -> Iterator[Sample]:
     yield "bwtui_ready", (), readiness(measures).is_yes
     yield from _one_of("bwtui_state", get_args(State), status.state)
     yield from _one_of("bwtui_condition", get_args(Condition), verdict.condition)
+    yield from _one_of("bwtui_verdict", WORDS, verdict.word)
     waits = verdict.condition in ("waiting", "stalled")
     for cause in filter(None, get_args(Cause)):
         yield "bwtui_waiting_seconds", (cause,), verdict.seconds if waits and verdict.cause == cause else 0
@@ -112,6 +113,10 @@ def _trouble(measures: Measures) -> Iterator[Sample]:
     is_open = (entry.since is not None and not entry.is_over for entry in status.errors)
     yield "bwtui_errors_open", (), sum(is_open)
     yield "bwtui_tables_not_captured", (), len(status.not_captured)
+    tables = dict.fromkeys(entry.table for entry in status.not_proven)
+    yield "bwtui_tables_not_proven", (), len(tables)
+    for table in list(tables)[:MOST_TABLES]:
+        yield "bwtui_table_not_proven", (label(table),), 1
     yield "bwtui_heal_due", (), status.heal is not None
     for verdict in VERDICTS:
         yield "bwtui_audits_total", (verdict,), measures.audits.get(verdict, 0)

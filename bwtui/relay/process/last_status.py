@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, Interrupted
+from bwtui.model.gaps import with_gaps
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ErrorEntry, State, Status
 from bwtui.model.verdict import ended, killed
@@ -49,7 +50,8 @@ def read(name: str) -> Status | None:
     if status is None:
         return None
     detail = f"{status.state} until it was killed"
-    return replace(status, state="failed", detail=detail, verdict=killed(status.state, str(log_path(name))))
+    verdict = killed(status.state, str(log_path(name)))
+    return with_gaps(replace(status, state="failed", detail=detail, verdict=verdict))
 
 
 def _kept(name: str) -> Status | None:
@@ -84,14 +86,16 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
     message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
     left = status.first_snapshot.left if status.first_snapshot else _left_by_export(status)
     verdict = ended(message, hint, confirmed=confirmed, left=left, at=at)
-    return replace(
-        status,
-        state=state,
-        phase=state,
-        detail=message or "",
-        verdict=verdict,
-        errors=entries,
-        exit_code=code,
+    return with_gaps(
+        replace(
+            status,
+            state=state,
+            phase=state,
+            detail=message or "",
+            verdict=verdict,
+            errors=entries,
+            exit_code=code,
+        )
     )
 
 

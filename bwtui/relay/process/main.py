@@ -15,12 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from bwtui.crash import crash, frames
 from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.events import event
+from bwtui.model.gaps import key_of
 from bwtui.model.status import Status
 from bwtui.relay.process import failpoints, outcome
 from bwtui.relay.process.last_status import LastStatus, at_the_end
@@ -218,7 +219,7 @@ def stalled_by(status: Status) -> str:
     return f"{status.verdict.cause} {status.verdict.dependency}" if status.state == "stalled" else ""
 
 
-def state_of(status: Status) -> dict[str, object]:
+def state_of(status: Status) -> dict[str, Any]:
     """Return what a line of the log on a relay's state is given besides its words."""
     verdict = status.verdict
     return event("state", state=status.state, condition=verdict.condition, cause=verdict.cause or None)
@@ -230,10 +231,11 @@ def log_listener(name: str) -> Listener:
 
     def emit(status: Status) -> None:
         # The sentence of a stall says for how long, which is new each time.
-        now = (status.state, stalled_by(status) or status.detail)
+        gaps = key_of(status)
+        now = (status.state, stalled_by(status) or gaps or status.detail)
         if [now] != last:
             last[:] = [now]
-            words = status.verdict.sentence if status.state == "stalled" else status.detail
+            words = status.verdict.sentence if status.state == "stalled" or gaps else status.detail
             _log.info("%s%s", status.state, f": {words}" if words else "", extra=state_of(status))
         trim(name, sys.stderr.fileno())
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from bwtui.console import say
 from bwtui.masking import mask_connection
 from bwtui.model.events import event
+from bwtui.model.gaps import key_of
 from bwtui.model.status import Status
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.observed.health import WITHIN_ONE_CALL
@@ -157,7 +158,8 @@ class Supervisor:
         if measures.is_stopping and not self._is_stopping:
             lines.append("STOPPING=1")
         verdict, words = status.verdict, _line(_words(status))
-        state = (status.state, verdict.cause if status.state == "stalled" else status.detail)
+        about = verdict.cause if status.state == "stalled" else key_of(status) or status.detail
+        state = (status.state, about)
         # The sentence of a stall says for how long, which is new each time.
         if state != self._state or (lines and words != self._said):
             lines.append("STATUS=" + words)
@@ -204,6 +206,8 @@ def supervisor_of(environment: MutableMapping[str, str]) -> Supervisor | None:
 
 def _words(status: Status) -> str:
     words = status.verdict.sentence or status.detail
+    if status.verdict.condition == "not_proven":
+        return f"not proven: {words}"
     return f"{status.state}: {words}" if words and words != status.state else status.state
 
 

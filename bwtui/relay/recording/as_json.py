@@ -91,6 +91,8 @@ def recorded_status(status: Status) -> dict[str, Any]:
     verdict. They pass over ``outages``, from when to when errors lasted.
     """
     said = {name: value for name, value in status.to_json().items() if name not in _LEFT_OUT}
+    # Where older versions look for it.
+    said["verdict"] = said.pop("verdict_details")
     if status.state == "stalled":
         said["state"] = status.phase or "streaming"
     said["outages"] = [

@@ -1,10 +1,14 @@
 """Looks at the relay twice a second, whoever asks, and keeps what was a stall as history."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from bwtui.errors import ConnectionFailed
+from bwtui.model.events import event
+from bwtui.model.lsn import format_lsn
+from bwtui.model.proof import NotProven
 from bwtui.model.verdict import Cause, Verdict
 from bwtui.relay.batch import IN_FLIGHT_ROWS
 from bwtui.relay.report import Report
@@ -12,6 +16,7 @@ from bwtui.relay.watch.judge import Judge
 from bwtui.relay.watch.seen import Names, Seen
 from bwtui.source.lag import LagSampler
 
+_log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 #: A stall of so many seconds is kept as history; a shorter one is seen, and forgotten.
 _KEPT_SECONDS = 5.0
@@ -38,6 +43,8 @@ class Watch:
         self._lock = threading.Lock()
         #: The dependency of the stall that is kept as history and goes on.
         self._stalled_by = ""
+        #: Tables that the log has as not proven, with the reason.
+        self._not_proven: dict[str, NotProven] = {}
         self._clock = _clock_of_main_thread()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -58,6 +65,7 @@ class Watch:
             self._judge.names = self._names()
             verdict = self._judge.look(self._seen())
             self._keep(verdict)
+            self._log_proof()
             return verdict, self._judge.busy
 
     def _seen(self) -> Seen:
@@ -127,6 +135,18 @@ class Watch:
             self._stalled_by = verdict.dependency
             error = ConnectionFailed(f"the relay stood still, waiting for {verdict.dependency}", verdict.hint)
             self._report.error("stalled", error, dependency=verdict.dependency, since=verdict.since or 0)
+
+    def _log_proof(self) -> None:
+        """Log which tables are not proven, and which are proven again."""
+        now = {entry.table: entry for entry in self._report.not_proven}
+        for table, entry in now.items():
+            if self._not_proven.get(table) != entry:
+                since, hint = format_lsn(entry.since_lsn), entry.command or None
+                extra = event("not_proven", table=table, since_lsn=since, hint=hint)
+                _log.warning("%s is not proven since %s: %s", table, since, entry.reason, extra=extra)
+        for table in self._not_proven.keys() - now.keys():
+            _log.warning("%s is proven again", table, extra=event("proven", table=table))
+        self._not_proven = now
 
     def _end_stall(self) -> None:
         if self._stalled_by:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from textual.widget import Widget
 
 from bwtui.model.looks import Configuration, Look, LookName
-from bwtui.model.setting import SettingEntry
+from bwtui.model.option_checks import SettingEntry
 from bwtui.options import BY_NAME, PAIR_OPTIONS
 from bwtui.places import DEFAULT
 from bwtui.tui.plain import Content

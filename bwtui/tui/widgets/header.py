@@ -194,10 +194,6 @@ def _news(model: Model, stopping: bool) -> Content:
     if status is None:
         return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
     verdict = status.verdict
-    if status.not_captured and not status.detail and not verdict.is_trouble:
-        names = ", ".join(status.not_captured)
-        key = key_for("show('errors')")
-        return Content.styled(f"▲ not captured: {names} · {key} says what to run", "bold $warning")
     tone = judgement.tone_of(verdict)
     if tone == "muted":
         return Content.styled(verdict.sentence or status.detail, "$quiet")
@@ -206,8 +202,8 @@ def _news(model: Model, stopping: bool) -> Content:
 
 
 def _parts(verdict: RelayVerdict) -> tuple[str, str]:
-    """Return the cause of a stall, which always has room, and what stands after it."""
-    if verdict.condition != "stalled":
+    """Return the cause of a stall or of a gap, which always has room, and what stands after it."""
+    if verdict.condition not in ("stalled", "not_proven"):
         return verdict.sentence, ""
     cause, _, rest = verdict.sentence.partition("; ")
     return cause, rest
@@ -229,10 +225,11 @@ def _end(model: Model, status: Status) -> Content:
 def _as_of(head: Playhead, status: Status) -> Content:
     """Say of which moment the figures are, and what the relay was doing then."""
     when = datetime.fromtimestamp(head.time / 1_000_000).strftime("%Y-%m-%d %H:%M:%S")
-    state = judgement.of_state(status.state).word.lower()
+    state = judgement.of_status(status).word.lower()
     words = status.verdict.sentence or status.detail
     doing = f" · relay was {state}" + (f": {words}" if words else "")
-    return Content.assemble((f"as of {when}", "bold $primary"), (doing, "$quiet"))
+    tone = TONES["bad"] if status.verdict.condition == "not_proven" else "$quiet"
+    return Content.assemble((f"as of {when}", "bold $primary"), (doing, tone))
 
 
 def _trouble(model: Model) -> Content | None:
@@ -251,5 +248,9 @@ def _trouble(model: Model) -> Content | None:
     if not status.verdict.is_trouble:
         return Content.styled(aside, "$warning") if aside else None
     rest, hint = _parts(status.verdict)[1], status.verdict.hint
-    parts = [f" {rest}" if rest else "", f" → {hint}" if hint else "", aside]
+    parts = [f" {rest}" if rest else "", f" → {hint}" if hint else ""]
+    if status.verdict.condition == "not_proven":
+        # How fast rows pass may be cut, what to do may not.
+        parts = [parts[1], f"  ·{parts[0]}" if rest else ""]
+    parts.append(aside)
     return Content.styled("".join(parts), "$warning") if any(parts) else None

@@ -48,7 +48,7 @@ def _look(picture: Picture) -> Slots:
 
 
 def _stands(status: Status) -> bool:
-    return status.verdict.is_trouble
+    return status.verdict.stands_still
 
 
 def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:

@@ -1,0 +1,147 @@
+"""Known or possible differences between topics and tables, as the verdict reports them.
+
+A relay whose rows pass may have lost some before: while one of these is open, its verdict is "not_proven".
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bwtui.model.backfill import BackfillReason, BackfillStatus
+from bwtui.model.heal import HealState, HealStatus
+from bwtui.model.lsn import format_lsn
+from bwtui.model.proof import NotProven
+from bwtui.model.status import Status
+from bwtui.model.verdict import Verdict
+
+#: The maximum number of tables that a sentence names.
+_NAMED = 3
+_DOCTOR = "'bwtui doctor' with the relay's options prints the statement that captures"
+_WAIT = "no action needed: the relay compares and sends what differs; 'bwtui status' shows the progress"
+_HEALS: dict[HealState, str] = {
+    "slot": "the slot is being recreated",
+    "comparing": "the relay compares them",
+    "waiting": "the comparison failed and is tried again",
+    # Its detail begins with that the comparison can't be trusted.
+    "undecided": "",
+}
+#: Requests whose rows a topic lacks if they fail.
+_REQUIRED: dict[BackfillReason, str] = {
+    "first": "rows of the first snapshot",
+    "joined": "the rows that the table had when it joined",
+    "repair": "rows that an audit found missing or different",
+}
+
+
+class Gap(NamedTuple):
+    """One reason why topics may differ from tables."""
+
+    #: Two gaps with the same key are the same one, however far its repair is.
+    key: tuple[str, ...]
+    says: str
+    hint: str
+    #: True if only the command of the hint closes it.
+    needs_action: bool = False
+
+
+def gaps_of(status: Status) -> list[Gap]:
+    """Return what is open, those that need action first."""
+    found = [
+        *_of_heal(status.heal),
+        *_of_proof(status.not_proven),
+        *_of_backfills(status.backfills),
+        *_of_publication(status.not_captured),
+    ]
+    return sorted(found, key=lambda gap: not gap.needs_action)
+
+
+def key_of(status: Status) -> str:
+    """Return a text that changes when a gap opens or closes, and not with the progress of its repair."""
+    return " ".join(word for gap in gaps_of(status) for word in gap.key)
+
+
+def with_gaps(status: Status) -> Status:
+    """Return ``status`` with a verdict that reports its gaps.
+
+    A verdict that is worse, or an end, keeps its condition, and its sentence begins with its own cause.
+    """
+    verdict, gaps = status.verdict, gaps_of(status)
+    if not gaps:
+        return replace(status, verdict=_unfinished(status)) if _is_unfinished(status) else status
+    says = "; ".join(gap.says for gap in gaps)
+    if verdict.condition not in ("healthy", "behind", "waiting"):
+        return replace(status, verdict=replace(verdict, sentence=f"{verdict.sentence}; {says}"))
+    sentence = f"{says}; {verdict.sentence}" if verdict.sentence else says
+    first = gaps[0]
+    changed = replace(
+        verdict, condition="not_proven", sentence=sentence, hint=first.hint, needs_action=first.needs_action
+    )
+    return replace(status, verdict=changed)
+
+
+def _is_unfinished(status: Status) -> bool:
+    return status.verdict.condition == "healthy" and status.first_snapshot is not None
+
+
+def _unfinished(status: Status) -> Verdict:
+    """Return the verdict on a relay that is up to date but for a first snapshot by chunks."""
+    assert status.first_snapshot is not None
+    sentence = f"{status.first_snapshot.sentence}; {status.verdict.sentence}"
+    return replace(status.verdict, condition="behind", sentence=sentence)
+
+
+def _of_heal(heal: HealStatus | None) -> Iterator[Gap]:
+    if heal is None:
+        return
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heal.since))
+    now = ": ".join(filter(None, (_HEALS.get(heal.state, heal.state), heal.detail)))
+    says = f"topics may differ from tables since {since} ({heal.reason}): {now}"
+    yield Gap(("heal", heal.state), says, heal.hint or _WAIT, heal.state == "undecided")
+
+
+def _of_proof(entries: Sequence[NotProven]) -> Iterator[Gap]:
+    """Yield one gap for tables that need action, and one for those that the relay compares on its own."""
+    for needs_action in (True, False):
+        these = sorted(
+            (one for one in entries if bool(one.command) == needs_action), key=lambda one: one.since_lsn
+        )
+        if not these:
+            continue
+        first, *others = these
+        since = f" since {format_lsn(first.since_lsn)}" if first.since_lsn else ""
+        also = f" (and {_named([one.table for one in others])})" if others else ""
+        says = f"{first.table} is not proven{since}: {first.reason}{also}"
+        hint = f"run '{first.command}' for {first.table}" if needs_action else _WAIT
+        key = tuple(f"{one.table}: {one.reason}" for one in these)
+        yield Gap(("proof", *key), says, hint, needs_action)
+
+
+def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[Gap]:
+    for failed in requests:
+        lacks = _REQUIRED.get(failed.reason)
+        if failed.state != "failed" or lacks is None or any(_makes_good(one, failed) for one in requests):
+            continue
+        says = f"topic of {failed.table} lacks {lacks}: {failed.error}"
+        hint = failed.hint or f"run 'bwtui snapshot {failed.table}' once the cause is fixed"
+        yield Gap(("backfill", failed.id), says, hint, True)
+
+
+def _makes_good(one: BackfillStatus, failed: BackfillStatus) -> bool:
+    """Tell whether a later request has sent the rows of ``failed``."""
+    is_enough = not one.where and (one.reason == failed.reason or one.reason in ("snapshot", "joined"))
+    return one.table == failed.table and one.state == "done" and is_enough and one.started >= failed.ended
+
+
+def _of_publication(tables: Sequence[str]) -> Iterator[Gap]:
+    if not tables:
+        return
+    are, them = ("is", "it") if len(tables) == 1 else ("are", "them")
+    says = f"{_named(tables)} {are} not captured: no change of {them}, deletes included, is sent"
+    yield Gap(("publication", *tables), says, f"{_DOCTOR} {them}", True)
+
+
+def _named(tables: Sequence[str]) -> str:
+    """Name a few tables, and count the others."""
+    more = len(tables) - _NAMED
+    return ", ".join(tables[:_NAMED]) + (f" and {more} more" if more > 0 else "")
