@@ -36,12 +36,16 @@ class Schemas:
         self._texts = dict(texts)
         self._ask = ask
         self._parsed: dict[int, RowSchema | None] = {}
+        #: Ids that neither the recording nor the registry has.
+        self.unknown: set[int] = set()
 
     def get(self, number: int) -> RowSchema:
         """Return the schema of an id. Raises Undecodable."""
         if number not in self._parsed:
             text = self._texts.get(number) or self._ask(number)
             self._parsed[number] = None if text is None else _parse(text)
+            if text is None:
+                self.unknown.add(number)
         found = self._parsed[number]
         if found is None:
             raise Undecodable(f"no schema has the id {number}")

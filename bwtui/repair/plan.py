@@ -21,7 +21,9 @@ from bwtui.verify.tables import Table
 #: Keys that are named of each table.
 EXAMPLES = 3
 #: Doubts that a relay does not answer by itself: readers may have wrong what no comparison can find.
-UNTRUSTED: frozenset[DoubtName] = frozenset({"expired", "damaged", "open", "undecodable", "no_key", "unsent"})
+UNTRUSTED: frozenset[DoubtName] = frozenset(
+    {"expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"}
+)
 
 
 @dataclass(slots=True)

@@ -254,6 +254,7 @@ class _Live:
             for topic, number in sorted(self._fold.without_key.items())
             if number
         ]
+        notes += [one.note for one in self._fold.unknown_schemas]
         if self._fold.unsent.total():
             notes.append(
                 f"{self._fold.unsent.total():,} rows have placeholders for unchanged TOAST values,"

@@ -15,15 +15,19 @@ from bwtui.audit.forms import readable
 from bwtui.verify.fold_tables import SPELLED
 from bwtui.verify.tables import CHUNK, Shape, Table
 
-#: Note of a value in bytes of no schema.
+#: How the note of a value begins that can't be read.
 UNDECODABLE = "the value can't be decoded"
 
-DoubtName = Literal["unkeyed", "expired", "damaged", "open", "undecodable", "no_key", "unsent"]
+DoubtName = Literal[
+    "unkeyed", "expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"
+]  # fmt: skip
 _DOUBTS: dict[DoubtName, str] = {
     "unkeyed": "table has no key, so only missing rows are found",
     "expired": "offsets are gone from the beginning of its log, or from its end",
     "damaged": "offsets are in batches that can't be read",
     "open": "transaction of another producer, or more, is open, and what is behind it was not read",
+    "unknown_schema": "records name schemas that the schema registry does not have: restore these there, or "
+    "check -r/--schema-registry, and compare again",
     "undecodable": "keys or values can't be decoded: another producer writes here",
     "no_key": "records have no key: from before the table had one, or another producer's",
     "unsent": "rows have placeholders for unchanged TOAST values, which were not compared",
@@ -104,7 +108,9 @@ def doubts(store: duckdb.DuckDBPyConnection, table: Table, counted: Mapping[Doub
     """Return what was counted while the topic was read, and what is seen in its latest records, as doubts."""
     [(undecodable,)] = store.execute(
         """select (select count(*) from latest where topic = $topic and starts_with(key, 'undecodable '))
-                  + (select count(*) from wrong where topic = $topic and note = $note)""",
+                  + (select count(*) from wrong where topic = $topic and starts_with(note, $note))
+                  - (select count(*) from undecided
+                      where topic = $topic and starts_with(key, 'undecodable '))""",
         {"topic": table.topic, "note": UNDECODABLE},
     ).fetchall()
     every = {**counted, "unkeyed": int(not table.key), "undecodable": undecodable}

@@ -22,6 +22,7 @@ from bwtui.verify.differences import UNDECODABLE, Doubt, DoubtName, doubts
 from bwtui.verify.fold_tables import SPELLED, TABLES
 from bwtui.verify.spellings import learn_spellings
 from bwtui.verify.tables import CHUNK, Shape, Table, rows
+from bwtui.verify.unknown_schemas import UnknownSchema, undecide_unknown
 
 _PATIENCE_SECONDS = 5.0
 #: Notes of findings: of a key with other columns than the table's, and of a row that was sent under such a
@@ -63,6 +64,8 @@ class Fold:
         self.rows = self.keys = 0
         #: Rows of which columns were not sent.
         self.unsent: Counter[str] = Counter()
+        #: Records that can't be read, since the registry does not have their schemas.
+        self.unknown_schemas: list[UnknownSchema] = []
         store.execute("set preserve_insertion_order = false; set memory_limit = '1500MB'")
         for name, columns in TABLES.items():
             store.execute(f"create table {name} ({columns})")
@@ -279,8 +282,8 @@ class Fold:
             return topic, key, "missing_key", "[]", *place, None
         try:
             decoded = decode(value, self._schemas)
-        except Undecodable:
-            return topic, key, "different_row", "[]", *place, UNDECODABLE
+        except Undecodable as error:
+            return topic, key, "different_row", "[]", *place, f"{UNDECODABLE}: {error}"
         self.unsent[topic] += bool(decoded.unsent) and not again
         fields = _differing(shape, json.loads(row), decoded)
         return (topic, key, "different_row", json.dumps(fields), *place, None) if fields else None
@@ -349,6 +352,7 @@ class Fold:
         """Return class → number; what is still in doubt is indeterminate. It is called once."""
         self._store.execute("insert into undecided select * from doubtful; delete from doubtful")
         self._find_strays()
+        self.unknown_schemas = undecide_unknown(self._store, self._schemas.unknown)
         counts = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
         counts["stray_row"] = self._one("select count(*) from stray")
         return counts | {"indeterminate": self._one("select count(*) from undecided")}
@@ -394,6 +398,7 @@ class Fold:
             "open": int(topic in self._hidden),
             "no_key": self.without_key[topic],
             "unsent": self.unsent[topic],
+            "unknown_schema": sum(one.records for one in self.unknown_schemas if one.topic == topic),
         }
         return doubts(self._store, table, counted)
 

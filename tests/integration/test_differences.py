@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from bwtui.audit.decoding import schema_id
+from bwtui.audit.report import Report
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary
 from bwtui.verify.database import Difference, Doubt, Fence, Request, Table, verify_database
@@ -87,6 +89,45 @@ def test_keys_that_no_row_can_have(attempts: Attempts, source: Session, database
     assert [(one.name, one.text[:2]) for one in doubts] == [("undecodable", "1 ")]
 
 
+def test_schemas_that_the_registry_does_not_have(attempts: Attempts, source: Session, database: str) -> None:
+    """Nothing is known of such records, except that one alone among many is damaged."""
+    for name in ("lost", "whole"):
+        source.run(f"create table {name} (id int primary key, v int)")
+        source.run(f"insert into {name} select g, g from generate_series(1, 9) g")
+    attempts.succeed(database)
+    topics = {name: f"{attempts.name}.{name}" for name in ("lost", "whole")}
+    messages = {name: raw_messages(attempts.services, topic) for name, topic in topics.items()}
+    key, value = messages["whole"][0]
+    assert key is not None and value is not None
+    damaged = b"\0\x7f\xff\xff\xff" + value[5:]
+    with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+        (place,) = [number for number, one in _sent(attempts, topics["whole"]).values() if one == key]
+        producer.produce(topics["whole"], damaged, key, place)
+        assert not producer.flush(30)
+    tables = [_table(attempts, name, ("id", "v")) for name in topics]
+    key_id, value_id = (schema_id(one) for one in messages["lost"][0])
+    for gone, count in (({key_id, value_id}, 18), ({key_id}, 18), ({value_id}, 9)):
+        found, report = _reported(attempts, database, tables, frozenset(gone))
+        doubts, differences = found["public.lost"]
+        assert (len(differences), {one.is_proven for one in differences}) == (count, {False})
+        assert report.classes["indeterminate"] == count
+        assert [one.name for one in doubts] == ["unknown_schema"]
+        doubts, differences = found["public.whole"]
+        assert [(one.name, one.is_proven) for one in differences] == [("different_row", True)]
+        assert differences[0].note == "the value can't be decoded: no schema has the id 2147483647"
+        assert [one.name for one in doubts] == ["undecodable"]
+        assert (report.verdict, report.wrong) == ("anomalies", {"different_row": 1})
+        said = [note for note in report.notes if "the schema registry has no schema" in note]
+        # Values of keys that nobody can read are not looked at.
+        named, part = (key_id, "keys") if key_id in gone else (value_id, "values")
+        assert len(said) == 1 and f" {named}, which 9 {part} of {topics['lost']} name" in said[0]
+        # A row that certainly none of these keys is of is missing all the same.
+        source.run("delete from lost where id = 10; insert into lost values (10, 10)")
+        _, report = _reported(attempts, database, tables, frozenset(gone))
+        assert report.wrong.get("missing_key", 0) == (10 if key_id in gone else 1)
+        source.run("delete from lost where id = 10")
+
+
 # -- what they share -----------------------------------------------------------------------------------------
 
 
@@ -110,6 +151,17 @@ def _sent(attempts: Attempts, topic: str) -> dict[int, tuple[int, bytes]]:
 
 def _compared(attempts: Attempts, dsn: str, tables: Sequence[Table]) -> _Found:
     """Compare at a fence of the test's own, while no relay runs."""
+    found, report = _reported(attempts, dsn, tables)
+    assert report.found == {
+        name: sum(one.name == name for _, every in found.values() for one in every) for name in report.found
+    }
+    return found
+
+
+def _reported(
+    attempts: Attempts, dsn: str, tables: Sequence[Table], gone: frozenset[int | None] = frozenset()
+) -> tuple[_Found, Report]:
+    """Return the report as well; the registry answers as one that does not have the schemas ``gone``."""
     found: _Found = {}
 
     def take(table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
@@ -129,12 +181,11 @@ def _compared(attempts: Attempts, dsn: str, tables: Sequence[Table]) -> _Found:
             on_differences=take,
             at=Fence(slot.consistent_point, slot.snapshot),
         )
-        report = verify_database(request, lambda number: _schema(registry, number))
-    assert report.found == {
-        name: sum(one.name == name for _, every in found.values() for one in every) for name in report.found
-    }
-    return found
+        report = verify_database(request, lambda number: _schema(registry, number, gone))
+    return found, report
 
 
-def _schema(registry: SchemaRegistryClient, number: int) -> str | None:
+def _schema(registry: SchemaRegistryClient, number: int, gone: frozenset[int | None]) -> str | None:
+    if number in gone or number > 1_000_000:
+        return None
     return registry.get_schema(number).schema_str
