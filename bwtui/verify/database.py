@@ -243,7 +243,15 @@ class _Live:
         notes = list(self._request.notes)
         unkeyed = [table.full_name for table in self._request.tables if not table.key]
         if unkeyed:
-            notes.append(f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}")
+            notes.append(
+                f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}"
+                + (
+                    f"; their topics have {surplus:,} rows more than they, which were deleted, changed or"
+                    " sent again"
+                    if (surplus := self._fold.surplus)
+                    else ""
+                )
+            )
         notes += unreadable(self._fold.damaged)
         notes += [
             f"there is no topic {name}, so its table's rows are in none" for name in sorted(self._lacking)

@@ -8,6 +8,7 @@ is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
 - ``differing``: keys that differ at this fence; ``doubtful``: those that differed at the one before.
   ``class`` and ``fields`` (JSON) say how, ``note`` why. ``key_bytes`` is the key of the topic's newest
   record, ``key_texts`` PostgreSQL's texts of the key (JSON) where they are not those of ``key``.
+- ``doubted``: what ``doubtful`` was after the first fence.
 - ``changed_key``: doubtful keys with a record since; ``history``: every record that may have been a doubtful
   key's latest at the fence; ``agreed``: keys of which one of these says the row.
 - ``wrong``: what is decided; ``undecided``: what can't be.
@@ -37,6 +38,7 @@ TABLES = {
     "wrong": _DIFFERENCE,
     "undecided": _DIFFERENCE,
     "stray": f"{_RECORD}, newest_id integer",
+    "doubted": "topic varchar, key varchar, class varchar",
     "changed_key": "topic varchar, key varchar",
     "history": _RECORD,
     "agreed": "topic varchar, key varchar",

@@ -47,8 +47,7 @@ class Fold:
         #: Topics with records after an open transaction, and those that may rightly have lost records.
         self._hidden: set[str] = set()
         self._unproven: set[str] = set()
-        #: Topics of tables without a key; of those of the others, how many records have none.
-        self._keyless: set[str] = set()
+        #: Topic of a table with a key → how many records have none.
         self.without_key: Counter[str] = Counter()
         #: Topic → offsets in batches that can't be read.
         self.damaged: Counter[str] = Counter()
@@ -62,6 +61,8 @@ class Fold:
         self._agreed = 0
         #: Rows of the tables, and the topics' keys with a value and rows without a key, at the first fence.
         self.rows = self.keys = 0
+        #: Rows that topics of tables without a key have more often than these.
+        self.surplus = 0
         #: Rows of which columns were not sent.
         self.unsent: Counter[str] = Counter()
         #: Records that can't be read, since the registry does not have their schemas.
@@ -111,7 +112,6 @@ class Fold:
                 elif hole.kind != "gap":
                     self._expired[split.topic] += hole.high - hole.low
             if not shape.table.key:
-                self._keyless.add(split.topic)
                 self._count(shape, [message.value() for message in part.messages])
                 continue
             self._take(shape, split, part)
@@ -291,12 +291,17 @@ class Fold:
     def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
         topic = shape.table.topic
         self._store.execute("delete from table_row")
+        before, records = self.rows, 0
         if shape in self._quick:
-            self._load_surplus(snapshot, shape)
+            records = self._load_surplus(snapshot, shape)
         else:
             for chunk in rows(snapshot, shape, None):
                 self.rows += len(chunk)
                 self._put("table_row", [(_digest(row), row, None) for _, row, _ in chunk])
+        sql = "select coalesce(sum(n), 0)::bigint from row_count where topic = ?"
+        records += self._one(sql, topic)
+        self.keys += records
+        self.surplus += max(0, records - (self.rows - before))
         # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
@@ -311,26 +316,31 @@ class Fold:
             {"topic": topic},
         )
 
-    def _load_surplus(self, snapshot: Connection, shape: Shape) -> None:
-        """Read the rows that the table has more often than the topic, as far as that can be digested."""
+    def _load_surplus(self, snapshot: Connection, shape: Shape) -> int:
+        """Read the rows that the table has more often than the topic, as far as that can be digested.
+
+        Return how many records of the topic are not looked at one by one.
+        """
         self.rows += self._agreement.rows(shape)
         self._agreement.suspect(shape, "")
         counted: set[tuple[int, int]] = set()
-        self._agreed += self._agreement.records(shape)
+        agreed = self._agreement.records(shape)
         for found in self._agreement.suspect_rows(snapshot, shape):
             self._put("table_row", [(_digest(row), row, None) for (_, row, _), _, _ in found])
             for (_, row, _), digest, copies in found:
                 if digest not in counted:
                     counted.add(digest)
-                    self._agreed -= copies
+                    agreed -= copies
                     self._put("row_count", [(shape.table.topic, _digest(row), copies)])
+        return agreed
 
     def settle(self, *, is_first: bool) -> int:
         """Decide the keys without a new record since they differed; return how many are doubtful now."""
         if is_first:
             self._agreement.close()
-            self.keys = self._agreed + self._count_keys()
+            self.keys += self._agreed + self._count_keys()
             self._store.execute("insert into doubtful select * from differing")
+            self._store.execute("insert into doubted select topic, key, class from doubtful")
         else:
             hidden = sorted(self._hidden)
             self._store.execute(
@@ -354,6 +364,13 @@ class Fold:
         self._find_strays()
         self.unknown_schemas = undecide_unknown(self._store, self._schemas.unknown)
         counts = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
+        # What agreed at a later fence was written after the first one: there both sides had it, or neither.
+        self.keys += self._one(
+            """select coalesce(sum(if(class = 'missing_key', 1, -1)), 0)::bigint from doubted
+                where class in ('missing_key', 'extra_key')
+                  and (topic, key) not in (from (select topic, key from wrong union all
+                                                 select topic, key from undecided))"""
+        )
         counts["stray_row"] = self._one("select count(*) from stray")
         return counts | {"indeterminate": self._one("select count(*) from undecided")}
 
@@ -381,13 +398,7 @@ class Fold:
         self._store.execute("delete from stray where topic in (select unnest(?))", [hidden])
 
     def _count_keys(self) -> int:
-        return int(
-            self._one("select count(distinct (topic, key)) from latest where value is not null")
-            + self._one(
-                "select coalesce(sum(n), 0)::bigint from row_count where topic in (select unnest(?))",
-                sorted(self._keyless),
-            )
-        )
+        return int(self._one("select count(distinct (topic, key)) from latest where value is not null"))
 
     def doubts(self, table: Table) -> list[Doubt]:
         """Return why the table's topic may be wrong though its differing keys are sent again."""

@@ -154,6 +154,35 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
     assert "there is no slot 'another'" in ended.stderr
 
 
+def test_both_sides_are_counted_at_one_fence(attempts: Attempts, source: Session, database: str) -> None:
+    """Keys that come, and keys that go, after the fence are rows of neither side, or of both."""
+    source.run("create table a (id serial primary key); insert into a select generate_series(1, 3000)")
+    source.run("create table b (id int primary key); insert into b select generate_series(1, 100000)")
+    stop = threading.Event()
+
+    def write() -> None:
+        with session(database) as writer:
+            turn = 0
+            while not stop.wait(0.002):
+                turn += 1
+                writer.run("insert into a values (%s)", 10_000 + turn)
+                writer.run("delete from b where id = %s", turn)
+
+    with relaying(attempts, database, source):
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            counted = []
+            for name in "ab":
+                ended, report = verify(attempts, database, "--table", rf"public\.{name}")
+                assert (ended.code, report["verdict"]) == (0, "clean"), ended.stderr or report
+                counted.append((report["expected"], report["actual"]))
+        finally:
+            stop.set()
+            thread.join()
+    assert all(expected == actual for expected, actual in counted), counted
+
+
 def test_a_relay_that_reconnects_is_waited_for(attempts: Attempts, database: str, source: Session) -> None:
     source.run(_TABLE % _ROWS)
     ended = []
