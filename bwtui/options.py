@@ -367,7 +367,11 @@ OPTIONS: tuple[Option, ...] = (
         kind="lsn",
         fills="end_lsn",
     ),
-    Option("until-caught-up", "End when everything committed before the start is confirmed.", kind="switch"),
+    Option(
+        "until-caught-up",
+        "End when everything committed before the start is confirmed and no rows wait to be sent.",
+        kind="switch",
+    ),
     Option(
         "listen",
         "Serve /metrics for Prometheus, /healthz and /readyz over HTTP; with only a port, on 127.0.0.1.",

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -91,6 +92,7 @@ class Engine:
         self._report = Report()
         self._samples = Samples()
         self._stop = threading.Event()
+        self._began = time.monotonic()
         self._destination = kind_of(settings).open_destination(settings)
         self._patience = Patience(settings.postgres, self._report, self._pulse)
         self._answers = FirstAnswers(settings, self._report, self._asked_to_stop)
@@ -261,6 +263,8 @@ class Engine:
                 first.has_looked = self._joined.has_looked
                 if findings.slot is None:
                     self._joined.begin(connection, publications, self._backfills)
+                elif settings.until_caught_up:
+                    self._joined.look(connection, publications, self._backfills)
         finally:
             connection.close()
         self._follow(context, publications, target, first)
@@ -271,12 +275,12 @@ class Engine:
         """Stream to the end, over slots that are lost and made anew."""
         while True:
             self._new_tables.reads = publications
-            self._backfill = Backfill(context, self._backfills, publications, first)
+            self._backfill = Backfill(context, self._backfills, publications, first, self._is_more_due)
             following = Following(context, self._enter, beginning.around(context, self._backfill))
             try:
-                # One that is to end when it has caught up has not as long as topics differ.
+                # The target may lie beyond the WAL of the server that the slot was made on again.
                 ends_healed = self._settings.until_caught_up and self._healing.is_due
-                following.run(publications, None if ends_healed else target)
+                following.run(publications, 0 if ends_healed else target)
                 return
             except SlotLost as error:
                 following.call_back(error)
@@ -287,7 +291,13 @@ class Engine:
         self._phase = phase
         self._slot_in_use = slot_in_use
         if isinstance(phase, Streaming):
-            self._healing.streaming(self._stop.set)
+            self._healing.streaming()
+
+    def _is_more_due(self) -> bool:
+        """Whether requests for rows may still come of what the relay does before it has caught up."""
+        joined = self._joined
+        has_joined = joined is not None and not joined.has_looked(self._began)
+        return has_joined or self._healing.is_at_work or self._naming.is_at_work
 
     def _connect(self) -> Connection:
         settings, report = self._settings, self._report

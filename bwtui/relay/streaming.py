@@ -49,7 +49,10 @@ class Streaming:
         target_lsn: int | None,
         backfill: Beside | None = None,
     ) -> None:
-        """``target_lsn``: end once this is confirmed, and no snapshot due. ``backfill`` puts rows in."""
+        """``target_lsn``: end once this is confirmed, and no snapshot due. ``backfill`` puts rows in.
+
+        With --until-caught-up, nothing that waits to be put in may be left either.
+        """
         self._context = context
         self._stream = stream
         self._acks = acks
@@ -110,12 +113,18 @@ class Streaming:
 
     def _loop(self) -> None:
         report = self._context.report
-        while self._target is None or self._acks.confirmed < self._target or report.state == "snapshot":
+        while not self._is_at_end():
             if self._is_time_to_stop():
                 return
             if not self._step() and self._acks.is_idle:
                 report.account.turn_to("read")
                 self._stream.wait(self._backfill.pause if self._backfill is not None else 0.25)
+
+    def _is_at_end(self) -> bool:
+        context = self._context
+        if self._target is None or self._acks.confirmed < self._target or context.report.state == "snapshot":
+            return False
+        return self._backfill is None or not (context.settings.until_caught_up and self._backfill.is_due)
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
         """Whether a stop was asked for; the open transaction is read to its end, if ``seconds`` are enough.

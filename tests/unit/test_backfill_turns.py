@@ -57,7 +57,7 @@ class Turns:
         said = {"settings": settings, "report": self.report, "streamed": Streamed(), "exactly": None}
         context = SimpleNamespace(**said, policy=SimpleNamespace(shut=None))
         self._batch: Any = SimpleNamespace(careful=None, window=None, flush=lambda: None)
-        self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first)
+        self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first, bool)
         self._backfill.begin_session(cast(Stream, SimpleNamespace(batch=self._batch)))
 
     def until(self, what: str, condition: Callable[[], object], *, truncates: str = "") -> None:

@@ -51,6 +51,10 @@ class Beside(Protocol):
         """What a relay that streams is at: "snapshot" until its first snapshot is through."""
 
     @property
+    def is_due(self) -> bool:
+        """Whether a relay that ends once it has caught up has more to send before that."""
+
+    @property
     def wants_boundary(self) -> bool:
         """Whether rows are ready to be put in as soon as a transaction ends."""
 

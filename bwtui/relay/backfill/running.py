@@ -50,9 +50,16 @@ class Backfill:
     """All requests of one run, over all of its sessions."""
 
     def __init__(
-        self, context: RelayContext, store: Store, publications: tuple[str, ...], first: First
+        self,
+        context: RelayContext,
+        store: Store,
+        publications: tuple[str, ...],
+        first: First,
+        is_more_due: Callable[[], bool],
     ) -> None:
+        """``is_more_due``: whether requests may still come of what the relay does before it has caught up."""
         self._context = context
+        self._is_more_due = is_more_due
         self._store = store
         self._first = first
         self._publications = publications
@@ -147,6 +154,11 @@ class Backfill:
     def phase(self) -> State:
         """See `bwtui.relay.backfill.beside.Beside`."""
         return self._first.phase
+
+    @property
+    def is_due(self) -> bool:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        return self._saving is not None or self._is_more_due() or self._store.has_due
 
     @property
     def wants_boundary(self) -> bool:

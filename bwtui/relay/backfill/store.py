@@ -137,6 +137,13 @@ class Store:
         with self._lock:
             return tuple(_picture(entry) for entry in self._sorted())
 
+    @property
+    def has_due(self) -> bool:
+        """Whether a task is neither over nor paused."""
+        with self._lock:
+            tasks = [entry.task for entry in self._sorted()]
+            return any(task.state in ("waiting", "running") and not task.wanted for task in tasks)
+
     def task(self, id: str) -> Task | None:
         """Return a task that is known; of those that are over only the newest are."""
         with self._lock:

@@ -85,7 +85,7 @@ class Naming:
 
     def begin(self) -> None:
         """Name what is still to be named, in a thread; nothing is done where there is nothing."""
-        if self._thread is not None and self._thread.is_alive():
+        if self.is_at_work:
             return
         try:
             if not self._divergences.unnamed():
@@ -95,6 +95,11 @@ class Naming:
             return
         self._thread = threading.Thread(target=self._run, name="naming", daemon=True)
         self._thread.start()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether keys are still to be named, of which requests for rows may come."""
+        return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
         """Let it end, if that does not take long; otherwise the next run goes on."""

@@ -58,6 +58,11 @@ class ExactlyOnce:
         return self._inner.phase
 
     @property
+    def is_due(self) -> bool:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        return self._inner.is_due
+
+    @property
     def wants_boundary(self) -> bool:
         """Whether rows, or a commit, wait for the end of a transaction."""
         return self._sink.wants_boundary or self._inner.wants_boundary

@@ -49,6 +49,11 @@ class Comparing:
         """Begin."""
         self._thread.start()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the heal is neither done nor given up."""
+        return self._thread.is_alive()
+
     def interrupt(self) -> None:
         """Have the command end, without waiting for that."""
         if not self._stop.is_set():

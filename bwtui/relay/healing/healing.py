@@ -53,7 +53,7 @@ class Healing:
         #: Where the slot was made in this run, until a recording has taken it.
         self._made_at: int | None = None
         self._comparing: Comparing | None = None
-        #: Set when a relay that is to end by itself may end.
+        #: Why a relay that ends once it has caught up is not healed.
         self.ended: Indeterminate | None = None
 
     # -- for any thread --------------------------------------------------------------------------------------
@@ -155,11 +155,13 @@ class Healing:
             context.recorder.go_back(made_at, is_gap=True)
         self._due.made(format_lsn(made_at))
 
-    def streaming(self, stop: Callable[[], None]) -> None:
-        """The slot is read: let others see that, and have topics compared, if that is due.
+    @property
+    def is_at_work(self) -> bool:
+        """Whether topics are being compared: the heal is neither done nor given up."""
+        return self._comparing is not None and self._comparing.is_at_work
 
-        ``stop`` ends a relay that is to end by itself, once it is healed or that is given up.
-        """
+    def streaming(self) -> None:
+        """The slot is read: let others see that, and have topics compared, if that is due."""
         self._release()
         due = self._due
         if due is None or due.status is None or self._comparing is not None:
@@ -168,7 +170,6 @@ class Healing:
         def ended(untrusted: Indeterminate | None) -> None:
             if self._settings.until_caught_up:
                 self.ended = untrusted
-                stop()
 
         self._comparing = Comparing(self._settings.relay_name, due, ended)
         self._comparing.start()

@@ -1,0 +1,72 @@
+"""``connect --until-caught-up``: what was asked for before the start is sent before the relay ends."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.model.backfill import BackfillRequest
+from bwtui.relay.backfill.store import FOLDER, Store
+from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
+from tests.faults.records import difference, read_table
+from tests.faults.relays import Relay, execute
+
+NewRelay = Callable[..., Relay]
+FIRST, LATER = Table("public", "first", ("id",)), Table("public", "later", ("id",))
+#: More than one chunk.
+ROWS = 12_000
+MADE = (
+    "create table first (id int primary key, v int)",
+    "create table later (id int primary key, v int)",
+    "insert into first values (1, 1)",
+    f"insert into later select n, n from generate_series(1, {ROWS}) n",
+)
+
+
+def requests_of(relay: Relay) -> Store:
+    """Return the requests of a relay that does not run."""
+    return Store(state_folder(relay.name) / FOLDER)
+
+
+@pytest.fixture(
+    params=[(), ("--exactly-once",), ("--record", "recording")], ids=["plain", "once", "recorded"]
+)
+def relay(
+    request: pytest.FixtureRequest,
+    database: str,
+    new_relay: NewRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Relay:
+    """A relay that has caught up once with the first of both tables."""
+    monkeypatch.chdir(tmp_path)
+    execute(database, *MADE)
+    made = new_relay(*request.param)
+    execute(database, f"create publication bwtui_{made.name} for table first")
+    made.run()
+    return made
+
+
+def test_a_table_that_joined_brings_its_rows(relay: Relay, services: Services, database: str) -> None:
+    execute(database, f"alter publication bwtui_{relay.name} add table later")
+    relay.run()
+    found = difference(services, database, [FIRST, LATER], relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+
+
+def test_a_request_is_worked_on_and_one_that_is_paused_waits(relay: Relay, services: Services) -> None:
+    store = requests_of(relay)
+    paused = store.submit(BackfillRequest("public.first", where="true"))
+    store.ask(paused, "pause")
+    relay.run()
+    assert len(read_table(services, FIRST, relay.name, holes=True)) == 1
+    requests_of(relay).ask(paused, "resume")
+    relay.run()
+    assert [one.operation for one in read_table(services, FIRST, relay.name, holes=True)] == [
+        "snapshot",
+        "backfill",
+    ]
+    task = requests_of(relay).task(paused)
+    assert task is not None and task.state == "done"
