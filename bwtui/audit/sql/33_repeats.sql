@@ -25,14 +25,12 @@ select copy.id, min(copy.first_id) as first_id, bool_or(copy.has_later) as has_l
   semi join unacknowledged using (id)
  group by copy.id;
 
--- A change that was aborted, of which a later pass had a reason to make no message: its row was gone by then, or it was
--- dropped.
+-- A change without an acknowledgement, of which a later pass had a reason to make no message: its row was gone by then
+-- (deleted, under another key, or truncated), or it was dropped.
 create table unmade_repeat as
 select distinct first.id as first_id
   from message as first join message as again
     on again.lsn = first.lsn and again.ordinal = first.ordinal and first.id < again.id
    and in_transaction(first.op) and in_transaction(again.op)
   semi join unacknowledged on unacknowledged.id = first.id
-  semi join (select pass from passes_in where is_exactly_once) as later_pass on later_pass.pass = again.pass
-  semi join (select pass from passes_in where is_exactly_once) as first_pass on first_pass.pass = first.pass
  where again.is_repeat and again.topic_id is null and again.no_message_reason is not null;
