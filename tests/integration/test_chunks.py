@@ -266,3 +266,34 @@ def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writ
     eventually("the chunk", lambda: reading.chunk is not None)
     assert reading.chunk is not None
     assert reading.chunk.lines == [b"1\n"]
+
+
+def test_keys_that_the_type_does_not_have_any_more_hide_no_others(
+    writer: Session, reader: Connection
+) -> None:
+    """A label was renamed, or a column has a narrower type since the keys were compared: no row has them."""
+    writer.run("create publication p for all tables; create type mood as enum ('good', 'bad', 'so so')")
+    writer.run("create table moods (m mood, n int, v int default 1, primary key (n, m))")
+    writer.run("insert into moods values ('good', 1), ('bad', 2), ('so so', 3)")
+    writer.run("alter type mood rename value 'bad' to 'poor'")
+    keys = [
+        ("good", "1"),
+        ("bad", "2"),
+        ("good", "3000000000"),
+        ("poor", "2"),
+        ("so so", "x"),
+        ("so so", "3"),
+    ]
+    wanted = {b"good\t1\t1\n", b"poor\t2\t1\n", b"so so\t3\t1\n"}
+    cases: tuple[tuple[list[tuple[str, str]], set[bytes]], ...] = (
+        (keys, wanted),
+        (keys[1:2], set()),
+        (keys[2:3] * 50 + keys[3:4], {b"poor\t2\t1\n"}),
+    )
+    for some, there in cases:
+        chunk = read_chunk(reader, Asked("public", "moods", ("p",), keys=some), lambda *_: None)
+        assert {line if line.endswith(b"\n") else line + b"\n" for line in chunk.lines} == there
+    # That a row can't be read for another reason is said as before.
+    writer.run("drop publication p; create publication p for table moods where (1 / (n - 3) < 9)")
+    with pytest.raises(RefusedError, match="DivisionByZero"):
+        read_chunk(reader, Asked("public", "moods", ("p",), keys=keys[-1:]), lambda *_: None)

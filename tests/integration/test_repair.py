@@ -52,6 +52,21 @@ def test_exactly_what_differs_is_sent(attempts: Attempts, source: Session, datab
         assert len(raw_messages(attempts.services, f"{attempts.name}.a")) == held + 2
 
 
+def test_a_key_that_postgresql_cant_read_any_more_blocks_no_other(
+    attempts: Attempts, source: Session, database: str
+) -> None:
+    """Its row has another key since the label was renamed: of the old one nothing is left but a tombstone."""
+    source.run("create type mood as enum ('good', 'bad')")
+    source.run("create table a (m mood, id int, v text, primary key (m, id))")
+    source.run("insert into a select m, g, g from generate_series(1, 9) g, unnest(enum_range(null::mood)) m")
+    with relaying(attempts, database, source):
+        break_topic(attempts, f"{attempts.name}.a")
+        source.run("alter type mood rename value 'bad' to 'poor'")
+        done = repaired(attempts, 0, "--yes")
+        assert (done["verdict"], done["state"]) == ("clean", "done")
+        assert (done["tombstones"], sum(one["tombstones"] for one in done["sent"])) == (9, 9)
+
+
 def test_an_old_report_only_names_the_tables(
     attempts: Attempts, source: Session, database: str, tmp_path: Path
 ) -> None:

@@ -93,10 +93,13 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
                 return _read(connection, asked, published)
             except TablesChanged:
                 continue
+            except _KeysRefused as error:
+                refused: _KeysRefused = error
             finally:
                 if not connection.closed:
                     connection.rollback()
                     execute(connection, "rollback")
+            asked = _without_unreadable(connection, asked, refused)
     except BwtuiError:
         raise
     except psycopg2.errors.LockNotAvailable as error:
@@ -184,7 +187,10 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
         # Altered between the snapshot and the lock.
         raise TablesChanged from error
     except psycopg2.Error as error:
-        raise _refused(error, asked, source, connection) from error
+        refused = _refused(error, asked, source, connection)
+        if asked.keys and isinstance(error, psycopg2.DataError):
+            raise _KeysRefused(refused, _in_order(relation, key)) from error
+        raise refused from error
     names = tuple(column.name for column in key)
     high = 0 if connection.closed else inserted_lsn(connection)
     return Chunk(relation, names, lines.lines, high, last, table.estimate)
@@ -222,6 +228,15 @@ class KeyChanged(RefusedError):
 
 class Unkeyed(RefusedError):
     """The table has no key, and that was not asked for."""
+
+
+class _KeysRefused(RefusedError):
+    """PostgreSQL does not read one of the keys, or a row's value."""
+
+    def __init__(self, refused: RefusedError, key: Sequence[KeyColumn]) -> None:
+        """``key``: its columns, in the order of the message's key."""
+        super().__init__(refused.message, refused.hint)
+        self.key = key
 
 
 class SessionEnded(ConnectionFailed):
@@ -306,13 +321,8 @@ def _of_keys(
         )
     if not keys:
         return _select(source, [*conditions, "false"])
-    places = [column.name for column in source.relation.columns]
-    # As in a message's key.
-    in_order = sorted(key, key=lambda column: places.index(column.name))
-    listed = ", ".join(
-        "(" + ", ".join(column.literal(text) for column, text in zip(in_order, texts, strict=True)) + ")"
-        for texts in keys
-    )
+    in_order = _in_order(source.relation, key)
+    listed = ", ".join(_literals(in_order, texts) for texts in keys)
     names = ", ".join(f"bwtui_{number}" for number in range(len(key)))
     equal = " and ".join(
         f"{column.operand()} {column.operator('=')} bwtui_wanted.bwtui_{number}"
@@ -320,6 +330,44 @@ def _of_keys(
     )
     wanted = f"exists (select from (values {listed}) as bwtui_wanted ({names}) where {equal})"
     return _select(source, [*conditions, wanted])
+
+
+def _in_order(relation: Relation, key: Sequence[KeyColumn]) -> list[KeyColumn]:
+    """Return the columns of a key as in a message's key."""
+    places = [column.name for column in relation.columns]
+    return sorted(key, key=lambda column: places.index(column.name))
+
+
+def _literals(key: Sequence[KeyColumn], texts: Sequence[str]) -> str:
+    return f"({', '.join(column.literal(text) for column, text in zip(key, texts, strict=True))})"
+
+
+def _without_unreadable(connection: Connection, asked: Asked, refused: _KeysRefused) -> Asked:
+    """Return ``asked`` without the keys that are no values of their columns' types: no row has them now.
+
+    A label of an enum was renamed, or a type altered, since they were written down. Raises ``refused`` where
+    PostgreSQL reads all of them.
+    """
+    wanted = list(asked.keys or ())
+    readable = _readable(connection, refused.key, wanted)
+    if len(readable) == len(wanted):
+        raise refused
+    return replace(asked, keys=readable)
+
+
+def _readable(
+    connection: Connection, key: Sequence[KeyColumn], keys: list[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
+    """Return the keys that PostgreSQL reads: half of them at a time where it refuses all at once."""
+    try:
+        listed = ", ".join(_literals(key, texts) for texts in keys)
+        query(connection, f"select from (values {listed}) as bwtui_wanted limit 0")
+    except psycopg2.DataError:
+        half = len(keys) // 2
+        if not half:
+            return []
+        return _readable(connection, key, keys[:half]) + _readable(connection, key, keys[half:])
+    return keys
 
 
 def _pages(
