@@ -34,7 +34,7 @@ from bwtui.model.option_checks import (
     check_workers,
     parse_number,
 )
-from bwtui.settings import LogFormat, OnError, OnRecordError, OutputFormat, SnapshotBy, Toast
+from bwtui.settings import LogFormat, OnError, OnNewTables, OnRecordError, OutputFormat, SnapshotBy, Toast
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
@@ -293,6 +293,13 @@ OPTIONS: tuple[Option, ...] = (
         kind="list",
         check=check_regex,
         fills="exclude_tables",
+    ),
+    Option(
+        "new-tables",
+        "A table that is created later and matches the selection: 'add' lets it join bwtui's own "
+        "publication, and its earlier rows follow; 'announce' only reports the statement that adds it.",
+        metavar="HOW",
+        choices=get_args(OnNewTables),
     ),
     Option("headers", "Add Kafka headers: commit LSN, ordinal, operation, xid.", kind="switch"),
     Option(

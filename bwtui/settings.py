@@ -10,6 +10,7 @@ OnError = Literal["exit", "log"]
 Toast = Literal["fetch", "error", "placeholder"]
 OnRecordError = Literal["stop", "stop-recording"]
 SnapshotBy = Literal["export", "chunks"]
+OnNewTables = Literal["add", "announce"]
 LogFormat = Literal["text", "json"]
 
 
@@ -67,6 +68,8 @@ class RelaySettings:
     #: Regular expressions over "schema.table", matched whole; empty tables means all.
     tables: tuple[str, ...] = ()
     exclude_tables: tuple[str, ...] = ()
+    #: Whether a table that is created later joins the publication on its own.
+    new_tables: OnNewTables = "add"
     headers: bool = False
     dead_letter_topic: str = ""
     end_lsn: int | None = None
@@ -119,6 +122,16 @@ class RelaySettings:
     def publication_name(self) -> str:
         """Name of the publication that the relay reads."""
         return self.publication or f"bwtui_{self.slot}"
+
+    @property
+    def owns_publication(self) -> bool:
+        """Whether bwtui creates the publication where it is missing, and decides which tables are in it."""
+        return not self.publication
+
+    @property
+    def adds_new_tables(self) -> bool:
+        """Whether new tables join the publication on their own."""
+        return self.new_tables == "add" and self.owns_publication
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object, with which the engine's process is started; it may hold secrets."""

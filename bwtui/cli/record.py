@@ -35,6 +35,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
         "publication",
         "table",
         "exclude-table",
+        "new-tables",
         "headers",
         "toast",
         "namespace",

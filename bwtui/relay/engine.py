@@ -245,10 +245,15 @@ class Engine:
             identity = (findings.system_identifier, findings.database, settings.slot)
             first = first_of(settings, identity, self._backfills, report, is_there=findings.slot is not None)
             self._picture.first = first.status
+            path = state_folder(settings.relay_name) / "joined.json"
+            joined = Joined(path, identity, settings, report, self._new_tables, lambda: self._healing.is_due)
+            if not settings.skip_snapshot:
+                first.has_looked = joined.has_looked
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
                 context.sink.discard(in_order=False)
-                publications = Beginning(context, self._enter, first).run(connection, findings)
+                beginning_of = Beginning(context, self._enter, first, joined)
+                publications = beginning_of.run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
                 if (note := context.memory.check(findings.slot)) is not None:
@@ -256,18 +261,17 @@ class Engine:
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 report.confirmed_lsn = findings.slot.confirmed_lsn
-            if not settings.skip_snapshot:
-                path = state_folder(settings.relay_name) / "joined.json"
-                self._joined = Joined(path, identity, settings, report)
-                self._joined.is_compared = lambda: self._healing.is_due
-                first.has_looked = self._joined.has_looked
-                if findings.slot is None:
-                    self._joined.begin(connection, publications, self._backfills)
-                elif settings.until_caught_up:
-                    self._joined.look(connection, publications, self._backfills)
+            self._look_for_joined(connection, publications, joined)
         finally:
             connection.close()
         self._follow(context, publications, target, first)
+
+    def _look_for_joined(self, connection: Connection, publications: tuple[str, ...], joined: Joined) -> None:
+        """Look for the first time, since a short run may end before the sampler's thread does."""
+        self._new_tables.reads = publications
+        with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
+            joined.look(connection, self._backfills)
+        self._joined = joined
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First
@@ -401,9 +405,9 @@ class Engine:
             # What is asked here may wait for the same locks as the check of the tables.
             return
         self._lag.forget_before(self._report.confirmed_lsn)
+        if self._joined is not None:
+            self._joined.look(connection, self._backfills)
         self._new_tables.look(connection)
         if self._backfill is not None:
             self._backfill.look(connection)
-        if self._joined is not None:
-            self._joined.look(connection, self._new_tables.reads, self._backfills)
         self._looks.tick(connection)

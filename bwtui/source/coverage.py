@@ -44,6 +44,8 @@ select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p
 """
 _EVERYTHING = "insert, update, delete, truncate"
 _BARE = "it has no replica identity: give it a primary key first"
+_WITHOUT_KEY = "it has no key: give it a primary key first"
+_ADDED = "a running relay adds it on its own, unless it was taken out of the publication"
 _JOINS = f"{_BARE}, or add it to the publication of inserts"
 _EARLIER = "the relay sends its rows from before too, after this: "
 _NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
@@ -89,7 +91,7 @@ def shortfalls(
     has_slot = slot_state(connection, settings.slot) is not None
     instead = _list_instead(settings, names, tables, has_slot=has_slot)
     yield from _of_publications(opened, instead)
-    adding = _Adding(settings, names, there, has_slot=has_slot)
+    adding = _Adding(settings, names, there, has_slot=has_slot, runs=bool(reads))
     yield from _left_out(connection, adding, names, tables, published)
     # Also where the relay leaves a table out: PostgreSQL knows of the publication alone.
     every = list_tables(connection, partitions=True)
@@ -247,15 +249,25 @@ class _Adding:
     """What an owner should run, so that a table joins and no application breaks."""
 
     def __init__(
-        self, settings: RelaySettings, names: Sequence[str], there: Sequence[str], *, has_slot: bool
+        self,
+        settings: RelaySettings,
+        names: Sequence[str],
+        there: Sequence[str],
+        *,
+        has_slot: bool,
+        runs: bool,
     ) -> None:
-        """``names``: the publications that are read; ``there``: those that exist."""
+        """``names``: the publications that are read; ``there``: those that exist.
+
+        ``runs``: a relay asks, which has tried to add the tables itself.
+        """
         self._settings = settings
         self.chosen = TableFilter(settings)
         self._names = names
         self._companion = publication.unkeyed_name(names[0])
         self._exists = self._companion in there
         self._has_slot = has_slot
+        self._runs = runs
         self._when = _EARLIER if has_slot else "run: "
         self._unkeyed: dict[int, TableInfo] = {}
         self._made = ""
@@ -267,10 +279,17 @@ class _Adding:
 
     def hint(self, table: TableInfo) -> str:
         """Return it for one of them."""
-        if not lacks_identity(table):
+        hint = self._statement(table)
+        to = publication.place_of(self._names[0], table, allow_unkeyed=self._settings.allow_unkeyed)
+        is_added = self._settings.adds_new_tables and self._exists and table.owned and to
+        return f"{_ADDED}; {hint}" if is_added and not self._runs else hint
+
+    def _statement(self, table: TableInfo) -> str:
+        if table.has_key or (self._settings.allow_unkeyed and not lacks_identity(table)):
             return f"{self._when}{_add(self._names[0], table)}"
         if not self._settings.allow_unkeyed:
-            return f"{_BARE}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
+            bare = _BARE if lacks_identity(table) else _WITHOUT_KEY
+            return f"{bare}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
         if self._companion in self._names:
             return f"{_JOINS}; {self._when}{_add(self._companion, table)}"
         if self._exists:

@@ -5,20 +5,23 @@ bwtui makes publications when the named one is missing, both in one transaction,
 - ``<name>`` FOR TABLE … of the keyed tables.
 - ``<name>_unkeyed`` of the unkeyed ones, which publishes only inserts and truncates: PostgreSQL refuses an
   application's UPDATE and DELETE on a table without replica identity that a publication of updates has, and
-  a relay must never break the application that it watches. For the same reason no table joins by itself.
+  a relay must never break the application that it watches.
 
-See docs/adr/0037-lists-of-tables.md; `bwtui.source.coverage` tells what they leave out.
+With ``--new-tables add`` a table that is created later joins one of the two on its own (`moves`, `move`).
+See docs/adr/0037-lists-of-tables.md and docs/adr/0098-new-tables-join.md; `bwtui.source.coverage` tells what
+they leave out.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import psycopg2
 
 from bwtui.errors import RefusedError
 from bwtui.model.sql import quote_identifier, quote_qualified
-from bwtui.source.catalog import TableInfo
+from bwtui.source.catalog import TableInfo, find_table
 from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.printed import printed
 
@@ -29,6 +32,48 @@ select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupda
 """
 #: What `create` waits for a table that is altered or vacuumed, while others wait for those that it has.
 _LOCK_TIMEOUT = "10s"
+#: Timeout of `move` for a table that is being altered or vacuumed. After deadlock_timeout,
+#: which is longer, PostgreSQL would cancel an autovacuum for our sake.
+_MOVE_TIMEOUT = "100ms"
+# Tables that are in neither publication, without identity in the first one, or with identity in the second
+# one alone. Nothing on a standby, and nothing where the role does not own both publications, or where either
+# takes in tables on its own. The last column changes whenever a table may have got another answer.
+_MISPLACED_SQL = """
+with own as materialized (
+  select p.oid, p.pubname = %s as is_first from pg_catalog.pg_publication p
+   where p.pubname in (%s, %s) and not p.puballtables {schemas}
+     and pg_catalog.pg_has_role(p.pubowner, 'usage') and not pg_catalog.pg_is_in_recovery()),
+listed as materialized (
+  select r.prrelid, bool_or(own.is_first) as in_first
+    from own join pg_catalog.pg_publication_rel r on r.prpubid = own.oid group by 1),
+identity as materialized (
+  select i.indrelid, bool_or(i.indisprimary and i.indimmediate) as has_key,
+         bool_or(i.indisreplident) as is_named
+    from pg_catalog.pg_index i where i.indisprimary and i.indimmediate or i.indisreplident group by 1)
+select c.oid, listed.in_first,
+       concat_ws(' ', c.xmin, c.relreplident, identity.has_key, identity.is_named)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  left join listed on listed.prrelid = c.oid
+  left join identity on identity.indrelid = c.oid
+ where c.relkind in ('r', 'p') and c.relpersistence = 'p'
+   and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
+   and (select count(*) from own) = 2
+   and case when listed.in_first is null then not c.relispartition
+            else listed.in_first is distinct from
+                 case c.relreplident when 'f' then true when 'n' then false
+                      when 'i' then coalesce(identity.is_named, false)
+                      else coalesce(identity.has_key, false) end end
+"""
+_WITHOUT_SCHEMAS = """and not exists (
+  select from pg_catalog.pg_publication_namespace s where s.pnpubid = p.oid)"""
+# Also of a root without rows of its own: PostgreSQL publishes the partitions for it.
+_LISTED_SQL = """
+select p.pubname, bool_or(r.prrelid = %s::oid)
+  from pg_catalog.pg_publication p join pg_catalog.pg_publication_rel r on r.prpubid = p.oid
+ where p.pubname = any(%s) and r.prrelid in (
+       select %s::oid union all select relid::oid from pg_catalog.pg_partition_tree(%s::oid))
+ group by 1
+"""
 #: PostgreSQL's NAMEDATALEN without its end.
 _NAME_BYTES = 63
 _UNKEYED = "_unkeyed"
@@ -187,6 +232,91 @@ def _create_statement(name: str, tables: Sequence[TableInfo], options: str) -> s
 def lacks_identity(table: TableInfo) -> bool:
     """Whether PostgreSQL would refuse UPDATE and DELETE on ``table``, were they published."""
     return not table.has_key and table.replica_identity != "f"
+
+
+class Misplaced(NamedTuple):
+    """A table that may belong elsewhere.
+
+    ``in_first``: whether the first of the two publications lists it; None where neither does. ``version``
+    differs as soon as the answer may.
+    """
+
+    in_first: bool | None
+    version: str
+
+
+def misplaced(connection: Connection, publication: str) -> dict[int, Misplaced]:
+    """Return tables that may belong into another one of the two publications, by oid, selected or not.
+
+    It costs little, and locks no table. Raises psycopg2.Error.
+    """
+    schemas = _WITHOUT_SCHEMAS if connection.server_version >= 150000 else ""
+    names = publication, publication, unkeyed_name(publication)
+    rows = query(connection, _MISPLACED_SQL.format(schemas=schemas), *names)
+    return {oid: Misplaced(*values) for oid, *values in rows}
+
+
+def listing(connection: Connection, publication: str, table: TableInfo) -> dict[str, bool]:
+    """Return which of the two publications list ``table`` (True), or only partitions of it (False).
+
+    Raises psycopg2.Error.
+    """
+    names = [publication, unkeyed_name(publication)]
+    return dict(query(connection, _LISTED_SQL, table.oid, names, table.oid, table.oid))
+
+
+def place_of(publication: str, table: TableInfo, *, allow_unkeyed: bool) -> str:
+    """Return which of the two publications ``table`` belongs into; "" where its rows could not be sent."""
+    if not table.has_key and not allow_unkeyed:
+        return ""
+    return unkeyed_name(publication) if lacks_identity(table) else publication
+
+
+def move(connection: Connection, table: TableInfo, former: str, to: str) -> bool:
+    """Move ``table`` from publication ``former`` into ``to``; "" is no publication.
+
+    Return False where the table is locked, or not the same any more: the next look decides again. Nothing is
+    changed then, nor where PostgreSQL would refuse the application's UPDATE or DELETE afterwards, which it
+    says itself. Raises psycopg2.Error.
+    """
+    clause = table_clause(table)
+    steps = [f"alter publication {quote_identifier(former)} drop table {clause}"] if former else []
+    steps += [f"alter publication {quote_identifier(to)} add table {clause}"] if to else []
+    execute(connection, "begin")
+    try:
+        execute(connection, f"set local lock_timeout = '{_MOVE_TIMEOUT}'")
+        if has_stale_members(connection):
+            execute(connection, f"lock table {clause} in share row exclusive mode")
+        for step in steps:
+            execute(connection, step)
+        # From here on the table is locked: no session can drop its key before the commit.
+        now = find_table(connection, table.namespace, table.name)
+        if now is None or (now.oid, lacks_identity(now)) != (table.oid, lacks_identity(table)):
+            execute(connection, "rollback")
+            return False
+        if to:
+            # It checks what an UPDATE and a DELETE would, of each partition, and runs no trigger.
+            execute(connection, f"explain delete from {clause}")
+        execute(connection, "commit")
+        return True
+    except psycopg2.Error as error:
+        if connection.closed:
+            raise
+        execute(connection, "rollback")
+        if isinstance(error, psycopg2.errors.LockNotAvailable):
+            return False
+        raise
+
+
+def has_stale_members(connection: Connection) -> bool:
+    """Whether the server has the fault that a transaction which writes a table while it joins a publication
+    keeps the table's later changes from being published.
+
+    Fixed in 14.18, 15.13, 16.9 and 17.5. Older servers let a table join only while no transaction writes it.
+    """
+    fixed = {14: 140018, 15: 150013, 16: 160009, 17: 170005}
+    version = connection.server_version
+    return version < fixed.get(version // 10_000, 0)
 
 
 def drop(connection: Connection, publications: Sequence[str]) -> None:

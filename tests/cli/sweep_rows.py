@@ -100,6 +100,7 @@ VALUES = (
     *(("--commit-rows", text) for text in ("", "0", "-1", "1.5")),
     *(("--commit-ms", text) for text in ("", "0", "100ms")),
     *(("--snapshot-by", text) for text in ("", "chunk", "Export")),
+    *(("--new-tables", text) for text in ("", "ad", "Add", "ignore")),
     *(("--segment-bytes", text) for text in ("", "0", "-1", "nan", "inf", "1e9", "64Q", "9" * 15 + "G")),
     *(("--segment-seconds", text) for text in ("", "0", "-5", "nan", "1.5", "9" * 20)),
     *(("--table", text) for text in ("", "(", "[", "*", "(?P<x", "a{2,1}", "\\")),

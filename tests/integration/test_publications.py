@@ -68,7 +68,7 @@ def statement(hint: str) -> str:
 
 def test_tables_made_later_can_be_written_and_are_told_of(relay: Relay, source: Session) -> None:
     """In an empty database, with -u: nothing is published that PostgreSQL would refuse an UPDATE for."""
-    relay.start()
+    relay.start("--new-tables", "announce")
     relay.wait_streaming()
     source.run("create table bare (i int); create table keyed (id int primary key, n int)")
     source.run("create table loses (id int primary key, n int); create unlogged table quick (i int)")
@@ -291,6 +291,10 @@ def test_a_short_run_tells_of_a_table_too(attempts: Attempts, database: str, sou
     source.run("create table late (id int primary key)")
     errors = attempts.succeed(database).status["errors"]
     assert [entry["table"] for entry in errors] == ["public.late"]
+    source.run("create table later (id int primary key)")
+    errors = attempts.succeed(database, "--new-tables", "announce").status["errors"]
+    said = "table public.later is not in the publication"
+    assert [entry["message"] for entry in errors if entry["kind"] == "notice"] == [said]
 
 
 def test_a_table_made_between_two_looks_is_not_called_left_out(

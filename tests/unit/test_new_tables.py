@@ -15,7 +15,7 @@ def test_many_notices_are_some_and_a_count(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(new_tables, "shortfalls", lambda *_: found)
     report = Report()
     for _ in range(2):
-        NewTables(RelaySettings(), report).look(Connection.__new__(Connection))
+        NewTables(RelaySettings(new_tables="announce"), report).look(Connection.__new__(Connection))
     told = report.errors()
     assert [entry.message for entry in told[:2]] == ["table t0 is not there", "table t1 is not there"]
     assert len(told) == 21
@@ -26,6 +26,6 @@ def test_a_hint_with_every_table_is_left_to_doctor(monkeypatch: pytest.MonkeyPat
     found = [Shortfall("publication p", None, "takes in every table", "create " * 1_000)]
     monkeypatch.setattr(new_tables, "shortfalls", lambda *_: found)
     report = Report()
-    NewTables(RelaySettings(), report).look(Connection.__new__(Connection))
+    NewTables(RelaySettings(new_tables="announce"), report).look(Connection.__new__(Connection))
     (entry,) = report.errors()
     assert entry.hint == "'bwtui doctor' with the relay's options says what to run"

@@ -1,29 +1,37 @@
 """Tables that join the publications while the relay has its slot: their rows are put into the stream.
 
-What was written before a table joined is in no stream. A table that is listed joins when it is listed, also
-anew. One that a publication FOR ALL TABLES, or of its schema, takes in has joined only if it was there
-before: of one that was made since, every row is in the stream. One that gets another name gets another topic.
-What was seen is kept in the relay's state folder, so that a table that joins while the relay is stopped has
-joined when it starts.
+What was written before a table joined is in no stream. A table that is listed joins when it is listed, each
+time. One that a publication FOR ALL TABLES, or of its schema, takes in has joined unless all of its history
+is in the stream: it was created since the last look, and its row in pg_class is still the one that CREATE
+TABLE wrote, so that it had the same name, schema and persistence all the time. A table that gets another name
+gets another topic, and one that gets its first key gets other messages.
+
+Each look is kept in the relay's state folder, so that a table that joins while the relay is stopped has
+joined when it starts. It begins with what the exported snapshot shows, kept before the slot is there.
 """
 
 import json
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import write_durably
+from bwtui.durable import private_parent, write_durably
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.report import Report
+from bwtui.relay.routes.new_tables import NewTables
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
-from bwtui.source.publication import published_tables
+from bwtui.source.publication import lacks_identity, published_tables
 
 _SECONDS = 5.0
+#: Notices of one look; more of them would push what else went wrong out of the status.
+_NOTICES = 20
 # Unlogged tables too, which may become logged ones.
 _SEEN_SQL = """
 select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -31,87 +39,183 @@ select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid 
    and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
 """
 _LISTED_SQL = """
-select r.prrelid::oid, array_agg(r.oid::bigint order by r.oid)
+select r.prrelid::oid, array_agg(r.oid::bigint)
   from pg_catalog.pg_publication_rel r join pg_catalog.pg_publication p on p.oid = r.prpubid
  where p.pubname = any(%s) group by 1
 """
 
-#: Table's oid → its name, and its places in lists of publications.
-_Places = dict[int, list[str]]
+# The system columns' rows in pg_attribute stay as CREATE TABLE wrote them.
+_UNTOUCHED_SQL = """
+select c.oid from pg_catalog.pg_class c
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = -1 and a.xmin = c.xmin
+ where c.oid = any(%s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A published table: its name, its rows in pg_publication_rel, and whether it has a key.
+
+    None: not recorded, by an earlier version.
+    """
+
+    name: str
+    listed: frozenset[int] = frozenset()
+    has_key: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "listed": sorted(self.listed), "has_key": self.has_key}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "_Place":
+        """Rebuild it; earlier versions wrote a list of the name and the rows."""
+        if isinstance(data, list):
+            return cls(str(data[0]), frozenset(map(int, data[1:])))
+        return cls(str(data["name"]), frozenset(map(int, data["listed"])), data["has_key"])
+
+
+_Places = dict[int, _Place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The tables of the last look, by oid.
+
+    ``removed``: tables that somebody took out of the publication; ``released``: tables that the relay took
+    out, since they had lost their replica identity.
+    """
+
+    seen: frozenset[int]
+    places: _Places
+    removed: frozenset[int] = frozenset()
+    released: frozenset[int] = frozenset()
+
+    def to_json(self) -> dict[str, Any]:
+        sets = {name: sorted(getattr(self, name)) for name in ("seen", "removed", "released")}
+        return sets | {"places": [[oid, place.to_json()] for oid, place in self.places.items()]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "_Known":
+        """Rebuild it from `to_json`, also of an earlier version."""
+        places = {int(oid): _Place.from_json(place) for oid, place in data["places"]}
+        seen, removed, released = (
+            frozenset(map(int, data.get(name, ()))) for name in ("seen", "removed", "released")
+        )
+        return cls(seen, places, removed, released)
 
 
 class Joined:
-    """Looks for them now and then; the sampler's thread owns it."""
+    """Looks for them now and then; the sampler's thread owns it once the relay streams."""
 
     def __init__(
-        self, path: Path, identity: Collection[str], settings: RelaySettings, report: Report
+        self,
+        path: Path,
+        identity: Collection[str],
+        settings: RelaySettings,
+        report: Report,
+        new_tables: NewTables,
+        is_compared: Callable[[], bool],
     ) -> None:
-        """``path`` is where what was seen is kept; ``identity`` names server, database and slot."""
+        """``path`` is where what was seen is kept; ``identity`` names server, database and slot.
+
+        ``is_compared``: whether topics and tables are compared anyway, since a heal that makes the
+        publication lists them again.
+        """
         self._path = path
         self._identity = list(identity)
         self._settings = settings
         self._report = report
+        self._new_tables = new_tables
+        self._is_compared = is_compared
         self._filter = TableFilter(settings)
-        #: Whether topics and tables are compared anyway: a heal that makes the publication lists them anew.
-        self.is_compared: Callable[[], bool] = lambda: False
         #: When the last look began, when the last one that asked for all, and since when one is waited for.
         self._looked_at = self._asked_at = self._wanted_from = 0.0
-        self._seen: set[int] | None = None
-        self._places: _Places = {}
-        #: What a snapshot has copied of late, until that is kept.
-        self._copied: frozenset[str] = frozenset()
-        self._load()
+        #: As it is kept; None: of a relay from before anything was kept.
+        self._known = self._load()
 
-    def copied(self, connection: Connection, tables: Collection[str]) -> None:
-        """Take that a snapshot has copied just ``tables``; what was seen before counts no more.
+    def begin(
+        self, connection: Connection, publications: tuple[str, ...], tables: Collection[TableInfo]
+    ) -> None:
+        """Record what a snapshot is about to copy, as ``connection`` shows it, which has that snapshot.
 
-        Raises psycopg2.Error.
+        Raises psycopg2.Error, and StateFailed: without it, what joins after the snapshot would be missed.
         """
-        self._copied = frozenset(tables)
-        self._seen, self._places = _seen(connection), {}
+        listed = _listed(connection, publications)
+        places = {table.oid: _place(table, listed) for table in tables}
+        try:
+            self._write(_Known(_seen(connection), places))
+        except OSError as error:
+            raise file_failed(f"the tables of the snapshot can't be kept in {self._path}", error) from error
 
-    def begin(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
-        """Take what a snapshot has copied, or is to put into the stream; and look at once.
+    def forget(self) -> None:
+        """Forget what belongs to a former slot: a slot without a snapshot is about to be made."""
+        self._path.unlink(missing_ok=True)
+        self._known = None
 
-        One that gets another name from now on is found under it at the next look. Raises psycopg2.Error.
+    # -- what `NewTables` asks -----------------------------------------------------------------------------
+
+    def was_removed(self, table: TableInfo) -> bool:
+        """See `bwtui.relay.routes.new_tables.PublicationHistory`."""
+        known = self._known
+        if known is None or table.oid in known.released:
+            return known is not None and lacks_identity(table)
+        place = known.places.get(table.oid)
+        return table.oid in known.removed or (place is not None and bool(place.listed))
+
+    def release(self, oid: int) -> None:
+        """See `bwtui.relay.routes.new_tables.PublicationHistory`."""
+        if self._known is not None:
+            self._keep(replace(self._known, released=self._known.released | {oid}))
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def look(self, connection: Connection, store: Store) -> None:
+        """Have new tables join, and ask for the rows of what has joined, if it is time to.
+
+        Raises psycopg2.Error where the session ends.
         """
-        tables = self._report.tables.items()
-        self.copied(connection, [name for name, one in tables if one.snapshot_state != "none"])
-        self.look(connection, publications, store)
-
-    def look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
-        """Look, if it is time to, and ask for the rows of what has joined. Raises psycopg2.Error."""
+        publications = self._new_tables.reads
+        if not publications or (self._settings.skip_snapshot and not self._settings.adds_new_tables):
+            return
         now = time.monotonic()
+        if self._known is None:
+            # The tables that were there are kept first; without them, rows of new ones would seem to be sent.
+            self._look(connection, publications, store)
+        is_moved = self._known is not None and self._new_tables.settle(connection, self)
         # Before a heal is through, since it may be sooner than the next look is due.
-        is_wanted = self._looked_at < self._wanted_from or self.is_compared()
-        pause = 0.0 if is_wanted else _SECONDS
-        if not publications or (self._looked_at and now - self._looked_at < pause):
+        is_wanted = is_moved or self._looked_at < self._wanted_from or self._is_compared()
+        if self._looked_at and not is_wanted and now - self._looked_at < _SECONDS:
             return
         self._looked_at = now
-        listed = dict(query(connection, _LISTED_SQL, list(publications)))
+        if self._look(connection, publications, store):
+            self._asked_at = now
+
+    def _look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> bool:
+        """Return whether all that has joined was asked for."""
+        # In this order: what is created in between is unknown, and has joined only at the next look.
+        seen, listed = _seen(connection), _listed(connection, publications)
         names = {(one.namespace, one.name) for one in published_tables(connection, publications)}
-        seen = _seen(connection)
         tables = [
             table
             for table in list_tables(connection, partitions=True)
-            if (table.namespace, table.name) in names and self._filter(table)
+            if table.oid in seen and (table.namespace, table.name) in names and self._filter(table)
         ]
-        places = {table.oid: [table.qualified_name, *map(str, listed.get(table.oid, ()))] for table in tables}
-        joined = [table for table in tables if self._has_joined(table, places[table.oid])]
+        places = {table.oid: _place(table, listed) for table in tables}
+        known = self._known or _Known(seen, places)
+        joined = self._joined(connection, tables, places, known)
         # Each of them, whatever becomes of the others.
-        is_whole = True
+        asked = [table for table in joined if self._ask(table, store)]
         for table in joined:
-            if not self._ask(table, store):
-                is_whole = False
+            if table not in asked:
                 # As it was before: it has joined at the next look, too.
                 places.pop(table.oid)
-                if (before := self._places.get(table.oid)) is not None:
+                if (before := known.places.get(table.oid)) is not None:
                     places[table.oid] = before
-                else:
-                    seen.add(table.oid)
-        self._keep(seen, places)
-        if is_whole:
-            self._asked_at = now
+        self._report_joined([table.qualified_name for table in asked if self._is_sent(table)])
+        released = (known.released & seen) - listed.keys()
+        had = {oid for oid, place in known.places.items() if place.listed} | known.removed
+        self._keep(_Known(seen, places, (seen & had) - listed.keys() - released, released))
+        return len(asked) == len(joined)
 
     def has_looked(self, moment: float) -> bool:
         """Return whether a look that began since ``moment`` asked for all that has joined; else one is due.
@@ -121,18 +225,30 @@ class Joined:
         self._wanted_from = max(self._wanted_from, moment)
         return self._asked_at >= moment
 
-    def _has_joined(self, table: TableInfo, places: list[str]) -> bool:
-        if self._seen is None or table.qualified_name in self._copied:
-            # Of a relay from before anything was kept all are taken to be in their topics.
-            return False
-        before = self._places.get(table.oid)
-        if before is not None:
-            # Under another name it has another topic. In the one that it had, rows without a key would
-            # stand twice.
-            is_renamed = places[0] != before[0]
-            is_listed_anew = table.has_key and bool(set(places) - set(before))
-            return is_renamed or (is_listed_anew and not self.is_compared())
-        return len(places) > 1 or table.oid in self._seen
+    def _joined(
+        self, connection: Connection, tables: Collection[TableInfo], places: _Places, known: _Known
+    ) -> list[TableInfo]:
+        """Return tables of which earlier rows may be in no stream."""
+        created = [oid for oid, place in places.items() if not place.listed and oid not in known.seen]
+        untouched = {oid for (oid,) in query(connection, _UNTOUCHED_SQL, created)} if created else set()
+        joined = []
+        for table in tables:
+            place, before = places[table.oid], known.places.get(table.oid)
+            if before is None:
+                is_joined = table.oid not in untouched
+            elif place.name != before.name:
+                # It has another topic.
+                is_joined = True
+            else:
+                # Without a key its rows would stand twice in the topic that it has.
+                is_anew = bool(place.listed - before.listed) or before.has_key is False
+                is_joined = table.has_key and is_anew and not self._is_compared()
+            if is_joined:
+                joined.append(table)
+        return joined
+
+    def _is_sent(self, table: TableInfo) -> bool:
+        return table.has_key or self._settings.allow_unkeyed
 
     def _ask(self, table: TableInfo, store: Store) -> bool:
         """Ask for a table's rows; return whether that stands on the disk, or need not.
@@ -140,7 +256,7 @@ class Joined:
         While it is under way for an earlier joining, what was written in between may lie behind it.
         """
         name = table.qualified_name
-        if not table.has_key and not self._settings.allow_unkeyed:
+        if not self._is_sent(table):
             return True
         try:
             store.submit(BackfillRequest(name, reason="joined", unkeyed=not table.has_key))
@@ -149,38 +265,49 @@ class Joined:
         except BwtuiError as error:
             self._report.error("backfill", error, name)
             return False
-        says = f"table {name} has joined the publication: its rows from before are put into the stream"
-        hint = "'bwtui snapshot --status' says how far that is, and its --cancel ends it"
-        self._report.error("notice", RefusedError(says, hint), name)
         return True
 
-    def _keep(self, seen: set[int], places: _Places) -> None:
-        if seen == self._seen and places == self._places:
+    def _report_joined(self, names: list[str]) -> None:
+        hint = "'bwtui snapshot --status' says how far that is, and its --cancel ends it"
+        for name in names[:_NOTICES]:
+            says = f"table {name} has joined the publication: its rows from before are put into the stream"
+            self._report.error("notice", RefusedError(says, hint), name)
+        if more := names[_NOTICES:]:
+            says = f"{len(more)} more tables have joined the publication: their rows from before follow"
+            self._report.error("notice", RefusedError(says, hint))
+
+    def _keep(self, known: _Known) -> None:
+        if known == self._known:
             return
-        content = {"identity": self._identity, "seen": sorted(seen), "places": list(places.items())}
         try:
-            write_durably(self._path, json.dumps(content))
+            self._write(known)
         except OSError as error:
             # It is written at the next look; until then a restart may ask for a table once more.
             hint = "free disk space, or set BWTUI_STATE_HOME to a folder that can be written"
             says = f"which tables have joined can't be kept in {self._path}: {error.strerror}"
             self._report.error("state", StateFailed(says, hint))
-            return
-        self._seen, self._places, self._copied = seen, places, frozenset()
 
-    def _load(self) -> None:
+    def _write(self, known: _Known) -> None:
+        private_parent(self._path)
+        write_durably(self._path, json.dumps({"identity": self._identity} | known.to_json()))
+        self._known = known
+
+    def _load(self) -> _Known | None:
         try:
             content: Any = json.loads(self._path.read_text())
-            if content["identity"] != self._identity:
-                return
-            places = {int(oid): list(map(str, at)) for oid, at in content["places"]}
-            self._seen, self._places = {int(oid) for oid in content["seen"]}, places
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError, KeyError):
+            return _Known.from_json(content) if content["identity"] == self._identity else None
+        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
             # Nothing is known then, as of a relay from before anything was kept.
-            self._seen, self._places = None, {}
+            return None
 
 
-def _seen(connection: Connection) -> set[int]:
-    return {int(oid) for (oid,) in query(connection, _SEEN_SQL)}
+def _seen(connection: Connection) -> frozenset[int]:
+    return frozenset(int(oid) for (oid,) in query(connection, _SEEN_SQL))
+
+
+def _listed(connection: Connection, publications: tuple[str, ...]) -> dict[int, list[int]]:
+    return dict(query(connection, _LISTED_SQL, list(publications)))
+
+
+def _place(table: TableInfo, listed: dict[int, list[int]]) -> _Place:
+    return _Place(table.qualified_name, frozenset(listed.get(table.oid, ())), table.has_key)

@@ -33,7 +33,7 @@ def lost(connection: Connection, settings: RelaySettings, memory: SlotMemory) ->
         return None
     if (
         state is not None
-        and is_own(settings)
+        and settings.owns_publication
         and not publication.existing(connection, settings.publication_name)
     ):
         return SlotLost(
@@ -91,11 +91,6 @@ def _server(connection: Connection, settings: RelaySettings) -> Server:
     return server
 
 
-def is_own(settings: RelaySettings) -> bool:
-    """Whether bwtui makes the publication where it is missing, and nobody else decides what is in it."""
-    return not settings.publication
-
-
 def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tuple[int, tuple[str, ...]]:
     """Drop the slot if it is there, and make it; return where it begins, and the publications to read.
 
@@ -107,7 +102,7 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
     _refuse_others(connection, state)
     publications = publication.existing(connection, settings.publication_name)
     if not publications:
-        if not is_own(settings):
+        if not settings.owns_publication:
             raise RefusedError(
                 f"publication {settings.publication_name} is gone, and is not one that bwtui makes anew",
                 "make it again as it was, and start again; 'bwtui doctor' says which tables it lacks",

@@ -1,18 +1,37 @@
-"""Notices of what the publications leave out, such as tables that were made while the relay runs."""
+"""Tables that are created while the relay has its slot: they join its publication, or are announced."""
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import psycopg2
 
 from bwtui.errors import RefusedError
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
+from bwtui.source import publication
+from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection
-from bwtui.source.coverage import shortfalls
+from bwtui.source.coverage import Shortfall, shortfalls
 
 _SECONDS = 10.0
+#: Timeout of moving tables in one look; the next look continues, a second later.
+_MOVING_SECONDS = 2.0
 #: Every status has them, and too many would push what else went wrong out of it.
 _NOTICES = 20
 _HINT_CHARACTERS = 1_000
 _DOCTOR = "'bwtui doctor' with the relay's options says"
+
+
+class PublicationHistory(Protocol):
+    """The record of tables that were in the publication."""
+
+    def was_removed(self, table: TableInfo) -> bool:
+        """Return whether ``table`` was taken out of the publication, and does not join again as it is."""
+
+    def release(self, oid: int) -> None:
+        """Record that the relay takes a table out until it has a replica identity again."""
 
 
 class NewTables:
@@ -21,17 +40,114 @@ class NewTables:
     def __init__(self, settings: RelaySettings, report: Report) -> None:
         self._settings = settings
         self._report = report
+        self._filter = TableFilter(settings)
         self._looked_at = 0.0
         #: The publications that the stream reads; none while there is no stream.
         self.reads: tuple[str, ...] = ()
+        #: What `publication.misplaced` returned last, and when every table was considered.
+        self._misplaced: dict[int, publication.Misplaced] | None = None
+        self._settled_at = 0.0
+        self._has_settled = False
+        #: Why tables can't join, by oid.
+        self._refused: dict[int, str] = {}
+
+    # -- joining -------------------------------------------------------------------------------------------
+
+    def settle(self, connection: Connection, history: PublicationHistory) -> bool:
+        """Move tables into the publication that they belong into; return whether any was moved.
+
+        No table without a replica identity gets into a publication of updates, and one that loses it leaves:
+        PostgreSQL would refuse the application's UPDATE and DELETE. Raises psycopg2.Error where the session
+        ends.
+        """
+        name, now = self._settings.publication_name, time.monotonic()
+        self._has_settled = True
+        if not self._settings.adds_new_tables or publication.unkeyed_name(name) not in self.reads:
+            return False
+        misplaced = publication.misplaced(connection, name)
+        # A partition that loses its identity changes nothing about its root in `misplaced`.
+        is_due = now - self._settled_at >= _SECONDS or not self._settled_at
+        if misplaced == self._misplaced and not is_due:
+            return False
+        self._misplaced, self._settled_at = misplaced, now
+        self._refused = {oid: why for oid, why in self._refused.items() if oid in misplaced}
+        return self._settle(connection, history)
+
+    def _settle(self, connection: Connection, history: PublicationHistory) -> bool:
+        until = time.monotonic() + _MOVING_SECONDS
+        is_moved = False
+        for table, former, to in self._moves(connection, history):
+            if time.monotonic() > until:
+                self._misplaced = None
+                break
+            if not to:
+                history.release(table.oid)
+            try:
+                if publication.move(connection, table, former, to):
+                    is_moved = True
+                    if not to:
+                        self._report_lost_key(table)
+                else:
+                    self._misplaced = None
+            except psycopg2.Error as error:
+                if connection.closed:
+                    raise
+                self._refused[table.oid] = " ".join(str(error).split())
+        return is_moved
+
+    def _moves(
+        self, connection: Connection, history: PublicationHistory
+    ) -> Iterator[tuple[TableInfo, str, str]]:
+        """Yield tables with the publication that they leave, and the one that they join."""
+        misplaced = self._misplaced or {}
+        for table in list_tables(connection, partitions=True):
+            found = misplaced.get(table.oid)
+            if table.owned and (found is not None or table.partitioned):
+                move = self._move_of(connection, table, found, history)
+                if move is not None:
+                    yield table, *move
+
+    def _move_of(
+        self,
+        connection: Connection,
+        table: TableInfo,
+        found: publication.Misplaced | None,
+        history: PublicationHistory,
+    ) -> tuple[str, str] | None:
+        name = self._settings.publication_name
+        to = publication.place_of(name, table, allow_unkeyed=self._settings.allow_unkeyed)
+        to = to if self._filter(table) else ""
+        may_block = table.partitioned or (found is not None and found.in_first)
+        is_blocked = may_block and publication.lacks_identity(table)
+        if is_blocked and publication.listing(connection, name, table).get(name):
+            # Nor into the publication of inserts: its topic is compacted.
+            return name, ""
+        if found is None or found.in_first or not to:
+            return None
+        if found.in_first is not None:
+            return (publication.unkeyed_name(name), to) if to == name else None
+        if history.was_removed(table) or publication.listing(connection, name, table):
+            return None
+        return "", to
+
+    def _report_lost_key(self, table: TableInfo) -> None:
+        says = f"table {table.qualified_name} has no replica identity any more: it has left the publication, "
+        says += "which made PostgreSQL refuse its UPDATE and DELETE, and nothing of it is sent"
+        hint = "give it a primary key: it joins again then, and its rows follow"
+        self._report.error("notice", RefusedError(says, hint), table.qualified_name)
+
+    # -- notices -------------------------------------------------------------------------------------------
 
     def look(self, connection: Connection) -> None:
         """Look, if it is time to: at the beginning too, for a run may end before the next look."""
         now = time.monotonic()
         if self._looked_at and now - self._looked_at < _SECONDS:
             return
+        if self._settings.adds_new_tables and not self._has_settled:
+            # What can't join is not known yet.
+            return
         self._looked_at = now
-        missing = list(shortfalls(connection, self._settings, self.reads))
+        missing = [self._with_reason(item) for item in shortfalls(connection, self._settings, self.reads)]
         self._report.not_captured = tuple(item.table or "" for item in missing if not item.captured)
         for item in missing[:_NOTICES]:
             hint = item.hint if len(item.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
@@ -41,3 +157,7 @@ class NewTables:
             self._report.error(
                 "notice", RefusedError(says, f"{_DOCTOR} all; --table narrows what is relayed")
             )
+
+    def _with_reason(self, item: Shortfall) -> Shortfall:
+        why = self._refused.get(item.info.oid) if item.info is not None and not item.captured else None
+        return replace(item, says=f"{item.says}, and can't join it: {why}") if why else item

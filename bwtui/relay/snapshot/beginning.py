@@ -11,6 +11,7 @@ import psycopg2
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.events import event
 from bwtui.relay.backfill.first import First
+from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.snapshot.stoppable import see_alive, stoppable
@@ -42,10 +43,15 @@ class Beginning:
     """The first run of a relay, up to the moment when its slot exists."""
 
     def __init__(
-        self, context: RelayContext, on_phase: Callable[[Copying | None, str], None], first: First
+        self,
+        context: RelayContext,
+        on_phase: Callable[[Copying | None, str], None],
+        first: First,
+        joined: Joined,
     ) -> None:
         """``on_phase`` is called with the snapshot's phase, and the slot that holds the WAL for it."""
         self._first = first
+        self._joined = joined
         self._settings = context.settings
         self._report = context.report
         self._context = context
@@ -114,6 +120,7 @@ class Beginning:
     def _skip(self, connection: Connection) -> None:
         memory = self._context.memory
         memory.forget()
+        self._joined.forget()
         self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
         memory.remember(self._report.confirmed_lsn)
 
@@ -179,6 +186,7 @@ class Beginning:
         oids = {table.oid for table in (*before, *tables)}
         oids.update(known_tables(importer, present, published))
         check_unchanged(importer, present, publications, sorted(oids))
+        self._joined.begin(importer, publications, tables)
         return load_tables(importer, tables, published, account.answered)
 
     def _copy(

@@ -1,0 +1,260 @@
+"""Tables that are created later join the publication on their own, whole, and no application breaks of it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Services
+from tests.database import Session, session
+from tests.decoded_topic import decoded_avro, latest
+from tests.faults.records import assert_equal
+from tests.faults.relays import Relay, wait_for
+
+NewRelay = Callable[..., Relay]
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session that writes."""
+    with session(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def first(source: Session) -> None:
+    """One table that is there when the relay begins."""
+    source.run("create table first (id int primary key, v int); insert into first values (1, 1)")
+
+
+def started(new_relay: NewRelay, *args: str) -> Relay:
+    relay = new_relay(*args)
+    relay.start()
+    relay.wait_streaming()
+    return relay
+
+
+def joined(status: Status) -> set[str]:
+    """Return the tables whose earlier rows are sent."""
+    return {one.table for one in status.backfills if one.reason == "joined" and one.state == "done"}
+
+
+def wait_joined(relay: Relay, *tables: str) -> Status:
+    return relay.wait(f"{tables} to join", lambda status: joined(status) >= set(tables), every=0.05)
+
+
+def listed(source: Session, relay: Relay) -> dict[str, str]:
+    """Return in which of the relay's publications each table is."""
+    sql = "select tablename, pubname from pg_publication_tables where pubname like %s"
+    name = f"bwtui_{relay.name}"
+    return {
+        table: "keyed" if publication == name else publication.removeprefix(f"{name}_")
+        for table, publication in source.rows(sql, f"{name}%")
+    }
+
+
+def table(name: str, schema: str = "public", key: str = "id") -> Table:
+    return Table(schema, name, (key,))
+
+
+@pytest.mark.usefixtures("first")
+def test_a_new_table_joins_whole(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    """Whatever makes it: rows in its own transaction, CREATE TABLE AS, a partitioned one, any name."""
+    relay = started(new_relay)
+    source.run("begin; create table made (id int primary key, v int)")
+    source.run("insert into made select n, n from generate_series(1, 1000) n; commit")
+    source.run("create table copied as select n as id, n as v from generate_series(1, 200000) n")
+    source.run("alter table copied add primary key (id)")
+    source.run("create table root (id int primary key, v int) partition by range (id)")
+    source.run("create table low partition of root for values from (0) to (10)")
+    source.run("create table high partition of root for values from (10) to (100)")
+    source.run("insert into root select n, n from generate_series(1, 50) n")
+    source.run('create schema "a.b"; create table "a.b"."c ""d"".e" (id int primary key, v int)')
+    source.run('insert into "a.b"."c ""d"".e" values (1, 1), (2, 2)')
+    names = ("public.made", "public.copied", "public.root", 'a.b.c "d".e')
+    wait_joined(relay, *names)
+    for name in ("made", "copied", "root", '"a.b"."c ""d"".e"'):
+        source.run(f"update {name} set v = v + 1 where id % 2 = 0; delete from {name} where id = 1")
+    relay.wait_caught_up()
+    topic = relay.wait("a status", lambda _: True).tables[names[-1]].topic
+    assert latest(decoded_avro(services, topic)) == {(2,): {"id": 2, "v": 3}}
+    rows = latest(decoded_avro(services, f"{relay.name}.copied"))
+    assert (len(rows), rows[2,], rows[3,]) == (199_999, {"id": 2, "v": 3}, {"id": 3, "v": 3})
+    for name, count in (("made", 999), ("root", 49)):
+        assert len(latest(decoded_avro(services, f"{relay.name}.{name}"))) == count
+    assert not relay.wait("a status", lambda _: True).not_captured
+
+
+@pytest.mark.usefixtures("first")
+def test_tables_created_while_it_is_stopped_join_at_its_start(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    """Also in a run that ends as soon as it has caught up: what is to be sent is kept for the next one."""
+    relay = started(new_relay)
+    relay.stop()
+    source.run("create table late (id int primary key, v int); insert into late values (1, 1), (2, 2)")
+    relay.run()
+    assert listed(source, relay)["late"] == "keyed"
+    source.run("update late set v = 3 where id = 1")
+    relay.start()
+    wait_joined(relay, "public.late")
+    relay.wait_caught_up()
+    assert_equal(services, database, [table("first"), table("late")], relay.name)
+
+
+@pytest.mark.usefixtures("first")
+def test_a_table_created_during_the_first_snapshot_joins(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    relay = new_relay()
+    with session(database) as blocker, session(database) as other:
+        blocker.run("begin; create table filler (id int); select txid_current()")
+        # The slot waits for that transaction; the relay creates the publications before.
+        relay.start()
+        wait_for("the publications", source.publications)
+        wait_for("the slot", source.slots)
+        other.run("create table meanwhile (id int primary key, v int); insert into meanwhile values (1, 1)")
+        blocker.run("rollback")
+    wait_joined(relay, "public.meanwhile")
+    relay.wait_caught_up()
+    assert_equal(services, database, [table("first"), table("meanwhile")], relay.name)
+
+
+@pytest.mark.usefixtures("first")
+@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.long)])
+def test_many_tables_at_once_join(new_relay: NewRelay, services: Services, database: str, count: int) -> None:
+    relay = started(new_relay)
+    with session(database) as other:
+        other.run("begin")
+        for number in range(count):
+            other.run(f"create table t{number} (id int primary key); insert into t{number} values ({number})")
+        other.run("commit")
+    relay.wait(
+        "their rows",
+        lambda status: sum(t.messages for t in status.tables.values()) >= count + 1,
+        300,
+        every=0.5,
+    )
+    tables = [table("first"), *(table(f"t{number}") for number in range(count))]
+    assert_equal(services, database, tables, relay.name)
+
+
+# -- no application breaks -----------------------------------------------------------------------------------
+
+
+def test_no_table_gets_into_a_publication_that_would_block_it(
+    new_relay: NewRelay, services: Services, source: Session
+) -> None:
+    relay = started(new_relay, "-u")
+    source.run("create table bare (i int); insert into bare values (1)")
+    source.run(
+        "create table nothing (id int primary key, v int); alter table nothing replica identity nothing"
+    )
+    source.run("create table later (id int, v int, primary key (id) deferrable)")
+    source.run("create table whole (i int); alter table whole replica identity full")
+    source.run("create table root (id int primary key) partition by range (id)")
+    source.run("create table low partition of root for values from (0) to (10)")
+    source.run("alter table low replica identity nothing")
+    source.run("create unlogged table quick (id int primary key); create temp table own (id int primary key)")
+    source.run("create table last (id int primary key)")
+    places = dict.fromkeys(("bare", "nothing", "later", "root"), "unkeyed")
+    places |= {"last": "keyed", "whole": "keyed"}
+    wait_for("all to join", lambda: listed(source, relay).keys() == places.keys())
+    assert listed(source, relay) == places
+    for name in ("bare", "nothing", "later", "whole", "root"):
+        column = {"bare": "i", "whole": "i"}.get(name, "id")
+        source.run(f"insert into {name} ({column}) values (2); update {name} set {column} = 5")
+        source.run(f"delete from {name}")
+    source.run("insert into quick values (1); update quick set id = 2; delete from quick")
+
+
+@pytest.mark.since(18, "a publication leaves generated columns out of a replica identity")
+def test_a_table_whose_key_is_generated_is_not_blocked(new_relay: NewRelay, source: Session) -> None:
+    """PostgreSQL itself says that it would refuse the UPDATE; a notice has its words."""
+    relay = started(new_relay)
+    source.run("create table made (i int, id int generated always as (i + 1) stored primary key)")
+    said = lambda status: [one for one in status.errors if one.table == "public.made"]  # noqa: E731
+    (notice,) = said(relay.wait("a notice", said))
+    assert "can't join" in notice.message
+    source.run("insert into made values (1); update made set i = 2; delete from made")
+
+
+@pytest.mark.usefixtures("first")
+@pytest.mark.parametrize("args", [(), ("-u",)], ids=["keyed", "unkeyed"])
+def test_a_table_that_loses_its_key_leaves_and_returns_whole(
+    new_relay: NewRelay, services: Services, database: str, source: Session, args: tuple[str, ...]
+) -> None:
+    """With -u too, since its topic is compacted: the publication of inserts would stop the relay."""
+    relay = started(new_relay, *args)
+    source.run("create table loses (id int primary key, v int); insert into loses values (1, 1), (2, 2)")
+    wait_joined(relay, "public.loses")
+    source.run("alter table loses drop constraint loses_pkey")
+    wait_for("it to leave", lambda: "loses" not in listed(source, relay))
+    source.run("update loses set v = 3 where id = 1; insert into loses values (3, 3)")
+    source.run("create table last (id int primary key)")
+    wait_joined(relay, "public.last")
+    assert "loses" not in listed(source, relay)
+    source.run("alter table loses add primary key (id)")
+    twice = lambda status: [one.table for one in status.backfills].count("public.loses") == 2  # noqa: E731
+    relay.wait("it to return", twice, every=0.05)
+    wait_joined(relay, "public.loses")
+    relay.wait("its rows", lambda status: all(one.is_over for one in status.backfills), every=0.05)
+    assert_equal(services, database, [table("first"), table("loses"), table("last")], relay.name)
+
+
+@pytest.mark.usefixtures("first")
+def test_nobody_waits_behind_a_table_that_is_locked(
+    new_relay: NewRelay, database: str, source: Session
+) -> None:
+    relay = started(new_relay)
+    with session(database) as holder:
+        source.run("create table locked (id int primary key, v int); insert into locked values (1, 1)")
+        holder.run("begin; lock table locked in share update exclusive mode")
+        source.run("create table other (id int primary key)")
+        wait_joined(relay, "public.other")
+        source.run("set lock_timeout = '2s'; update locked set v = 2")
+        assert "locked" not in listed(source, relay)
+        holder.run("commit")
+    wait_joined(relay, "public.locked")
+
+
+# -- what stays announced ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("first")
+def test_announced_only(new_relay: NewRelay, source: Session) -> None:
+    relay = started(new_relay, "--new-tables", "announce")
+    source.run("create table late (id int primary key)")
+    said = lambda status: [one for one in status.errors if one.table == "public.late"]  # noqa: E731
+    (notice,) = said(relay.wait("a notice", said))
+    assert "ALTER PUBLICATION" in str(notice.hint)
+    assert "late" not in listed(source, relay)
+
+
+@pytest.mark.usefixtures("first")
+def test_a_publication_of_the_user_is_left_alone(new_relay: NewRelay, source: Session) -> None:
+    relay = new_relay("--publication", "mine")
+    source.run("create publication mine for table first")
+    relay.start()
+    relay.wait_streaming()
+    source.run("create table late (id int primary key)")
+    relay.wait("a notice", lambda status: any(one.table == "public.late" for one in status.errors))
+    assert source.rows("select tablename from pg_publication_tables") == [("first",)]
+
+
+@pytest.mark.usefixtures("first")
+def test_a_table_that_somebody_takes_out_stays_out(new_relay: NewRelay, source: Session) -> None:
+    relay = started(new_relay)
+    source.run("create table late (id int primary key)")
+    wait_joined(relay, "public.late")
+    source.run(f"alter publication bwtui_{relay.name} drop table late")
+    source.run("create table later (id int primary key)")
+    wait_joined(relay, "public.later")
+    relay.wait("a notice", lambda status: "public.late" in status.not_captured)
+    assert "late" not in listed(source, relay)
+    relay.stop()
+    relay.run()
+    assert "late" not in listed(source, relay)
