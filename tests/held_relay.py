@@ -27,6 +27,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, MessageTuple
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import Destination, Limits, Service, TopicLimits
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.raw.stream import ReplicationStream
 from tests.waiting import eventually
@@ -137,7 +138,7 @@ class HeldRelay:
         self.report = Report()
         self._stop = threading.Event()
         self.memory = SlotMemory(folder, "1", "test", slot)
-        patience = Patience(dsn, self.report, self._pulse)
+        patience = Patience(StreamServer(dsn), self.report, self._pulse)
         router = Router(settings, self.sink, registry or _Registry(), self.report, patience)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
         toast = ToastFill(settings, patience.look, self._pulse)

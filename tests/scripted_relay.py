@@ -25,6 +25,7 @@ from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
+from bwtui.source.failover.stream_server import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.recorded_stream import SOURCE, tuple_of
 
@@ -123,7 +124,7 @@ class ScriptedRelay:
         self.settings = RelaySettings(record=str(self.folder) if record else "", **settings)
         self.report, self.sink, self.registry = Report(), sink or MemorySink(), CountingRegistry()
         self.catalog = Catalog()
-        self.patience = Patience("", self.report, lambda seconds: None)
+        self.patience = Patience(StreamServer(""), self.report, lambda seconds: None)
         self.router = Router(self.settings, self.sink, self.registry, self.report, self.patience)
         self.patience._questions._idle.append(self.catalog)  # type: ignore[arg-type]
         self.recorder: Recorder | None = None

@@ -61,6 +61,7 @@ from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
 from bwtui.source import slot
 from bwtui.source.connection import Connection, statement_failed
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings, inspect
 from bwtui.state_folder import state_folder
@@ -94,12 +95,13 @@ class Engine:
         self._stop = threading.Event()
         self._began = time.monotonic()
         self._destination = kind_of(settings).open_destination(settings)
-        self._patience = Patience(settings.postgres, self._report, self._pulse)
+        server = StreamServer(settings.postgres)
+        self._patience = Patience(server, self._report, self._pulse)
         self._answers = FirstAnswers(settings, self._report, self._asked_to_stop)
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
-        self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
+        self._lag = LagSampler(server, lambda: self._slot_in_use, self._on_tick)
         folder = state_folder(settings.relay_name)
         self._backfills = Store(folder / FOLDER)
         self._asking = Asking(self._backfills, self._report)

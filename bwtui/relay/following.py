@@ -26,6 +26,7 @@ from bwtui.relay.suspension import Suspension
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.relay.watch.topics import FILE, TopicWatch
 from bwtui.source.chunks.visibility import running_transactions
+from bwtui.source.failover.stream_server import ReachedServer, reached_server
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.raw.session import ServerError, connect_raw
 from bwtui.source.raw.stream import ReplicationStream
@@ -42,6 +43,7 @@ class _SessionStart(NamedTuple):
 
     connection: pq.abc.PGconn
     server: Server
+    reached: ReachedServer
     slot: SlotState | None
     published: PublicationStates
     #: Transactions that were under way.
@@ -122,8 +124,6 @@ class Following:
                 streaming.careful_until = self._careful_until
                 if form is not None:
                     Boundaries(form, self._settings.transaction_topic, streaming)
-                # Another server may answer: what is asked beside the stream is asked there.
-                context.patience.begin_session()
                 context.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
@@ -149,6 +149,7 @@ class Following:
             finally:
                 if self._session is not None:
                     self._session.abandon()
+                context.patience.server.leave()
                 self._enter(None)
 
     def _begin_phase(self) -> None:
@@ -182,6 +183,8 @@ class Following:
             server = answer.server
             origin = Origin(server.system_identifier, server.timeline, server.in_recovery)
             self._context.streamed.begin(origin, answer.running)
+            # Another server may answer this time: what is asked beside the stream is asked there.
+            self._context.patience.begin_session(answer.reached)
         except BaseException:
             answer.connection.finish()
             raise
@@ -211,10 +214,11 @@ class Following:
         connection = connect_raw(self._settings.postgres)
         try:
             server, state = identify(connection), self._released(connection)
+            reached = reached_server(connection, self._settings.postgres)
             # Before anything is read: the session before may have sent what is not visible yet.
             running = running_transactions(connection)
             published = self._published.ask(connection, publications)
-            return _SessionStart(connection, server, state, published, running)
+            return _SessionStart(connection, server, reached, state, published, running)
         except ServerError as error:
             connection.finish()
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error

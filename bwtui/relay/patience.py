@@ -9,6 +9,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.relay.report import Report
 from bwtui.relay.watch.account import Activity
 from bwtui.source.connection import Connection
+from bwtui.source.failover.stream_server import ReachedServer, StreamServer
 from bwtui.source.questions import Questions
 
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
@@ -21,14 +22,13 @@ T = TypeVar("T")
 class Patience:
     """Asks until there is an answer."""
 
-    def __init__(self, dsn: str, report: Report, pulse: Callable[[float], None]) -> None:
-        """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay.
-
-        ``dsn`` leads to PostgreSQL.
-        """
+    def __init__(self, server: StreamServer, report: Report, pulse: Callable[[float], None]) -> None:
+        """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
+        #: The PostgreSQL server that is asked.
+        self.server = server
         self._report = report
         self._pulse = pulse
-        self._questions = Questions(dsn)
+        self._questions = Questions(server)
         #: Services that were reported to be away, and have not answered since.
         self._away: set[str] = set()
         self.calls = BlockingCalls(pulse)
@@ -97,8 +97,9 @@ class Patience:
 
         return noted
 
-    def begin_session(self) -> None:
-        """Ask in new sessions from now on."""
+    def begin_session(self, reached: ReachedServer) -> None:
+        """Ask ``reached``, in new sessions, from now on."""
+        self.server.follow(reached)
         self._questions.renew()
 
     def close(self) -> None:

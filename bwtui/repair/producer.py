@@ -31,6 +31,7 @@ from bwtui.sink.topic_reader import TopicReader
 from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
 from bwtui.source.connection import Connection, connect, execute
 from bwtui.source.failover.hosts import describe
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.publication import existing
 from bwtui.source.slot import slot_state
 
@@ -64,7 +65,8 @@ class Producer:
         self._sink = KafkaSink(settings)
         self._service = _PresentTopics(settings, self._sink)
         self.reader = TopicReader(client_config(settings))
-        self._patience = Patience(settings.postgres, self._report, self._pulse)
+        self._server = StreamServer(settings.postgres)
+        self._patience = Patience(self._server, self._report, self._pulse)
         registry = _KnownSchemas(settings.schema_registry, settings.registry_config)
         self._registry = registry
         self.router = Router(settings, self._service, registry, self._report, self._patience)

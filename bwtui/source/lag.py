@@ -12,7 +12,8 @@ import psycopg2
 
 from bwtui.errors import BwtuiError
 from bwtui.model.figures import duration
-from bwtui.source.connection import Connection, connect, query, statement_failed
+from bwtui.source.connection import Connection, query, statement_failed
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.slot import CURRENT_LSN, slot_state
 
 _PAUSE_SECONDS = 1.0
@@ -82,10 +83,12 @@ class Asking(NamedTuple):
 class LagSampler:
     """Looks at the slot once a second; while the server does not answer, the last look ages."""
 
-    def __init__(self, dsn: str, slot: Callable[[], str], on_tick: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, server: StreamServer, slot: Callable[[], str], on_tick: Callable[[Connection], None]
+    ) -> None:
         """``slot`` names the slot in use now; ``on_tick`` may ask more over the sampler's session."""
         self.lag = Lag()
-        self._dsn = dsn
+        self._server = server
         self._slot = slot
         self._on_tick = on_tick
         self._history: deque[tuple[float, int]] = deque(maxlen=_KEPT)
@@ -145,12 +148,17 @@ class LagSampler:
 
     def _run(self) -> None:
         connection: Connection | None = None
+        epoch = self._server.epoch
         while self._is_due():
             try:
+                if connection is not None and epoch != self._server.epoch:
+                    connection.close()
+                    connection = None
                 if connection is None:
+                    epoch = self._server.epoch
                     # What was asked before stays unanswered until somebody answers.
                     self.asking = Asking(self.asking.since or time.monotonic(), is_long=True)
-                    connection = connect(self._dsn)
+                    connection = self._server.connect()
                 self._look(connection)
                 self._ask(is_long=True)
                 self._on_tick(connection)

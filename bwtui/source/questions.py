@@ -7,7 +7,8 @@ from typing import TypeVar
 import psycopg2
 
 from bwtui.errors import ConnectionFailed, RefusedError, RowError
-from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.connection import Connection, execute
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.remedies import remedy
 
 T = TypeVar("T")
@@ -16,8 +17,8 @@ T = TypeVar("T")
 class Questions:
     """Asks over sessions that are kept; a question that was given up still has its own until it ends."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, server: StreamServer) -> None:
+        self._server = server
         #: Sessions that no question uses at the moment.
         self._idle: deque[Connection] = deque()
         self._is_closed = False
@@ -29,14 +30,15 @@ class Questions:
         RefusedError.
         """
         try:
-            session = self._take()
+            idle = self._idle
+            session = self._take(idle)
             try:
                 return question(session)
             except (psycopg2.OperationalError, psycopg2.InterfaceError):
                 session.close()
                 raise
             finally:
-                self._give_back(session)
+                self._give_back(session, idle)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
             hint = "the relay asks again; check that PostgreSQL runs and has connections left"
@@ -57,22 +59,24 @@ class Questions:
 
     def renew(self) -> None:
         """Close the sessions that no question uses: the next question opens one."""
-        while self._idle:
-            self._idle.pop().close()
+        # A question under way gives its session back to the former ones.
+        former, self._idle = self._idle, deque()
+        while former:
+            former.pop().close()
 
-    def _take(self) -> Connection:
+    def _take(self, idle: deque[Connection]) -> Connection:
         try:
-            return self._idle.pop()
+            return idle.pop()
         except IndexError:
-            session = connect(self._dsn)
+            session = self._server.connect()
         # A policy that hides rows must make a question fail: a row not found counts as deleted.
         execute(session, "set row_security = off")
         # Behind somebody's lock the question is asked again.
         execute(session, "set lock_timeout = '2s'")
         return session
 
-    def _give_back(self, session: Connection) -> None:
-        if self._is_closed:
+    def _give_back(self, session: Connection, idle: deque[Connection]) -> None:
+        if self._is_closed or idle is not self._idle:
             session.close()
         elif not session.closed:
-            self._idle.append(session)
+            idle.append(session)

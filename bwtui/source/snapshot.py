@@ -14,7 +14,7 @@ from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.messages import Relation
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.catalog import TableInfo, load_relation
-from bwtui.source.connection import Connection, connect, decoder_of, execute, query, server_encoding
+from bwtui.source.connection import Connection, decoder_of, execute, query, server_encoding
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, table_clause
 
@@ -47,12 +47,11 @@ class _RowWriter:
         self.write = on_row
 
 
-def open_snapshot(dsn: str, snapshot: str) -> Connection:
-    """Open a session that sees exactly the exported ``snapshot``. Raises ConnectionFailed or psycopg2.Error.
+def import_snapshot(connection: Connection, snapshot: str) -> Connection:
+    """Let the session see exactly the exported ``snapshot``, and return it. Raises psycopg2.Error.
 
     Row security is switched off: where it would hide rows, COPY fails instead of leaving them out.
     """
-    connection = connect(dsn)
     execute(connection, "set row_security = off")
     execute(connection, "begin isolation level repeatable read read only")
     execute(connection, f"set transaction snapshot {quote_literal(snapshot)}")

@@ -34,7 +34,7 @@ from bwtui.signals.duckdb_session import session
 from bwtui.source.connection import Connection, connect
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary, slot_state
-from bwtui.source.snapshot import TablesChanged, open_snapshot
+from bwtui.source.snapshot import TablesChanged, import_snapshot
 from bwtui.spark.scratch import scratch
 from bwtui.verify.differences import Difference, Doubt, differences
 from bwtui.verify.fold_tables import SPELLED
@@ -164,13 +164,15 @@ class _Live:
 
     def _snapshot(self) -> tuple[int, Connection]:
         if self._request.at is not None:
-            return self._request.at.lsn, open_snapshot(self._request.dsn, self._request.at.snapshot)
+            return self._request.at.lsn, import_snapshot(
+                connect(self._request.dsn), self._request.at.snapshot
+            )
         raw = connect_raw(self._request.dsn)
         # Whatever happens: the slot ends with its session.
         with contextlib.ExitStack() as stack:
             stack.callback(raw.finish)
             slot = create_temporary(raw)
-            return slot.consistent_point, open_snapshot(self._request.dsn, slot.snapshot)
+            return slot.consistent_point, import_snapshot(connect(self._request.dsn), slot.snapshot)
 
     def _wait(self, lsn: int) -> None:
         """Wait until the relay has confirmed ``lsn``. Raises RefusedError or Indeterminate."""

@@ -23,6 +23,7 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.raw.stream import ReplicationStream
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
@@ -140,7 +141,7 @@ class Fed:
         self.stream = FedStream([])
         self._streaming: Streaming | None = None
         self.is_stopped = False
-        patience = _Patience("", self.report, lambda seconds: None)
+        patience = _Patience(StreamServer(""), self.report, lambda seconds: None)
         router = Router(chosen, sink, cast(Any, _Registry()), self.report, patience)
         # A column that was dropped since: the value can't be fetched, and gets a placeholder.
         toast = SimpleNamespace(fill=lambda route, new, old, full, xid: self._wait_and_return(new))

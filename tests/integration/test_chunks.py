@@ -14,6 +14,7 @@ from bwtui.relay.backfill.streamed import Origin, Streamed
 from bwtui.source.chunks.keys import key_of, last_key
 from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
 from bwtui.source.connection import Connection, connect, query
+from bwtui.source.failover.stream_server import StreamServer
 from tests.database import Session, session
 from tests.integration.type_samples import SAMPLES, SETUP
 from tests.waiting import eventually
@@ -190,7 +191,7 @@ def test_what_was_streamed_and_is_not_visible_is_waited_for(database: str, write
     streamed = Streamed()
     streamed.begin(origin(writer), ())
     streamed.note(xid)
-    reading = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=False)
+    reading = Reading(StreamServer(database), Asked("public", "items", ("p",)), streamed, is_first=False)
     eventually("what it waits for", lambda: f"transaction {xid} is visible" in reading.detail)
     assert not reading.is_done
     writer.run("commit")
@@ -209,12 +210,12 @@ def test_who_runs_since_before_the_relay_is_waited_for_unless_it_waits_for_its_c
     streamed = Streamed()
     streamed.begin(origin(writer), [xid])
     # It is idle in its transaction, so that it has not begun to commit.
-    idle = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=False)
+    idle = Reading(StreamServer(database), Asked("public", "items", ("p",)), streamed, is_first=False)
     eventually("the chunk", lambda: idle.chunk is not None)
     asleep = threading.Thread(target=lambda: writer.run("select pg_sleep(1.5)"))
     asleep.start()
     eventually("that it sleeps", lambda: _is_active(database, xid))
-    busy = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=False)
+    busy = Reading(StreamServer(database), Asked("public", "items", ("p",)), streamed, is_first=False)
     eventually("what it waits for", lambda: f"transaction {xid} is visible" in busy.detail)
     asleep.join()
     writer.run("commit")
@@ -225,19 +226,6 @@ def _is_active(database: str, xid: int) -> bool:
     with session(database) as other:
         sql = "select count(*) from pg_stat_activity where state = 'active' and backend_xid::text = %s"
         return bool(other.value(sql, str(xid)))
-
-
-@pytest.mark.parametrize("case", ["another cluster", "behind the stream"])
-def test_only_the_streams_own_server_is_read(case: str, database: str, writer: Session) -> None:
-    writer.run("create table items (id int primary key)")
-    writer.run("create publication p for all tables")
-    streamed = Streamed()
-    own = origin(writer)
-    streamed.begin(own if case == "behind the stream" else own._replace(system_identifier="1"), ())
-    position = writer.wal_inserted() + (1 << 30) if case == "behind the stream" else 0
-    reading = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=True, position=position)
-    eventually("its end", lambda: reading.is_done)
-    assert "is not the one that the stream comes from, or is behind it" in str(reading.error)
 
 
 def test_lists_and_pages_that_are_too_large_are_asked_for_in_parts(
@@ -260,7 +248,7 @@ def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writ
     writer.run("insert into items values (1)")
     with session(database) as other:
         other.run("alter publication p add table items")
-    reading = Reading(database, Asked("public", "items", ("p",)), Streamed(), is_first=True)
+    reading = Reading(StreamServer(database), Asked("public", "items", ("p",)), Streamed(), is_first=True)
     eventually("what it waits for", lambda: "writes the table" in reading.detail)
     writer.run("commit")
     eventually("the chunk", lambda: reading.chunk is not None)

@@ -14,7 +14,7 @@ from bwtui.source import slot
 from bwtui.source.connection import Connection, connect
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.raw.stream import ReplicationStream, parse_keepalive
-from bwtui.source.snapshot import open_snapshot
+from bwtui.source.snapshot import import_snapshot
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.waiting import eventually
@@ -81,7 +81,7 @@ def test_the_permanent_slot_stands_where_the_temporary_one_did(
 ) -> None:
     """Rows that are committed meanwhile are not in the snapshot, and come from the permanent slot."""
     temporary = slot.create_temporary(connect_raw(database))
-    importer = open_snapshot(database, temporary.snapshot)
+    importer = import_snapshot(connect(database), temporary.snapshot)
     source.run("insert into t values (2)")
     with importer.cursor() as cursor:
         cursor.execute("select count(*) from public.t")

@@ -18,6 +18,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source.chunks.reading import Asked, SessionEnded, Unkeyed
+from bwtui.source.failover.stream_server import StreamServer
 from tests.waiting import eventually
 
 
@@ -55,7 +56,8 @@ class Turns:
         self.first.begin(0x10)
         self.first.begun()
         said = {"settings": settings, "report": self.report, "streamed": Streamed(), "exactly": None}
-        context = SimpleNamespace(**said, policy=SimpleNamespace(shut=None))
+        server = SimpleNamespace(server=StreamServer(""))
+        context = SimpleNamespace(**said, patience=server, policy=SimpleNamespace(shut=None))
         self._batch: Any = SimpleNamespace(careful=None, window=None, flush=lambda: None)
         self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first, bool)
         self._backfill.begin_session(cast(Stream, SimpleNamespace(batch=self._batch)))

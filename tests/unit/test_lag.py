@@ -13,6 +13,7 @@ from bwtui.relay.report import Report
 from bwtui.relay.watch.seen import Names
 from bwtui.relay.watch.watch import Watch
 from bwtui.source import lag
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import Lag, LagSampler
 from bwtui.source.slot import SlotState
 from tests.waiting import eventually
@@ -30,13 +31,14 @@ class Server:
         self.goes_on = threading.Event()
         self.refusal: Exception | None = None
         self.closed = 0
+        self.epoch = 0
 
     def close(self) -> None:
         """Close the session."""
         self.closed += 1
 
-    def connect(self, dsn: str) -> "Server":
-        """Stand in for `bwtui.source.connection.connect`."""
+    def connect(self) -> "Server":
+        """Stand in for `bwtui.source.failover.stream_server.StreamServer`."""
         self.pass_by("connect")
         if self.refusal is not None:
             raise self.refusal
@@ -67,16 +69,16 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server that a sampler asks at no pause."""
     server = Server()
-    for name in ("connect", "slot_state", "query"):
+    for name in ("slot_state", "query"):
         monkeypatch.setattr(lag, name, getattr(server, name))
     monkeypatch.setattr(lag, "_PAUSE_SECONDS", 0.01)
     yield server
     server.goes_on.set()
 
 
-def sampling(on_tick: Any = lambda connection: None) -> LagSampler:
+def sampling(server: Any, on_tick: Any = lambda connection: None) -> LagSampler:
     """Return a sampler that looks."""
-    sampler = LagSampler("", lambda: "one", on_tick)
+    sampler = LagSampler(server, lambda: "one", on_tick)
     sampler.start()
     return sampler
 
@@ -89,7 +91,7 @@ def asks(sampler: LagSampler) -> bool:
 @pytest.mark.parametrize(("step", "is_long"), [("connect", True), ("slot", False), ("query", False)])
 def test_a_question_without_an_answer_is_known(server: Server, step: str, is_long: bool) -> None:
     server.hangs = step
-    sampler = sampling()
+    sampler = sampling(server)
     eventually("the question", lambda: asks(sampler))
     assert sampler.asking.is_long is is_long
     server.goes_on.set()
@@ -99,7 +101,7 @@ def test_a_question_without_an_answer_is_known(server: Server, step: str, is_lon
 
 
 def test_what_is_asked_beside_the_slot_is_a_question_too(server: Server) -> None:
-    sampler = sampling(lambda connection: server.pass_by("tick"))
+    sampler = sampling(server, lambda connection: server.pass_by("tick"))
     server.hangs = "tick"
     eventually("the question", lambda: asks(sampler))
     assert sampler.asking.is_long
@@ -111,7 +113,7 @@ def test_what_is_asked_beside_the_slot_is_a_question_too(server: Server) -> None
 def test_each_question_of_a_look_is_one_of_its_own(server: Server) -> None:
     """A server far away answers each of them in time, though not all of them together."""
     server.takes = 0.2
-    sampler = sampling()
+    sampler = sampling(server)
     longest = 0.0
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
@@ -133,7 +135,7 @@ def test_each_question_of_a_look_is_one_of_its_own(server: Server) -> None:
 )
 def test_a_refusal_is_an_answer_and_a_timeout_is_none(server: Server, reason: str, answered: bool) -> None:
     server.refusal = ConnectionFailed(f"can't connect to PostgreSQL: {reason}", "check it")
-    sampler = sampling()
+    sampler = sampling(server)
     eventually("the failure", lambda: sampler.failure)
     assert sampler.failure == f"can't connect to PostgreSQL: {reason}"
     # It is asked again and again, and answered in between.
@@ -148,7 +150,7 @@ def test_a_broken_session_is_told_in_plain_words(server: Server) -> None:
     def breaks(connection: object) -> None:
         raise psycopg2.OperationalError("server closed the connection\n\tunexpectedly")
 
-    sampler = sampling(breaks)
+    sampler = sampling(server, breaks)
     eventually("the session's end", lambda: server.closed)
     sampler.stop()
     assert sampler.failure == "the connection to PostgreSQL broke: server closed the connection unexpectedly"
@@ -170,14 +172,14 @@ def test_a_sender_that_reads_its_disk_works(
     server: Server, kind: str | None, event: str | None, waits_for: str
 ) -> None:
     server.sender = (kind, event, 900)
-    sampler = sampling()
+    sampler = sampling(server)
     eventually("an answer", lambda: sampler.lag.time)
     sampler.stop()
     assert (sampler.lag.waits_for, sampler.lag.sent_lsn) == (waits_for, 900)
 
 
 def test_a_step_of_our_clock_changes_no_figure(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = sampling()
+    sampler = sampling(server)
     eventually("an answer", lambda: sampler.lag.time)
     real, before = time.time, sampler.lag.time
     monkeypatch.setattr(time, "time", lambda: real() - 3_600)
@@ -192,9 +194,20 @@ def test_a_step_of_our_clock_changes_no_figure(server: Server, monkeypatch: pyte
     assert behind < 60
 
 
+def test_a_new_stream_is_looked_at_in_a_new_session(server: Server) -> None:
+    """Another server may be its source, and the session before stays with the former one."""
+    sampler = sampling(server)
+    eventually("an answer", lambda: sampler.lag.time)
+    server.epoch += 1
+    eventually("the former session's end", lambda: server.closed == 1)
+    looked_at = sampler.lag.looked_at
+    eventually("another answer", lambda: sampler.lag.looked_at > looked_at)
+    sampler.stop()
+
+
 def test_the_servers_clock_is_compared_with_ours(server: Server) -> None:
     server.clock_behind = 3_600.0
-    sampler = sampling()
+    sampler = sampling(server)
     eventually("an answer", lambda: sampler.lag.time)
     sampler.stop()
     assert sampler.lag.clock_ahead == pytest.approx(-3_600, abs=2)
@@ -203,7 +216,7 @@ def test_the_servers_clock_is_compared_with_ours(server: Server) -> None:
 
 def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
     server.hangs = "connect"
-    sampler = sampling()
+    sampler = sampling(server)
     eventually("an age without any look", lambda: sampler.age > 0.2)
     server.goes_on.set()
     eventually("a fresh look", lambda: sampler.lag.time and sampler.age < 0.2)
@@ -211,7 +224,7 @@ def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
 
 
 def test_a_commits_age_is_told_by_the_servers_clock() -> None:
-    report, sampler = Report(), LagSampler("", lambda: "one", lambda connection: None)
+    report, sampler = Report(), LagSampler(StreamServer(""), lambda: "one", lambda connection: None)
     watch = Watch(report, sampler, lambda: Names("PostgreSQL"), lambda: None)
     now = time.time()
     report.commit_time = now - 3_600 - 5

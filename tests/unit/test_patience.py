@@ -5,6 +5,7 @@ import pytest
 from bwtui.errors import ConnectionFailed
 from bwtui.relay.patience import Patience
 from bwtui.relay.report import Report
+from bwtui.source.failover.stream_server import StreamServer
 
 REGISTRY = "the schema registry"
 
@@ -28,7 +29,7 @@ def test_a_wait_that_is_broken_off_leaves_nothing_behind() -> None:
             waits += 1
             raise Broken
 
-    patience = Patience("", report, pulse)
+    patience = Patience(StreamServer(""), report, pulse)
     before = report.account.current[0]
     with pytest.raises(Broken):
         patience.ask(REGISTRY, away)

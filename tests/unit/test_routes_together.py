@@ -13,6 +13,7 @@ from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, TopicLimits
+from bwtui.source.failover.stream_server import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
 
@@ -61,7 +62,7 @@ def relations(*names: str) -> Sequence[Relation]:
 @contextmanager
 def router(sink: Any, registry: Any, report: Report, **given: Any) -> Iterator[Router]:
     """Return a router that asks no PostgreSQL."""
-    patience = Patience("", report, lambda seconds: None)
+    patience = Patience(StreamServer(""), report, lambda seconds: None)
     patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     made = Router(
         RelaySettings(allow_unkeyed=True, exclude_tables=("filtered",), **given),

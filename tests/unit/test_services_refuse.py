@@ -30,6 +30,7 @@ from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import Limits, TopicLimits
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
+from bwtui.source.failover.stream_server import StreamServer
 from tests.faults.doubles import RefuseTogether, Reject
 from tests.scripted_relay import Catalog
 
@@ -104,7 +105,7 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
 
     settings = RelaySettings(on_error="log", output_format="json")
     report = Report()
-    patience = Patience("", report, lambda seconds: None)
+    patience = Patience(StreamServer(""), report, lambda seconds: None)
     router = Router(settings, Forbidden(bool), LocalRegistry(), report, patience)
     patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     with pytest.raises(ServiceRefused, match="not authorized"):

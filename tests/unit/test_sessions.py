@@ -31,6 +31,7 @@ from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.kafka import KafkaSink
+from bwtui.source.failover.stream_server import ReachedServer
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.raw.session import ServerError
 from bwtui.source.raw.timeline import ENDLESS
@@ -92,7 +93,9 @@ def opened(
     relay = ScriptedRelay(tmp_path)
     relay.patience.calls = Calls(answers)  # type: ignore[assignment]
     one = follower(relay)
-    monkeypatch.setattr(one, "_ask", lambda *_: following._SessionStart(session, server, slot, {}, set()))
+    reached = ReachedServer("", "1", "", 1)
+    start = following._SessionStart(session, server, reached, slot, {}, set())
+    monkeypatch.setattr(one, "_ask", lambda *_: start)
     monkeypatch.setattr(following, "check_readable", lambda *given: None)
     monkeypatch.setattr(following, "ReplicationStream", lambda connection, *given, **more: connection)
     monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)

@@ -29,6 +29,7 @@ from bwtui.sink.base import Message
 from bwtui.sink.destination import KeyRecord
 from bwtui.sink.kafka import open_destination
 from bwtui.source import publication
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import LagSampler
 from tests.faults.doubles import MemorySink
 from tests.faults.fed_stream import Fed, FedStream, insert, relation, transaction, truncate
@@ -43,7 +44,7 @@ class Watched:
         self.now = 1_000.0
         self.report = report
         self.names = NAMES
-        sampler = LagSampler("", lambda: "slot", lambda _: None)
+        sampler = LagSampler(StreamServer(""), lambda: "slot", lambda _: None)
         self._watch = Watch(report, sampler, lambda: self.names, lambda: None)
         self.verdicts: list[Verdict] = []
 
@@ -296,7 +297,7 @@ def test_reading_a_topic_back_is_no_stall_while_records_come(
 def test_many_questions_that_are_answered_one_by_one_are_no_stall(watch: Callable[[Report], Watched]) -> None:
     report = Report()
     watched = watch(report)
-    patience = Patience("", report, lambda seconds: None)
+    patience = Patience(StreamServer(""), report, lambda seconds: None)
     # One after the other, as a registry that answers one at a time does it.
     lock = threading.Lock()
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 from bwtui.relay.backfill.beside import Stream
-from bwtui.source.connection import connect
+from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.slot import committed_lsn
 
 #: How often it is asked where it stands, and when a commit is written for it.
@@ -14,8 +14,8 @@ _ASK_SECONDS, _PUSH_SECONDS = 0.02, 0.4
 class Prompt:
     """Asks the server where it stands, and at last gives it something to send."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, server: StreamServer) -> None:
+        self._server = server
         self._ask_at = self._push_at = 0.0
 
     def begin(self) -> None:
@@ -29,11 +29,11 @@ class Prompt:
             stream.ask_position()
             self._ask_at = now + _ASK_SECONDS
         if now >= self._push_at:
-            push_on(self._dsn)
+            push_on(self._server)
             self._push_at = now + _PUSH_SECONDS
 
 
-def push_on(dsn: str) -> None:
+def push_on(server: StreamServer) -> None:
     """Have a commit written, so that a stream comes past what was inserted into the WAL before.
 
     PostgreSQL writes whole pages while a transaction is open, and the rest of a record only with a commit, or
@@ -42,7 +42,7 @@ def push_on(dsn: str) -> None:
 
     def push() -> None:
         try:
-            connection = connect(dsn)
+            connection = server.connect()
             try:
                 committed_lsn(connection)
             finally:

@@ -14,11 +14,9 @@ from bwtui.relay.backfill.streamed import Streamed
 from bwtui.source.chosen_rows import check_condition
 from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk, told_apart
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
-from bwtui.source.connection import Connection, connect, execute, query
-from bwtui.source.failover.hosts import describe
+from bwtui.source.connection import Connection, execute
+from bwtui.source.failover.stream_server import StreamServer
 
-_SERVER_SQL = """select system_identifier::text, pg_catalog.pg_is_in_recovery()
-                   from pg_catalog.pg_control_system()"""
 #: The first pause between two looks at what is under way, and the longest one.
 _PAUSE_FIRST, _PAUSE_LAST = 0.002, 0.25
 #: Behind a lock for so long the chunk is read later: who alters a table must not wait for us.
@@ -32,16 +30,14 @@ class GivenUp(Exception):
 class Reading:
     """One chunk that is being read; its thread ends by itself, whether anybody waits for it or not."""
 
-    def __init__(
-        self, dsn: str, asked: Asked, streamed: Streamed, *, is_first: bool, position: int = 0
-    ) -> None:
-        """Begin at once: the window must be open by now, and the stream have come to ``position``.
+    def __init__(self, server: StreamServer, asked: Asked, streamed: Streamed, *, is_first: bool) -> None:
+        """Begin at once: the window must be open by now.
 
         ``is_first``: of its task, or of this session's.
         """
-        self._position = position
         self._connection: Connection | None = None
-        self._dsn = dsn
+        # Another server may lack what was sent.
+        self._server = server
         self._asked = asked
         self._streamed = streamed
         self._is_first = is_first
@@ -69,44 +65,21 @@ class Reading:
             with suppress(psycopg2.Error):
                 connection.cancel()
 
-    def _connect(self) -> Connection:
-        """Open a session to the stream's own server: another may lack what was sent. Raises BwtuiError."""
-        connection = connect(self._dsn)
-        try:
-            self._check_server(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _check_server(self, connection: Connection) -> None:
-        origin = self._streamed.server
-        if origin is None:
-            return
-        [(identifier, in_recovery)] = query(connection, _SERVER_SQL)
-        is_same = identifier == origin.system_identifier and (origin.in_recovery or not in_recovery)
-        if not is_same or inserted_lsn(connection) < self._position:
-            raise ConnectionFailed(
-                f"the server at {describe(self._dsn)} is not the one that the stream comes from, "
-                "or is behind it",
-                "the rows are read once it is; -d/--postgres should name one server",
-            )
-
     def _run(self) -> None:
         connection: Connection | None = None
         try:
-            connection = self._connection = self._connect()
+            connection = self._connection = self._server.connect()
             if self._is_first and self._asked.where:
                 # It came over the control socket, and becomes a part of a statement.
                 asked = told_apart(connection, self._asked)
-                check_condition(self._dsn, asked.namespace, asked.name, asked.where)
+                check_condition(self._server.dsn, asked.namespace, asked.name, asked.where)
             # A policy that hides rows must make the query fail, not leave them out.
             execute(connection, "set row_security = off")
             execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
             chunk = read_chunk(connection, self._asked, self._wait)
             if connection.closed:
                 # It was cut off in the middle of its rows, which were large.
-                connection = self._connect()
+                connection = self._server.connect()
                 chunk = replace(chunk, high=inserted_lsn(connection))
             self.chunk = chunk
         except GivenUp:

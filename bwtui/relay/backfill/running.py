@@ -93,7 +93,7 @@ class Backfill:
         self._look_at = self._looked_at = 0.0
         #: Why the request fails at the next turn: its topic let nothing in.
         self._shut: BwtuiError | None = None
-        self._prompt = Prompt(context.settings.postgres)
+        self._prompt = Prompt(context.patience.server)
         self._refusals = Refusals(context.policy, context.settings.on_error)
 
     # -- sessions ------------------------------------------------------------------------------------------
@@ -228,13 +228,7 @@ class Backfill:
             return
         stream.batch.flush()
         self._window = stream.batch.window = Window(task.request.table)
-        self._reading = Reading(
-            self._context.settings.postgres,
-            asked,
-            self._streamed,
-            is_first=self._is_first,
-            position=self._position,
-        )
+        self._reading = Reading(self._context.patience.server, asked, self._streamed, is_first=self._is_first)
 
     def _asked(self, task: Task) -> Asked | None:
         request = task.request

@@ -20,6 +20,7 @@ from bwtui.relay.watch.topics import forget_topics
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect
+from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.preflight import Findings, chosen_tables, obstacle_to_make, wait_while
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import TemporarySlot
@@ -27,10 +28,10 @@ from bwtui.source.snapshot import (
     SnapshotTable,
     TablesChanged,
     check_unchanged,
+    import_snapshot,
     known_tables,
     load_tables,
     lock_tables,
-    open_snapshot,
 )
 from bwtui.state_folder import state_folder
 
@@ -137,11 +138,9 @@ class Beginning:
                     before = chosen_tables(connection, self._settings, published)
                 # It waits for every transaction that is open now.
                 self._report.account.turn_to("slot")
-                temporary = self._context.patience.calls.make(
-                    lambda: slot.create_temporary(connect_raw(self._settings.postgres))
-                )
+                temporary = self._context.patience.calls.make(self._export)
                 self._report.account.turn_to("catalog")
-                importer = open_snapshot(self._settings.postgres, temporary.snapshot)
+                importer = import_snapshot(self._context.patience.server.connect(), temporary.snapshot)
                 try:
                     with stoppable(importer, self._context.stop_requested):
                         tables = self._tables(importer, connection, publications, before)
@@ -164,6 +163,13 @@ class Beginning:
                 importer.close()
             if temporary is not None:
                 temporary.close()
+
+    def _export(self) -> TemporarySlot:
+        """Make the temporary slot; what is asked beside it is asked there from now on."""
+        connection = connect_raw(self._settings.postgres)
+        # First: the next statement in the session ends the export.
+        self._context.patience.server.follow(reached_server(connection, self._settings.postgres))
+        return slot.create_temporary(connection)
 
     def _tables(
         self,

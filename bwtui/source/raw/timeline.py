@@ -16,10 +16,8 @@ from bwtui.source.raw.session import ServerError, execute_raw
 ENDLESS = 1 << 64
 
 # The name of a WAL file begins with it. A control file has that of the last checkpoint, which comes later.
-_TIMELINE_SQL = """
-select case when not pg_catalog.pg_is_in_recovery() then ('x' || pg_catalog.left(
-         pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int end
-"""
+TIMELINE = """case when not pg_catalog.pg_is_in_recovery() then ('x' || pg_catalog.left(
+         pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int end"""
 
 #: Each timeline in order, with the LSN at which it was left.
 Forks = tuple[tuple[int, int], ...]
@@ -74,7 +72,7 @@ def identify(connection: pq.abc.PGconn) -> Server:
 
 def primary_timeline(connection: Connection) -> int | None:
     """Return a primary's timeline, also right behind its promotion; None of a standby."""
-    return query(connection, _TIMELINE_SQL)[0][0]  # type: ignore[no-any-return]
+    return query(connection, f"select {TIMELINE}")[0][0]  # type: ignore[no-any-return]
 
 
 def _forks(connection: pq.abc.PGconn, timeline: int) -> Forks | None:

@@ -29,8 +29,8 @@ from bwtui.relay.snapshot.workers.words import Beat, Begin, Failed, Fault, Progr
 from bwtui.relay.status_builder import cpu_seconds, resident_bytes
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import kind_of
-from bwtui.source.connection import Connection, statement_failed
-from bwtui.source.snapshot import open_snapshot
+from bwtui.source.connection import Connection, connect, statement_failed
+from bwtui.source.snapshot import import_snapshot
 
 _log = logging.getLogger("bwtui.relay.snapshot.workers.worker")
 
@@ -66,7 +66,7 @@ class Worker:
         self._line.start()
         connection: Connection | None = None
         try:
-            connection = open_snapshot(self._settings.postgres, self._begin.snapshot)
+            connection = import_snapshot(connect(self._settings.postgres), self._begin.snapshot)
             while True:
                 self._next(connection)
         except psycopg2.Error as error:

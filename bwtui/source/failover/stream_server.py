@@ -1,0 +1,101 @@
+"""Ordinary sessions next to the stream, with the server that the stream comes from and with no other.
+
+A connection string may lead elsewhere meanwhile: it names several hosts, or a name whose address changes. A
+former primary that came back accepts sessions as well. It lacks new rows and holds old values.
+"""
+
+import os
+from dataclasses import dataclass
+
+import psycopg2
+from psycopg import pq
+from psycopg2.extensions import make_dsn
+
+from bwtui.errors import ConnectionFailed
+from bwtui.source.connection import Connection, connect, query, statement_failed
+from bwtui.source.failover.hosts import complete, describe
+from bwtui.source.raw.session import ServerError, execute_raw
+from bwtui.source.raw.timeline import TIMELINE
+
+# No other server started in the same microsecond, not even a copy. A promotion does not change it.
+_IDENTITY_SQL = f"""
+select system_identifier::text, pg_catalog.pg_postmaster_start_time()::text, {TIMELINE}
+  from pg_catalog.pg_control_system()"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedServer:
+    """The server of one session."""
+
+    #: Leads to it and to no other host or address.
+    dsn: str
+    system_identifier: str
+    started: str
+    #: None of a standby.
+    timeline: int | None
+
+
+def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
+    """Return the server that a raw session has reached by ``dsn``. Raises ConnectionFailed."""
+    values = {option.keyword.decode(): os.fsdecode(option.val or b"") for option in connection.info}
+    # `bwtui.source.failover.connecting` puts a second host after the one that it tries.
+    place = {key: values[key].split(",")[0] for key in ("host", "hostaddr", "port") if values.get(key)}
+    try:
+        [(identifier, started, timeline)] = execute_raw(connection, _IDENTITY_SQL)
+    except ServerError as error:
+        raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
+    own = make_dsn(complete(dsn), target_session_attrs="any", **place)
+    return ReachedServer(own, identifier or "", started or "", int(timeline) if timeline else None)
+
+
+class StreamServer:
+    """Opens ordinary sessions with the stream's server; any thread may ask for one."""
+
+    def __init__(self, dsn: str) -> None:
+        """Accept any server that ``dsn`` leads to until the first `follow`."""
+        self._dsn = dsn
+        self._reached: ReachedServer | None = None
+        self._is_streaming = False
+        #: Changes when sessions from before may be with another server.
+        self.epoch = 0
+
+    @property
+    def dsn(self) -> str:
+        """A connection string for the stream's server, while there is a stream."""
+        reached = self._reached
+        return reached.dsn if reached is not None and self._is_streaming else self._dsn
+
+    def follow(self, reached: ReachedServer) -> None:
+        """Accept ``reached`` alone from now on: a stream from it begins."""
+        self._reached, self._is_streaming = reached, True
+        self.epoch += 1
+
+    def leave(self) -> None:
+        """Accept any server that may be the next: one of the same system that is no former primary."""
+        self._is_streaming = False
+        self.epoch += 1
+
+    def connect(self) -> Connection:
+        """Open a session. Raises ConnectionFailed also where another server answers."""
+        reached, is_streaming, dsn = self._reached, self._is_streaming, self.dsn
+        connection = connect(dsn)
+        if reached is None:
+            return connection
+        try:
+            [(identifier, started, timeline)] = query(connection, _IDENTITY_SQL)
+        except psycopg2.Error as error:
+            connection.close()
+            raise statement_failed(error) from error
+        if is_streaming:
+            is_accepted = (identifier, started) == (reached.system_identifier, reached.started)
+        else:
+            is_newest = timeline is None or reached.timeline is None or timeline >= reached.timeline
+            is_accepted = identifier == reached.system_identifier and is_newest
+        if not is_accepted:
+            connection.close()
+            raise ConnectionFailed(
+                f"the server at {describe(dsn)} is not the one that the stream comes from, "
+                "or was restarted since",
+                "nothing is read from it, and the relay retries; -d/--postgres should lead to one primary",
+            )
+        return connection
