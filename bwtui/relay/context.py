@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.relay.backfill.streamed import Streamed
+from bwtui.relay.diverged.late import LateRecords
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly.known import Exactly
 from bwtui.relay.memory import SlotMemory
@@ -45,6 +46,8 @@ class RelayContext:
     exactly: Exactly | None = None
     #: Names what a promoted standby lacks.
     naming: Naming | None = None
+    #: Without --exactly-once: finds what a relay or worker that was killed had sent.
+    late: LateRecords | None = None
     #: While the relay streams.
     suspension: Suspension | None = None
     #: Which transactions were sent.

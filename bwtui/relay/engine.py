@@ -29,6 +29,7 @@ from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext
+from bwtui.relay.diverged.late import LateRecords
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly import beginning
 from bwtui.relay.exactly.probing import WholePolicy
@@ -114,6 +115,7 @@ class Engine:
         self._new_tables = NewTables(settings, self._report)
         self._backfill: Backfill | None = None
         self._joined: Joined | None = None
+        self._late: LateRecords | None = None
 
     # -- for other threads ---------------------------------------------------------------------------------
 
@@ -190,6 +192,10 @@ class Engine:
             failure = self._report.failed(error)
             raise
         finally:
+            if self._late is not None and not self._destination.sink.queued():
+                # A start that finds the file looks for late records, which is always right.
+                with contextlib.suppress(StateFailed, OSError):
+                    self._late.settle()
             self._healing.interrupt()
             self._picture.watch.stop()
             self._lag.stop()
@@ -379,7 +385,17 @@ class Engine:
             self._picture.recorder,
             exactly,
             self._naming,
+            self._late_records(findings, memory, session) if exactly is None else None,
         )
+
+    def _late_records(self, findings: Findings, memory: SlotMemory, session: bytes) -> LateRecords:
+        path = memory.path.with_name(f"unsettled-{self._settings.slot}")
+        send_again = self._naming.send_again
+        self._late = late = LateRecords(self._destination, self._report, session, send_again, path)
+        if findings.slot is not None and memory.last is None:
+            # Another host's relay may have been killed.
+            late.expect()
+        return late
 
     def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:
         """Open the recording, or go on with it; what it misses is reported. Raises BwtuiError."""

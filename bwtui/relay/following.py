@@ -88,7 +88,7 @@ class Following:
         watch = TopicWatch(destination.service, self._report, topics, schemas)
         asked = self._context.stop_requested
         self._context.stop_requested = lambda: watch.refusal is not None or asked()
-        with watch, Suspension(recall.hold_back) as self._context.suspension:
+        with watch, self._late_records(), Suspension(recall.hold_back) as self._context.suspension:
             recall.before_sending(self._context.suspension.look)
             try:
                 self._follow(publications, target)
@@ -97,6 +97,17 @@ class Following:
                 watch.check()
                 raise
             watch.check()
+
+    def _late_records(self) -> contextlib.AbstractContextManager[object]:
+        """Return what looks for late records, where they are expected.
+
+        With --exactly-once Kafka fences those who sent them.
+        """
+        late = self._context.late
+        if late is None or not late.is_expected:
+            return contextlib.nullcontext()
+        self._context.patience.ask(self._context.destination.service.name, late.begin)
+        return late
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
         context = self._context

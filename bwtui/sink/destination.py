@@ -92,6 +92,13 @@ class Service:
         """
         return {}
 
+    def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
+        """Return where each partition of ``topics`` ends now; one that does not exist is left out.
+
+        One thread at a time may ask. Raises ConnectionFailed.
+        """
+        return {}
+
     def cluster_now(self) -> str:
         """Return the service's own id, "" where it has none; for the same thread. Raises ConnectionFailed."""
         return ""
@@ -115,6 +122,10 @@ class Recall:
     def exactly_once(self) -> ExactlyOnceStatus | None:
         """Return how transactions go where messages are sent in them; any thread may ask."""
         return None
+
+    def handed_over(self, topic: str) -> int:
+        """Return how many messages went to ``topic`` or are on their way; any thread may ask."""
+        return 0
 
     def before_sending(self, look: Callable[[], None]) -> None:
         """Call ``look`` from now on before anything goes to the service; it may call `hold_back`."""

@@ -5,6 +5,7 @@ a message refused for a full queue while the next one is taken would change the 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -22,6 +23,7 @@ from bwtui.sink.delivery_reports import Callback, DeliveryReports
 from bwtui.sink.destination import (
     Destination,
     Limits,
+    Offsets,
     Precondition,
     PresentTopics,
     Recall,
@@ -111,6 +113,7 @@ class KafkaSink(Recall):
         self._heard_error = False
         #: Messages, less those that were discarded.
         self._accepted = 0
+        self._handed_over: Counter[str] = Counter()
         self._in_order = True
         #: A letter that is refused is sent shorter, and no row has to wait for it.
         self._letters = settings.dead_letter_topic
@@ -161,6 +164,7 @@ class KafkaSink(Recall):
 
     def _send_unrecorded(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
         """Send with one callback for all that follow one another with the same headers."""
+        self._handed_over[topic] += len(messages)
         place = 0
         while place < len(messages):
             first, report = place, tally(self._failed, topic, span, messages[place][3])
@@ -173,6 +177,7 @@ class KafkaSink(Recall):
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
     ) -> None:
         """Send with a callback for each message, which notes where it went."""
+        self._handed_over[topic] += len(messages)
         callbacks, place = self._reports.take(topic, messages, span, receipt).callbacks, 0
         while place < len(messages):
             place, error = hand_over(self._produce, topic, messages, place, callbacks, REFUSALS)
@@ -218,6 +223,7 @@ class KafkaSink(Recall):
 
     def _put(self, topic: str, message: MessageTuple, callback: Callback, refuse: Refuse) -> bool:
         key, value, timestamp, headers = message
+        self._handed_over[topic] += 1
         try:
             self._produce(topic, value, key, -1, callback, None, timestamp, headers)
         except REFUSALS as error:
@@ -279,6 +285,9 @@ class KafkaSink(Recall):
     def before_sending(self, look: Callable[[], None]) -> None:
         self._look = look
 
+    def handed_over(self, topic: str) -> int:
+        return self._handed_over[topic]
+
     def discard(self, *, in_order: bool) -> None:
         # What it says of brokers counts in its queue, until it is heard.
         self._serve(self._producer.poll, 0)
@@ -328,6 +337,7 @@ class KafkaSink(Recall):
         if self._in_order and topic != self._letters:
             self._produce = held_back
         span.failed += 1
+        self._handed_over[topic] -= 1
         self._failures.append(delivery_failure(topic, error, message, span, receipt, index))
 
     def _noticed(self, error: KafkaError) -> None:
@@ -352,7 +362,7 @@ class KafkaService(Service):
         client = client_config(settings)
         self.reader = TopicReader(client)
         self._admin = TopicAdmin(client, sink.max_message_bytes, settings.transaction_topic)
-        self._now = TopicsNow(client)
+        self._now, self._ends = TopicsNow(client), TopicsNow(client)
 
     def check(self) -> str:
         # A relay that starts waits for a broker that is being started again.
@@ -366,6 +376,9 @@ class KafkaService(Service):
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
         return self._now.look(topics, with_beginnings=with_beginnings)
+
+    def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
+        return self._ends.ends(topics)
 
     def cluster_now(self) -> str:
         return self._now.cluster()

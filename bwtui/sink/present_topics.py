@@ -1,15 +1,15 @@
 """What topics are at this moment: which ones, of how many partitions, and what their beginnings have lost."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec, TopicDescription
 
 from bwtui.kafka.client import TOPIC_GONE, Heard, new_client, unreachable
 from bwtui.kafka.commands import LoggedAdmin, to_ask
-from bwtui.sink.destination import PresentTopic, PresentTopics
+from bwtui.sink.destination import Offsets, PresentTopic, PresentTopics
 
 _REQUEST_SECONDS = 10.0
 #: Partitions whose offsets are asked for in one request.
@@ -44,23 +44,39 @@ class TopicsNow:
         if not topics:
             return {}
         try:
-            asked = self._asked().describe_topics(
-                TopicCollection(list(topics)), request_timeout=_REQUEST_SECONDS
-            )
-            described: dict[str, TopicDescription] = {}
-            found: PresentTopics = {}
-            for topic, future in asked.items():
-                try:
-                    described[topic] = future.result()
-                except KafkaException as error:
-                    code = error.args[0].code()
-                    if code in TOPIC_GONE:
-                        found[topic] = None
-                    elif code in _NO_ANSWER:
-                        raise
-            return found | self._present(described, with_beginnings)
+            described, gone = self._described(topics)
+            return dict.fromkeys(gone) | self._present(described, with_beginnings)
         except KafkaException as error:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
+
+    def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
+        """Return where each partition of ``topics`` ends; see `Service.ends`. Raises ConnectionFailed."""
+        if not topics:
+            return {}
+        try:
+            described, _ = self._described(topics)
+            ends: dict[str, Offsets] = {topic: {} for topic in described}
+            for place, offset in self._offsets(described, OffsetSpec.latest()):
+                ends[place.topic][place.partition] = offset
+            return ends
+        except KafkaException as error:
+            raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
+
+    def _described(self, topics: Collection[str]) -> tuple[dict[str, TopicDescription], list[str]]:
+        """Return those of ``topics`` that exist, and the names of those that do not."""
+        asked = self._asked().describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_SECONDS)
+        described: dict[str, TopicDescription] = {}
+        gone = []
+        for topic, future in asked.items():
+            try:
+                described[topic] = future.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in TOPIC_GONE:
+                    gone.append(topic)
+                elif code in _NO_ANSWER:
+                    raise
+        return described, gone
 
     @cached_property
     def _client(self) -> LoggedAdmin:
@@ -71,21 +87,31 @@ class TopicsNow:
 
     def _present(self, described: dict[str, TopicDescription], with_beginnings: bool) -> PresentTopics:
         lost = dict.fromkeys(described, 0)
-        places = [TopicPartition(topic, one.id) for topic, now in described.items() for one in now.partitions]
-        # Not all at once: confluent-kafka 2.16 damages its memory where a call with many is slow.
-        for begin in range(0, len(places) if with_beginnings else 0, _AT_ONCE):
-            wanted = dict.fromkeys(places[begin : begin + _AT_ONCE], OffsetSpec.earliest())
-            for place, future in self._client.list_offsets(wanted, request_timeout=_REQUEST_SECONDS).items():
-                try:
-                    lost[place.topic] += future.result().offset
-                except KafkaException as error:
-                    # A partition that has no leader at present is asked of another time.
-                    if error.args[0].code() in _NO_ANSWER:
-                        raise
+        if with_beginnings:
+            for place, offset in self._offsets(described, OffsetSpec.earliest()):
+                lost[place.topic] += offset
         return {
             topic: PresentTopic(_id(now), len(now.partitions), lost[topic])
             for topic, now in described.items()
         }
+
+    def _offsets(
+        self, described: dict[str, TopicDescription], which: OffsetSpec
+    ) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield ``which`` offset of each partition; one that has no leader at present is left out."""
+        places = [TopicPartition(topic, one.id) for topic, now in described.items() for one in now.partitions]
+        # Not all at once: confluent-kafka 2.16 damages its memory where a call with many is slow.
+        for begin in range(0, len(places), _AT_ONCE):
+            wanted = dict.fromkeys(places[begin : begin + _AT_ONCE], which)
+            asked = self._client.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_REQUEST_SECONDS
+            )
+            for place, future in asked.items():
+                try:
+                    yield place, future.result().offset
+                except KafkaException as error:
+                    if error.args[0].code() in _NO_ANSWER:
+                        raise
 
 
 def _id(topic: TopicDescription) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bwtui.relay.diverged import keys_on_disk
 from bwtui.relay.report import Report
-from bwtui.relay.snapshot import leftovers
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.sink.destination import KeyRecord, Offsets
 
@@ -35,16 +35,29 @@ def test_the_last_record_of_each_key_counts(
         yield from (before, since)[start[0]]
 
     destination = SimpleNamespace(readback=SimpleNamespace(keys=keys))
-    context: Any = SimpleNamespace(destination=destination, report=Report(), recorder=None)
-    wanted = {record.key: record.session == CUT_OFF and not record.is_tombstone for record in before}
-    wanted |= dict.fromkeys((record.key for record in since), False)
-    normal, leftovers._BATCH = leftovers._BATCH, at_once
+    context: Any = SimpleNamespace(
+        destination=destination, report=Report(), recorder=None, naming=None, late=None
+    )
+    earlier, late = (
+        {key for key, is_left in last.items() if is_left}
+        for last in (
+            {record.key: record.session == CUT_OFF and not record.is_tombstone for record in records}
+            for records in (before, since)
+        )
+    )
+    sent = {record.key for record in since if record.session != CUT_OFF}
+    normal, keys_on_disk.BATCH = keys_on_disk.BATCH, at_once
     try:
         with closing(sqlite3.connect(":memory:")) as database:
-            database.execute("create table left_over (key blob primary key) without rowid")
+            for table in ("left_over", "late"):
+                database.execute(f"create table {table} (key blob primary key) without rowid")
             found = Leftovers(context, lambda seconds: None, lambda topic: {0: 2})
-            found._collect(database, "t", {0: 0}, {0: 1}, {CUT_OFF})
-            left = {key for (key,) in database.execute("select key from left_over")}
+            found._collect(database, "t", {0: 0}, ({0: 1}, {0: 2}), {CUT_OFF})
+            left, again = (
+                {key for (key,) in database.execute(f"select key from {table}")}
+                for table in ("left_over", "late")
+            )
     finally:
-        leftovers._BATCH = normal
-    assert left == {key for key, is_left in wanted.items() if is_left}
+        keys_on_disk.BATCH = normal
+    assert left == (earlier | late) - sent
+    assert again == late & sent

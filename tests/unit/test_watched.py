@@ -286,7 +286,9 @@ def test_reading_a_topic_back_is_no_stall_while_records_come(
                 yield KeyRecord(str(number).encode(), False, None)
 
     monkeypatch.setattr(sink, "keys", keys)
-    context = SimpleNamespace(destination=sink.destination, report=report, recorder=None)
+    context = SimpleNamespace(
+        destination=sink.destination, report=report, recorder=None, naming=None, late=None
+    )
     leftovers = Leftovers(cast(Any, context), lambda seconds: None, lambda topic: {0: 1})
     route = SimpleNamespace(topic="t", relation=SimpleNamespace(qualified_name="public.t"))
     leftovers.remove(cast(Any, route), {0: 0}, {0: 20}, [], Message(b"", None, 0))

@@ -6,9 +6,10 @@ these keys again, as the rows are now, or as tombstones; otherwise ``bwtui repai
 
 import contextlib
 import logging
+import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,16 +154,41 @@ class Naming:
             lists.setdefault(one["table"], []).append(_texts(one["key"]))
         done: set[str] = set()
         for table, keys in lists.items():
-            path = self._folder / f"diverged-{len(done)}.keys"
             try:
-                write_keys(path, [key for key in keys if key is not None])
-                self._submit(BackfillRequest(table, keys=str(path), reason="heal"))
+                self._send(table, (key for key in keys if key is not None))
                 done |= {table} if None not in keys else set()
             except BwtuiError as error:
                 self._report.error("notice", error)
-            finally:
-                path.unlink(missing_ok=True)
         return done
+
+    def send_again(self, table: str, keys: Iterable[bytes]) -> int:
+        """Have the rows of message ``keys`` sent as they are now, or tombstones; any thread may call it.
+
+        Returns how many keys PostgreSQL could not be asked for, which are not sent. Raises BwtuiError.
+        """
+        from bwtui.audit.decoding import Schemas
+
+        schemas = Schemas({}, self._schema_text)
+        unknown = 0
+
+        def known() -> Iterator[tuple[str, ...]]:
+            nonlocal unknown
+            for key in keys:
+                if (texts := _texts(_values(key, schemas))) is not None:
+                    yield texts
+                else:
+                    unknown += 1
+
+        self._send(table, known())
+        return unknown
+
+    def _send(self, table: str, keys: Iterable[tuple[str, ...]]) -> None:
+        path = self._folder / f"again-{secrets.token_hex(4)}.keys"
+        try:
+            write_keys(path, keys)
+            self._submit(BackfillRequest(table, keys=str(path), reason="heal"))
+        finally:
+            path.unlink(missing_ok=True)
 
     def _tell(
         self,
@@ -194,16 +220,10 @@ class Naming:
 
 def _named(table: str, topic: str, key: bytes, sent: Sent, schemas: "Schemas") -> dict[str, Any]:
     """Return a key as it is named; its bytes where they can't be decoded."""
-    from bwtui.audit.decoding import Undecodable
-    from bwtui.audit.forms import decode_key
-
-    values: dict[str, Any] | None = None
-    with contextlib.suppress(Undecodable):
-        values = {name: _plain(value) for name, value in decode_key(key, schemas)[0].values.items()}
     return {
         "table": table,
         "topic": topic,
-        "key": values,
+        "key": _values(key, schemas),
         "bytes": key.hex(),
         "operation": sent.operation,
         "lsn": format_lsn(sent.lsn),
@@ -211,6 +231,17 @@ def _named(table: str, topic: str, key: bytes, sent: Sent, schemas: "Schemas") -
         "offset": sent.offset,
         "tombstone": sent.is_tombstone,
     }
+
+
+def _values(key: bytes, schemas: "Schemas") -> dict[str, Any] | None:
+    """Return the columns of a key; None where its bytes can't be decoded."""
+    from bwtui.audit.decoding import Undecodable
+    from bwtui.audit.forms import decode_key
+
+    try:
+        return {name: _plain(value) for name, value in decode_key(key, schemas)[0].values.items()}
+    except Undecodable:
+        return None
 
 
 def _plain(value: object) -> Any:

@@ -3,7 +3,8 @@
 A snapshot that was cut off has sent rows. The next one starts over, at a later consistent point. A row that
 was deleted in between is in neither the new snapshot nor the stream, so nothing would ever take it out of the
 topic. So the first attempt writes down where each topic ended before it sent anything; the next one finds
-every key that was sent since then and that its own snapshot has not sent again, and sends tombstones.
+every key that was sent since then and that its own snapshot has not sent again, and sends tombstones. A
+request of the first attempt may be written as late as during the next one, after that one's row.
 
 A topic may hold another producer's rows. So every row of a snapshot carries its run's id in the header
 ``bwtui.session``, the ids of unfinished runs are remembered, and a key counts as left over only if its last
@@ -11,20 +12,16 @@ record carries one of them.
 """
 
 import sqlite3
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator
 
+from bwtui.errors import RefusedError
 from bwtui.model.delivery import Span
 from bwtui.relay.context import RelayContext
+from bwtui.relay.diverged.keys_on_disk import BATCH, each, in_batches, keys_on_disk
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message
 from bwtui.sink.destination import KeyRecord, Offsets
 
-_BATCH = 10_000
-#: Of the keys on disk so much is kept in memory, in KiB: they come in no order that their pages have.
-_CACHE = 32 << 10
 _DELETE = "delete from left_over where key = ?"
 
 
@@ -41,6 +38,7 @@ class Leftovers:
         self._destination = context.destination
         self._report = context.report
         self._recorder = context.recorder
+        self._naming, self._late = context.naming, context.late
         self._pulse = pulse
         self._end_offsets = end_offsets
 
@@ -49,27 +47,25 @@ class Leftovers:
     ) -> None:
         """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, and nobody since.
 
+        A request of an earlier attempt may be written during this one, so its records after ``begun`` are
+        not this attempt's: such a key gets a tombstone, too, or is sent again if this attempt has its row.
+
         ``before`` is where the topic ended before the first attempt, ``begun`` where it ended before this
         one; ``message`` is a tombstone in all but its key. All of them are durable then. Raises
         ConnectionFailed.
         """
         table, topic = route.relation.qualified_name, route.topic
-        if all(before.get(number, 0) >= end for number, end in begun.items()):
-            return
         account = self._report.account
         self._report.detail = f"looking in topic {topic} for rows of the snapshot that was cut off"
-        with tempfile.TemporaryDirectory(prefix="bwtui-") as folder:
-            database = sqlite3.connect(Path(folder) / "keys.sqlite")
-            database.execute("pragma synchronous = off")
-            database.execute("pragma journal_mode = off")
-            database.execute(f"pragma cache_size = -{_CACHE}")
-            database.execute("create table left_over (key blob primary key) without rowid")
-            try:
-                with account.during("readback"):
-                    self._collect(database, topic, before, begun, sessions)
-                count = self._send(database, route, message)
-            finally:
-                database.close()
+        with keys_on_disk("left_over (key blob primary key)") as database:
+            database.execute("create table late (key blob primary key) without rowid")
+            with account.during("readback"):
+                end = self._end_offsets(topic)
+                if self._late is not None:
+                    self._late.note(table, topic, end)
+                self._collect(database, topic, before, (begun, end), sessions)
+            count = self._send(database, route, message)
+            self._send_again(database, table)
         if count:
             self._report.table(table).note(f"{count} rows of a snapshot that was cut off were removed")
 
@@ -78,16 +74,39 @@ class Leftovers:
         database: sqlite3.Connection,
         topic: str,
         before: Offsets,
-        begun: Offsets,
+        own: tuple[Offsets, Offsets],
         sessions: Collection[bytes],
     ) -> None:
-        for records in _many(self._records(topic, before, begun)):
+        """Collect what is left over, and what is late; this attempt's records are within ``own``."""
+        for records in in_batches(self._records(topic, before, own[0])):
             # Of each key its last record counts.
             last = {record.key: record.session in sessions and not record.is_tombstone for record in records}
-            _each(database, "insert or ignore into left_over values (?)", (k for k in last if last[k]))
-            _each(database, _DELETE, (key for key in last if not last[key]))
-        for records in _many(self._records(topic, begun, self._end_offsets(topic))):
-            _each(database, _DELETE, {record.key for record in records})
+            each(database, "insert or ignore into left_over values (?)", (k for k in last if last[k]))
+            each(database, _DELETE, (key for key in last if not last[key]))
+        for records in in_batches(self._records(topic, *own)):
+            late = {record.key: record.session in sessions and not record.is_tombstone for record in records}
+            each(database, "delete from late where key = ?", (key for key in late if not late[key]))
+            each(database, "insert or ignore into late values (?)", (key for key in late if late[key]))
+            each(database, _DELETE, _sent(records, sessions))
+        ((is_late,),) = database.execute("select exists (select 1 from late)")
+        if not is_late:
+            return
+        database.execute("insert or ignore into left_over select key from late")
+        for records in in_batches(self._records(topic, *own)):
+            each(database, _DELETE, _sent(records, sessions))
+        database.execute("delete from late where key in (select key from left_over)")
+
+    def _send_again(self, database: sqlite3.Connection, table: str) -> None:
+        """Have the keys sent again whose row of this snapshot is followed by one of an earlier snapshot."""
+        ((count,),) = database.execute("select count(*) from late")
+        if not count or self._naming is None:
+            return
+        unknown = self._naming.send_again(table, (key for (key,) in database.execute("select key from late")))
+        text = f"{count} rows of a snapshot that was cut off were written after newer ones"
+        hint = "nothing need be done: the relay sends these keys again"
+        if unknown:
+            hint = f"{unknown} keys can't be looked up: run 'bwtui repair --table {table}'"
+        self._report.error("topic", RefusedError(text, hint), table)
 
     def _records(self, topic: str, start: Offsets, end: Offsets) -> Iterator[KeyRecord]:
         """Read a part of ``topic``, and note at each pause whether anything came since the one before."""
@@ -107,7 +126,7 @@ class Leftovers:
     def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
         count = 0
         rows = database.execute("select key from left_over")
-        while batch := rows.fetchmany(_BATCH):
+        while batch := rows.fetchmany(BATCH):
             span = Span()
             messages = [message._replace(key=key) for (key,) in batch]
             receipt = self._recorder.write_cleanup(route, messages) if self._recorder is not None else None
@@ -121,10 +140,6 @@ class Leftovers:
         return count
 
 
-def _many(records: Iterator[KeyRecord]) -> Iterator[list[KeyRecord]]:
-    return iter(lambda: list(islice(records, _BATCH)), [])
-
-
-def _each(database: sqlite3.Connection, sql: str, keys: Iterable[bytes]) -> None:
-    """Run a statement for each key, in the order of their pages: it costs half of what one by one does."""
-    database.executemany(sql, ((key,) for key in sorted(keys)))
+def _sent(records: list[KeyRecord], sessions: Collection[bytes]) -> set[bytes]:
+    """Return the keys of ``records`` that none of ``sessions`` has written."""
+    return {record.key for record in records if record.session not in sessions}

@@ -295,10 +295,10 @@ class Pool:
 
     def _hint(self, unkeyed: Sequence[str] = ()) -> str:
         """Return what to do about a worker that is gone; ``unkeyed``: tables of which it sent rows."""
-        so = "and nothing need be done"
+        so = "the relay sends a key again where a late request of it is written after a newer row"
         if unkeyed:
-            so = f"but rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
-        return f"nothing is lost, {so}; {self._if_again}"
+            so += f"; rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
+        return f"{so}; {self._if_again}"
 
     def _dismiss_all(self) -> None:
         for member in list(self._members):
@@ -310,7 +310,10 @@ class Pool:
         if member in self._members:
             self._members.remove(member)
             self._answered_before += member.beat.answered if member.beat else 0
+        is_busy = member.task is not None
         how = member.kill()
+        if is_busy and self._context.late is not None:
+            self._context.late.expect()
         if not member.is_gone:
             self._seeing_off.add(member)
         if member.beat is not None and not member.host:

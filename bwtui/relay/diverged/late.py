@@ -1,0 +1,210 @@
+"""Finds records that arrive late: sent by a worker or relay that was killed, and written after newer rows.
+
+A produce request stays in a broker's socket buffer when its sender dies, and is written whenever the broker
+reads it. Only a transactional producer can be fenced: a broker gives an idempotent one without transactions
+a new producer id at each start (KIP-360), and librdkafka sends nothing outside a transaction once
+transactional.id is set. So late records are counted. Nobody else writes to a topic of ours, so it grows by
+what this run hands over; if it grows by more, the keys that were written twice since are sent again.
+
+A small file says that a run has messages on their way. Only a start that finds it looks for late records.
+"""
+
+import logging
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bwtui.blocking import StopRequested
+from bwtui.durable import private_parent, write_durably
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.file_errors import file_failed
+from bwtui.model.events import event
+from bwtui.relay.diverged.keys_on_disk import each, in_batches, keys_on_disk
+from bwtui.relay.report import Report
+from bwtui.sink.destination import Destination, Offsets
+
+_log = logging.getLogger(__name__)
+_FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
+#: TCP sends the data of a process that has died for about as long (net.ipv4.tcp_retries2).
+WATCH_SECONDS = 900.0
+#: A topic that has late records more often has another producer.
+_MOST_SCANS = 5
+_COUNT = "insert into keys values (?, 1) on conflict do update set records = records + 1"
+#: A record of another run counts twice: its row may have been deleted before this run began.
+_COUNT_LATE = "insert into keys values (?, 2) on conflict do update set records = records + 2"
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic when the stream began, and what was seen of it since."""
+
+    table: str
+    begun: Offsets
+    #: Messages that this run had handed over by then.
+    handed_over: int
+    #: More records than were handed over: at the last poll, and when the topic was scanned last.
+    seen: int = 0
+    scanned: int = 0
+    scans: int = 0
+
+
+class LateRecords:
+    """Polls the ends of topics during a block, in a thread of its own."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        report: Report,
+        session: bytes,
+        send_again: Callable[[str, Iterable[bytes]], int],
+        path: Path,
+    ) -> None:
+        """Note, durably, in ``path`` that messages may be on their way. Raises StateFailed.
+
+        ``session`` is this run's; ``send_again``: see `bwtui.relay.diverged.naming.Naming.send_again`.
+        """
+        self._path = path
+        self._until = self._expected_until()
+        self._write("")
+        self._destination = destination
+        self._sessions = (None, session)
+        self._report = report
+        self._send_again = send_again
+        self._topics: dict[str, _Topic] = {}
+        self._noted: dict[str, _Topic] = {}
+        self._stop = threading.Event()
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether late records may come."""
+        return time.time() < self._until
+
+    def expect(self) -> None:
+        """Expect late records from now on: somebody was killed whose messages were on their way."""
+        self._until = time.time() + WATCH_SECONDS
+
+    def settle(self) -> None:
+        """Note that none of this run's own messages is on its way. Raises StateFailed."""
+        if self.is_expected:
+            self._write(repr(self._until))
+        else:
+            self._path.unlink(missing_ok=True)
+
+    def _expected_until(self) -> float:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+            return float(text) if text else time.time() + WATCH_SECONDS
+        except FileNotFoundError:
+            return 0.0
+        except (OSError, ValueError):
+            return time.time() + WATCH_SECONDS
+
+    def _write(self, text: str) -> None:
+        try:
+            private_parent(self._path)
+            write_durably(self._path, text)
+        except OSError as error:
+            raise file_failed(f"{self._path} can't be written", error) from error
+
+    def note(self, table: str, topic: str, ends: Offsets) -> None:
+        """Note where the topic of ``table`` ended when it was read back; `begin` does so for all others."""
+        self._noted[topic] = _Topic(table, ends, self._destination.recall.handed_over(topic))
+
+    def begin(self) -> None:
+        """Note where topics end before the stream's first row is sent. Raises ConnectionFailed."""
+        tables = {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
+        recall = self._destination.recall
+        self._topics = {
+            topic: _Topic(tables[topic], ends, recall.handed_over(topic))
+            for topic, ends in self._destination.service.ends(tables).items()
+        } | self._noted
+        self._noted = {}
+
+    def __enter__(self) -> "LateRecords":
+        self._stop = threading.Event()
+        threading.Thread(target=self._watch, name="late records", daemon=True).start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+
+    def look(self) -> None:
+        """Compare once. Raises BwtuiError."""
+        topics, recall = self._topics, self._destination.recall
+        for topic, ends in self._destination.service.ends(topics).items():
+            one = topics[topic]
+            # Read after the ends: what is on its way makes it more, and never less.
+            sent = recall.handed_over(topic) - one.handed_over
+            late = sum(end - one.begun.get(number, 0) for number, end in ends.items()) - sent
+            if late > one.seen:
+                # More may come: it is scanned once it does not grow any more.
+                one.seen = late
+            elif one.seen > one.scanned and one.scans < _MOST_SCANS:
+                self._scan(topic, one, ends)
+
+    def _watch(self) -> None:
+        stop, pause = self._stop, _FIRST_SECONDS
+        while self.is_expected and not stop.wait(pause):
+            pause = _LOOK_SECONDS
+            try:
+                self.look()
+            except StopRequested:
+                return
+            except BwtuiError as error:
+                _log.info("late records were not looked for: %s", error, extra=event("topics_unseen"))
+            except Exception:
+                # One error must not end the watch.
+                _log.warning("late records were not looked for", exc_info=True, extra=event("topics_unseen"))
+
+    def _scan(self, topic: str, one: _Topic, ends: Offsets) -> None:
+        """Have the keys sent again that were written more than once since the stream began."""
+        if not self._report.table(one.table).key_columns:
+            # Rows without a key that were on their way are sent twice in any case.
+            return
+        records, handed_over = 0, self._destination.recall.handed_over
+        with keys_on_disk("keys (key blob primary key, records int)") as database:
+            read = self._destination.readback.keys(topic, one.begun, ends, self._look_at_stop)
+            for batch in in_batches(read):
+                records += len(batch)
+                each(database, _COUNT, (it.key for it in batch if it.session in self._sessions))
+                each(database, _COUNT_LATE, (it.key for it in batch if it.session not in self._sessions))
+            found = "select key from keys where records > 1"
+            # Ends of transactions are no records, and count as offsets.
+            is_late = records > handed_over(topic) - one.handed_over
+            ((count,),) = database.execute(f"select count(*) from ({found})")
+            if is_late:
+                keys = (key for (key,) in database.execute(found))
+                unknown = self._send_again(one.table, keys) if count else 0
+                self._tell(topic, one, count, unknown)
+        one.scanned = one.seen
+        one.scans += is_late
+
+    def _look_at_stop(self) -> None:
+        if self._stop.is_set():
+            raise StopRequested
+
+    def _tell(self, topic: str, one: _Topic, count: int, unknown: int) -> None:
+        more = one.seen - one.scanned
+        text = (
+            f"topic {topic} has {more:,} records that this run did not send: late requests of a relay or "
+            "worker that was killed, or another producer's"
+        )
+        if unknown:
+            hint = f"{unknown:,} of {count:,} keys can't be looked up: run {_repair(one.table)}"
+        elif count:
+            hint = f"nothing need be done: the relay sends {count:,} keys again, as the rows are now"
+        else:
+            hint = "nothing need be done: no key has an older row after a newer one"
+        if one.scans + 1 == _MOST_SCANS:
+            hint = (
+                f"see who else writes to the topic: it comes again and again; then run {_repair(one.table)}"
+            )
+        _log.warning("%s", text, extra=event("topic_changed", table=one.table, hint=hint))
+        self._report.error("topic", RefusedError(text, hint), one.table)
+
+
+def _repair(table: str) -> str:
+    return f"'bwtui repair --table {shlex.quote(table)}'"

@@ -1,0 +1,100 @@
+"""Late requests: what a killed relay or worker had sent is written after newer rows of its successor.
+
+A broker that was frozen writes them as soon as it reads the socket of the dead process. Here the test itself
+writes the same bytes at that moment, since a broker reads its sockets in no order that a test could choose.
+"""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from bwtui.demo.shop import Table
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Services
+from tests.faults.records import assert_equal
+from tests.faults.relays import Relay, execute, wait_for
+from tests.raw_topic import raw_records
+
+HOT = Table("public", "hot", ("id",))
+MADE = "create table hot (id int primary key, n int)"
+
+NewRelay = Callable[..., Relay]
+
+
+def written(services: Services, relay: Relay) -> list[Message]:
+    """Return the topic's records."""
+    topic = HOT.topic(relay.name)
+    return [one for records in raw_records(services, [topic]).values() for one in records]
+
+
+def write_late(services: Services, records: list[Message]) -> None:
+    """Write the same once more, as a broker that had not read it before."""
+    producer = Producer({"bootstrap.servers": services.broker})
+    for one in records:
+        topic, (_, time_ms) = str(one.topic()), one.timestamp()
+        number = one.partition() or 0
+        producer.produce(topic, one.value(), one.key(), number, None, None, time_ms, one.headers())
+    assert producer.flush(30) == 0
+
+
+def is_told(status: Status) -> bool:
+    return any("this run did not send" in entry.message for entry in status.errors)
+
+
+def test_a_late_request_of_a_killed_relay_is_made_good(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    execute(database, MADE, "insert into hot select i, 0 from generate_series(1, 50) i")
+    relay = new_relay()
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "update hot set n = 1")
+    relay.wait_caught_up()
+    late = written(services, relay)[50:]
+    relay.kill()
+    execute(database, "update hot set n = 2 where id < 40", "delete from hot where id < 10")
+    relay.start()
+    relay.wait_caught_up()
+    write_late(services, late)
+    status = relay.wait("it notices", is_told)
+    (hint,) = [entry.hint for entry in status.errors if "this run did not send" in entry.message]
+    assert "the relay sends" in (hint or "")
+    wait_for("the rows as they are", lambda: agree(services, database, relay))
+    relay.stop()
+
+
+def agree(services: Services, database: str, relay: Relay) -> bool:
+    try:
+        assert_equal(services, database, [HOT], relay.name)
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("at", ["before-copy:1:stop", "before-slot:1:stop"])
+def test_a_late_request_of_a_snapshot_that_was_cut_off_is_not_the_next_ones(
+    services: Services, database: str, new_relay: NewRelay, at: str
+) -> None:
+    """It is written while the next snapshot is taken, or after what was left over has been removed."""
+    execute(database, MADE, "insert into hot select i, 0 from generate_series(1, 50) i")
+    relay = new_relay()
+    relay.start(failpoint="before-slot:1:kill")
+    relay.wait_ended()
+    late = written(services, relay)
+    assert len(late) == 50
+    execute(database, "delete from hot where id < 10")
+    relay.start(failpoint=at)
+    wait_for("it is stopped", lambda: is_stopped(relay))
+    write_late(services, late)
+    relay.signal(signal.SIGCONT)
+    relay.wait_streaming()
+    wait_for("the rows as they are", lambda: agree(services, database, relay))
+    relay.stop()
+
+
+def is_stopped(relay: Relay) -> bool:
+    return Path(f"/proc/{relay.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
