@@ -32,8 +32,9 @@ Examples:
 --status, --pause, --resume and --cancel also work while the relay is stopped.
 
 \b
-Exit codes: 0 all is sent · 2 refused, failed or cancelled · 4 no relay runs, or it
-ended meanwhile (it goes on after its next start) · 130 interrupted (the relay goes on)
+Exit codes: 0 all is sent · 1 rows were dropped as dead letters · 2 refused, failed or
+cancelled · 4 no relay runs, or it ended meanwhile (it continues after its next start) ·
+130 interrupted (the relay continues)
 """
 
 
@@ -163,7 +164,7 @@ def _print(statuses: "Sequence[BackfillStatus]", *, as_json: bool) -> None:
 def _send(
     name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool, wait: bool, as_json: bool
 ) -> None:
-    from bwtui.cli.output.backfills import ended_badly, wait_for
+    from bwtui.cli.output.backfills import dropped, ended_badly, wait_for
     from bwtui.relay.process.control import name_if_several, send_again
 
     wanted = _requests(name, tables, where, unkeyed=unkeyed)
@@ -185,7 +186,7 @@ def _send(
         return
     ended = wait_for(ids, look, relay=name_if_several(name), quiet=as_json)
     _print(ended, as_json=as_json)
-    if (error := ended_badly(ended, ids)) is not None:
+    if (error := ended_badly(ended, ids) or dropped(ended)) is not None:
         raise error
 
 

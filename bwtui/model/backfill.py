@@ -62,6 +62,8 @@ class BackfillStatus:
     tombstones: int = 0
     #: Rows and tombstones that were left out, since the stream has sent a newer state of their keys.
     left_out: int = 0
+    #: Rows and tombstones that Kafka or their encoder refused; each is a dead letter.
+    dropped: int = 0
     #: Rows (or keys) to be looked at, as far as it is known; PostgreSQL's estimate of a whole table.
     estimate: int | None = None
     #: Chunks that Kafka has acknowledged, and which are not sent again after a restart.

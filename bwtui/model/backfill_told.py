@@ -20,7 +20,8 @@ def told(status: BackfillStatus, now: float | None = None) -> str:
         return status.detail or (f"waits, {sent}" if status.chunks else "waits for its turn")
     if status.state == "done":
         took = duration(status.ended - status.started) if status.started else ""
-        return ", ".join(filter(None, (sent, _left_out(status), f"in {took}" if took else "")))
+        dropped = f"{status.dropped:,} dropped, see 'bwtui dead-letters list'" if status.dropped else ""
+        return ", ".join(filter(None, (sent, _left_out(status), dropped, f"in {took}" if took else "")))
     if status.state in ("paused", "cancelled"):
         return f"{status.state}, {sent}"
     pace = f"{rate(status.rows_per_second)}/s" if status.rows_per_second else ""
@@ -51,7 +52,7 @@ def share(status: BackfillStatus) -> float | None:
 
 
 def _seen(status: BackfillStatus) -> int:
-    return status.rows + status.tombstones + status.left_out
+    return status.rows + status.tombstones + status.left_out + status.dropped
 
 
 def _sent(status: BackfillStatus) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from click.testing import CliRunner
 
+from bwtui.cli.main import cli
 from bwtui.demo.shop import Table
 from bwtui.sandbox.supervisor import Services
 from tests.database import session, with_options
@@ -285,6 +287,25 @@ def test_a_list_of_keys_makes_rows_and_tombstones(
     assert len(read_table(services, ITEMS, relay.name)) == ROWS + 4
 
 
+def test_the_exit_code_says_whether_all_rows_were_sent(new_relay: NewRelay, database: str) -> None:
+    """Of many tables at once, and of one with a row that Kafka refuses."""
+    tables = [f"public.t{number}" for number in range(30)]
+    execute(database, *(f"create table {table} (id int primary key, v text)" for table in tables))
+    execute(database, *(f"insert into {table} values (1, 'x'), (2, 'y')" for table in tables))
+    relay = new_relay("-e", "log", "-C", "message.max.bytes=1000000")
+    relay.start()
+    relay.wait_streaming()
+    all_sent = CliRunner().invoke(cli, ["snapshot", "--relay", relay.name, *tables])
+    assert all_sent.exit_code == 0, all_sent.stderr
+    execute(database, "alter table t7 alter column v set storage external")
+    execute(database, "update t7 set v = repeat('x', 3000000) where id = 2")
+    relay.wait_caught_up()
+    one_dropped = CliRunner().invoke(cli, ["snapshot", "--relay", relay.name, "t7"])
+    assert one_dropped.exit_code == 1
+    assert "dropped as dead letters: 1 of public.t7" in one_dropped.stderr
+    assert "bwtui dead-letters list" in one_dropped.stderr
+
+
 @pytest.mark.parametrize("policy", ["exit", pytest.param("log", marks=pytest.mark.long)])
 def test_a_row_that_is_refused_is_the_requests_affair(
     policy: str, new_relay: NewRelay, services: Services, database: str
@@ -308,7 +329,7 @@ def test_a_row_that_is_refused_is_the_requests_affair(
     if policy == "exit":
         assert (status.state, "a row of public.items can't be sent" in status.error) == ("failed", True)
     else:
-        assert (status.state, status.rows) == ("done", ROWS - 1)
+        assert (status.state, status.rows, status.dropped) == ("done", ROWS - 1, 1)
         assert relay.letters()[-1]["operation"] == "backfill"
     execute(database, "insert into items (id) values (-1)")
     relay.wait("what comes", lambda now: now.tables["public.items"].inserts == 1)

@@ -254,7 +254,11 @@ def test_a_damaged_list_is_told(tmp_path: Path, content: bytes, what: str) -> No
         list(read_keys(tmp_path / "keys"))
 
 
-def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(folder: Path) -> None:
+def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once each client has seen the end of its own."""
+    monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
     store = Store(folder)
     first = store.submit(USERS)
     ids = [first]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from bwtui.cli.output.table import columns
 from bwtui.console import say
-from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, DifferencesFound, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.backfill_told import REASONS, snapshot_command, told
 
@@ -35,9 +35,11 @@ def wait_for(
     ``relay`` is its name where a command has to say it. Raises Interrupted on Ctrl-C, which ends none.
     """
     lines = _Lines(quiet)
+    known: dict[str, BackfillStatus] = {}
     try:
         while True:
-            known = {status.id: status for status in look()}
+            # The relay forgets those that have ended, the oldest first.
+            known |= {status.id: status for status in look()}
             for id in ids:
                 if id in known:
                     lines.show(known[id])
@@ -89,3 +91,15 @@ def ended_badly(statuses: Sequence[BackfillStatus], ids: Sequence[str]) -> Bwtui
             "'bwtui verify --database' says whether tables and topics are the same",
         )
     return None
+
+
+def dropped(statuses: Sequence[BackfillStatus]) -> BwtuiError | None:
+    """Return the error of those of which rows were refused and dropped, or None."""
+    refused = [status for status in statuses if status.dropped]
+    if not refused:
+        return None
+    counts = ", ".join(f"{status.dropped:,} of {status.table}" for status in refused)
+    return DifferencesFound(
+        f"not all rows were sent, dropped as dead letters: {counts}",
+        "'bwtui dead-letters list' says why, and 'bwtui dead-letters retry' sends them again",
+    )

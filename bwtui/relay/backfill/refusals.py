@@ -56,6 +56,8 @@ class Refusals:
         self._policy = policy
         self._is_exit = on_error == "exit"
         self._topic = topic
+        #: Rows and tombstones that were dropped and kept as dead letters.
+        self.dropped = 0
         #: Why the request has failed: of a row, or since its topic lets nothing in.
         self.error: BwtuiError | None = None
         self.shut: ServiceRefused | None = None
@@ -66,6 +68,7 @@ class Refusals:
             self.error = self.error or error
             return
         self._policy.refuse(route, row, error, span)
+        self.dropped += 1
 
     def own(self, failures: list[DeliveryFailure], spans: Collection[Span]) -> list[DeliveryFailure]:
         """Take note if the topic lets nothing in; ``spans`` are ours. What is returned is nobody's fault."""

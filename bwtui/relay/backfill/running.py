@@ -357,7 +357,8 @@ class Backfill:
         """Return the task as it is once the chunk is done."""
         task, outgoing, chunk = self._task, self._outgoing, self._chunk
         assert task is not None and outgoing is not None and chunk is not None
-        return task.behind(outgoing.counts, chunk.last, chunk.key, self._keys)
+        counts = (*outgoing.counts, self._refusals.dropped)
+        return task.behind(counts, chunk.last, chunk.key, self._keys)
 
     # -- ends ----------------------------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ __all__ = ["Store", "Task"]
 
 #: The folder's name, in that of the relay.
 FOLDER = "backfills"
-#: How many of those that are over are remembered.
-KEPT = 20
+#: How many of those that are over are remembered, and for how many seconds every other one, for its client.
+KEPT, KEPT_SECONDS = 20, 60.0
 #: Letters of the table's name in an id.
 _LETTERS = 12
 _NAME = re.compile(r"(\d+)(-\w+)?\.json", re.ASCII)
@@ -133,7 +133,7 @@ class Store:
         return status
 
     def statuses(self) -> tuple[BackfillStatus, ...]:
-        """Return how all are, oldest first, with the newest 20 of those that are over."""
+        """Return how all are, oldest first; of those that ended a minute ago, the newest only."""
         with self._lock:
             return tuple(_picture(entry) for entry in self._sorted())
 
@@ -305,8 +305,9 @@ class Store:
     def _forget_oldest(self) -> None:
         """Forget those that are over but the newest. The newest of all stays, so that no id comes again."""
         with self._disk, self._lock:
-            over = [entry for entry in self._sorted() if entry.task.is_over]
-            forgotten = [entry.task.id for entry in over[:-KEPT]]
+            over = [entry.task for entry in self._sorted() if entry.task.is_over]
+            since = time.time() - KEPT_SECONDS
+            forgotten = [task.id for task in over[:-KEPT] if task.ended < since]
             for id in forgotten:
                 del self._entries[id]
         with contextlib.suppress(OSError):

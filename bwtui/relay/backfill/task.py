@@ -12,7 +12,18 @@ from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillState,
 Wanted = Literal["", "pause", "cancel"]
 
 #: What says how far a task is.
-PROGRESS = ("state", "after", "key", "done_keys", "rows", "tombstones", "left_out", "chunks", "ended")
+PROGRESS = (
+    "state",
+    "after",
+    "key",
+    "done_keys",
+    "rows",
+    "tombstones",
+    "left_out",
+    "dropped",
+    "chunks",
+    "ended",
+)
 #: What tells it from one of the same id, after the relay's state was lost.
 _WHICH = ("requested",)
 
@@ -40,6 +51,7 @@ class Task:
     rows: int = 0
     tombstones: int = 0
     left_out: int = 0
+    dropped: int = 0
     estimate: int | None = None
     chunks: int = 0
     again: int = 0
@@ -71,6 +83,7 @@ class Task:
             rows=self.rows,
             tombstones=self.tombstones,
             left_out=self.left_out,
+            dropped=self.dropped,
             estimate=self.estimate,
             chunks=self.chunks,
             again=self.again,
@@ -92,22 +105,23 @@ class Task:
 
     def behind(
         self,
-        sent: tuple[int, int, int],
+        sent: tuple[int, int, int, int],
         last: tuple[str, ...] | None,
         key: tuple[str, ...] | None,
         keys: Sequence[object] | None,
     ) -> "Task":
         """Return the task as it is once a chunk is done.
 
-        ``sent`` are its rows, tombstones and what was left out; ``last`` its last key, None at the end of the
-        table, of the columns ``key``; ``keys`` those of a list.
+        ``sent`` are its rows, tombstones, what was left out and what was dropped; ``last`` its last key, None
+        at the end of the table, of the columns ``key``; ``keys`` those of a list.
         """
-        rows, tombstones, left_out = sent
+        rows, tombstones, left_out, dropped = sent
         behind = dataclasses.replace(
             self,
             rows=self.rows + rows,
             tombstones=self.tombstones + tombstones,
             left_out=self.left_out + left_out,
+            dropped=self.dropped + dropped,
             chunks=self.chunks + 1,
             detail="",
         )
@@ -168,7 +182,8 @@ class Task:
         request = self.request
         asked = (request.table, request.where, request.keys, request.topic, request.spelling)
         texts = (self.id, self.detail, self.error, self.hint, *asked, *request.key_columns)
-        counts = (self.rows, self.tombstones, self.left_out, self.chunks, self.again, self.done_keys)
+        sent = (self.rows, self.tombstones, self.left_out, self.dropped)
+        counts = (*sent, self.chunks, self.again, self.done_keys)
         times = (self.requested, self.started, self.ended, self.asked)
         is_sound = (
             all(isinstance(text, str) for text in (*texts, *(self.after or ()), *(self.key or ())))
