@@ -166,6 +166,8 @@ def _captured(s: "Status") -> str:
 
 
 def _safety(s: "Status") -> str:
+    if s.wal_status == "lost":
+        return "lost: PostgreSQL removed WAL that the slot needs"
     if s.safe_wal_bytes is None:
         return f"{s.wal_status}, no limit set"
     return f"{s.wal_status}, {size(s.safe_wal_bytes)} until the slot is in danger"

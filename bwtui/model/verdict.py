@@ -101,9 +101,11 @@ FORESEEABLE_SECONDS = 365 * 86_400
 
 def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) -> str:
     """Say how long the slot is safe if nothing more is confirmed."""
+    if wal_status == "lost":
+        return "the slot is lost"
     if safe_bytes is None:
         return "the slot is safe while PostgreSQL's disk has room" if wal_status else ""
-    if safe_bytes <= 0 or wal_status in ("unreserved", "lost"):
+    if safe_bytes <= 0 or wal_status == "unreserved":
         return "THE SLOT IS IN DANGER: its WAL may be removed"
     room = f"{size(safe_bytes)} of WAL may still be written"
     if safe_seconds is None or safe_seconds > FORESEEABLE_SECONDS:

@@ -152,6 +152,8 @@ class Picture:
             f"the schema registry at {self._destination.registry.url_without_user}",
             f"the recording in {self._settings.record}" if self._settings.record else "",
             self._destination.service.lingers,
+            slot=self._settings.slot,
+            heals=self._settings.heal,
         )
 
     def _detail(self) -> str:

@@ -234,6 +234,9 @@ class Report:
         self.in_flight, self.durable = sink.queued(), sink.answered()
         if acks is not None:
             self.oldest_since, self.ledger_since = acks.oldest_since, acks.ledger_since
+        else:
+            # Between sessions nothing is confirmed, and so the recording's disk holds up nothing.
+            self.ledger_since = 0.0
         self.settled_at = time.monotonic()
 
     def outage(self, sentence: str | None, service: str = "Kafka") -> None:

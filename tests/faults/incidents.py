@@ -162,7 +162,9 @@ def _shapes(top: list[str]) -> list[str]:
     return [re.sub(r"[0-9.]+", "0", line) for line in top]
 
 
-def first_lines(relay: Relay, word: str, size: tuple[int, int] = (80, 24)) -> list[str]:
+def first_lines(
+    relay: Relay, word: str, size: tuple[int, int] = (80, 24), *, lines_read: int = 3
+) -> list[str]:
     """Return the top of the screens over the relay, once ``word`` is there."""
 
     async def look() -> list[str]:
@@ -173,7 +175,7 @@ def first_lines(relay: Relay, word: str, size: tuple[int, int] = (80, 24)) -> li
             async with app.run_test(size=size) as pilot:
                 before: list[str] = []
                 # The lines below are laid out after the first; only their figures go on.
-                while word not in (top := lines(app)[:3])[0] or before != (before := _shapes(top)):
+                while word not in (top := lines(app)[:lines_read])[0] or before != (before := _shapes(top)):
                     assert time.monotonic() < deadline, top
                     await pilot.pause(0.3)
                 return top

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg2
+import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
@@ -18,7 +19,7 @@ from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.database import session, with_options
 from tests.faults.administration import make_topic, occupy_subject
-from tests.faults.incidents import frozen, healthy, stalled, suspended, trickle
+from tests.faults.incidents import frozen, healthy, never, stalled, suspended, trickle
 from tests.faults.relays import Relay, execute, new_name, streaming, wait_for
 from tests.faults.test_headless_words import Headless
 from tests.faults.test_recording_disk import fill_disk, write_much
@@ -205,10 +206,13 @@ def test_kafka_refuses_a_row(services: Services, database: str, new_relay: NewRe
     assert status.verdict.hint
 
 
-def test_a_role_may_no_longer_log_in(database: str, new_relay: NewRelay) -> None:
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_role_may_no_longer_log_in(
+    database: str, new_relay: NewRelay, tmp_path: Path, is_recorded: bool
+) -> None:
     role = new_name("role")
     execute(database, f"create role {role} superuser login replication password 'right'")
-    relay = streaming(database, new_relay)
+    relay = streaming(database, new_relay, *(["--record", str(tmp_path / "recording")] * is_recorded))
     relay.stop()
     here = urlsplit(database)
     relay.database = here._replace(netloc=f"{role}:right@{here.hostname}:{here.port}").geturl()
@@ -219,6 +223,9 @@ def test_a_role_may_no_longer_log_in(database: str, new_relay: NewRelay) -> None
     execute(database, f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'")
     stalled(relay, "postgresql")
     relay.wait("the reason", lambda status: "is not permitted to log in" in status.verdict.sentence)
+    # And nobody else, however long it lasts.
+    never(relay, lambda status: "has got nothing onto its disk" in status.verdict.sentence, 3)
+    assert (now := relay.status()) is not None and now.verdict.cause == "postgresql"
     execute(database, f"alter role {role} login")
     healthy(relay)
     relay.stop()

@@ -4,7 +4,7 @@ See docs/incidents.md.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import CliRunner
@@ -15,13 +15,15 @@ from bwtui.cli.main import cli
 from bwtui.model.status import Status
 from bwtui.model.verdict import Word
 from bwtui.sandbox.ports import choose
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.database import session
 from tests.faults.administration import make_topic
 from tests.faults.backfills import ask, wait_done
-from tests.faults.incidents import first_lines, healthy
+from tests.faults.incidents import first_lines, frozen, healthy, stalled
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.test_heal_cases import ITEMS, MADE, command, lose
 from tests.scraping import Scrape, probe
+from tests.second_postgres import SecondPostgres
 
 NewRelay = Callable[..., Relay]
 _HEAL_SECONDS = 120.0
@@ -33,13 +35,15 @@ def port() -> int:
     return choose(["http"], {})["http"]
 
 
-def told_everywhere(relay: Relay, port: int, verdict: Word, *words: str) -> Status:
+def told_everywhere(
+    relay: Relay, port: int, verdict: Word, *words: str, seconds: float = _HEAL_SECONDS
+) -> Status:
     """Wait until the verdict is that word, and see that all surfaces say ``words``."""
     try:
         status = relay.wait(
             f"the verdict {verdict}",
             lambda now: now.verdict.word == verdict and all(word in now.verdict.sentence for word in words),
-            _HEAL_SECONDS,
+            seconds,
         )
     except AssertionError as error:
         last = relay.status()
@@ -104,3 +108,53 @@ def test_a_table_leaves_the_publication(new_relay: NewRelay, database: str, port
     assert "bwtui doctor" in status.verdict.hint
     relay.stop()
     assert "public.items is not captured" in relay.last_status().verdict.sentence
+
+
+@pytest.fixture
+def server() -> Iterator[SecondPostgres]:
+    """A server of the test's own."""
+    second = SecondPostgres()
+    try:
+        second.start(wal_level="logical", max_slot_wal_keep_size="1MB")
+        yield second
+    finally:
+        second.remove()
+
+
+def test_the_slot_is_lost_while_kafka_hangs(
+    sandbox: Sandbox, new_relay: NewRelay, server: SecondPostgres, port: int
+) -> None:
+    relay = new_relay("--listen", str(port))
+    relay.database = server.dsn
+    execute(server.dsn, *MADE)
+    relay.start()
+    relay.wait_streaming()
+    status = "select wal_status from pg_replication_slots where slot_name = %s"
+    with frozen(sandbox, "kafka"), session(server.dsn) as source:
+        # The relay asks Kafka for the topic, and reads no further meanwhile.
+        source.run("create table late (id int primary key)")
+        source.run(f"alter publication bwtui_{relay.name} add table late")
+        source.run("insert into late values (1)")
+        stalled(relay, "kafka")
+
+        def is_lost() -> bool:
+            for statement in ("select pg_logical_emit_message(true, 'x', 'x')", "select pg_switch_wal()"):
+                source.run(statement)
+            source.run("checkpoint")
+            return bool(source.value(status, relay.name) == "lost")
+
+        wait_for("the slot's end", is_lost)
+        verdict = told_everywhere(
+            relay,
+            port,
+            "stalled",
+            f"slot {relay.name} is lost: PostgreSQL removed WAL that it needs",
+            seconds=40,
+        ).verdict
+        assert "also Kafka at" in verdict.sentence
+        assert "--heal" in verdict.hint
+        assert "safe" not in verdict.sentence
+        screen = first_lines(relay, "STALLED", (120, 40), lines_read=40)
+        assert not any("no limit" in line or "safe while" in line for line in screen), screen
+        assert "no limit" not in CliRunner().invoke(cli, ["status", relay.name]).stdout
+    assert relay.join() == 5

@@ -219,3 +219,30 @@ def test_an_account_adds_up_to_the_time_that_has_passed() -> None:
     assert account.turn_to("read") == "work"
     totals = account.totals(turned + 10)
     assert sum(totals.values()) == pytest.approx(turned + 10 - begun)
+
+
+def test_a_cause_with_an_error_text_comes_before_one_that_is_only_silent() -> None:
+    """PostgreSQL refuses the login, and the recording's disk was waited for before."""
+    refused = 'waiting for PostgreSQL: role "me" is not permitted to log in'
+    waiting: dict[str, Any] = {"activity": "connect", "activity_since": 1_001.0, "detail": refused}
+    verdict = after(6, ledger_since=1_000.0, **waiting)
+    assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
+    assert 'role "me" is not permitted to log in; also r has got nothing onto its disk' in verdict.sentence
+
+
+@pytest.mark.parametrize("heals", [False, True])
+def test_a_slot_that_is_lost_comes_before_whoever_else_is_waited_for(heals: bool) -> None:
+    judge = Judge(replace(NAMES, slot="shop", heals=heals))
+    for step in range(12):
+        now = 1_000.0 + step / 2
+        waits: Any = {"in_flight": 5, "oldest_since": 1_000.0, "outage": "Kafka can't be reached: refused"}
+        seen = replace(START, now=now, time=4_000.0 + now, settled_at=now, wal_status="lost", **waits)
+        verdict = judge.look(seen)
+    assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
+    assert verdict.sentence.startswith("slot shop is lost: PostgreSQL removed WAL that it needs, and topics ")
+    assert "; also Kafka at k:9092 has acknowledged nothing for 5.5 s: Kafka can't be" in verdict.sentence
+    assert "safe" not in verdict.sentence
+    assert ("the relay recreates the slot" in verdict.hint) == heals
+    assert ("--heal" in verdict.hint) != heals
+    judge.look(replace(seen, now=1_006.0, wal_status="reserved", in_flight=0))
+    assert judge.look(replace(seen, now=1_006.5, wal_status="reserved", in_flight=0)).condition == "healthy"

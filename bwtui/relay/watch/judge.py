@@ -23,6 +23,7 @@ from bwtui.relay.watch.wait import (
     Wait,
     dropped,
     held_by,
+    lost_slot,
     sender,
 )
 
@@ -68,6 +69,7 @@ class Judge:
         self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0, "sent_lsn": 0.0}
         self._streamed_at_commit = 0
         self._most_durable = 0
+        self._lost_since = 0.0
         #: When the server had no more than so many bytes of its WAL left to read, or had no session.
         self._read_up = {0: 0.0, _UNREADABLE_BYTES: 0.0}
 
@@ -76,7 +78,7 @@ class Judge:
         self._remember(seen)
         behind = self._is_behind(seen)
         self.busy = busy(self._looks[0], seen, idle=not behind)
-        waits = sorted(self._waits(seen), key=lambda wait: wait.since)
+        waits = sorted(self._waits(seen), key=lambda wait: (not wait.loss, not wait.is_explained, wait.since))
         stalled = [wait for wait in waits if seen.now - wait.since >= wait.patience]
         if stalled:
             return self._waiting(seen, "stalled", stalled)
@@ -135,6 +137,7 @@ class Judge:
         """Yield whoever is waited for; each cause once."""
         causes: set[Cause] = set()
         for wait in (
+            *self._lost(seen),
             *self._asked(seen),
             *self._kafka(seen),
             *self._disk(seen),
@@ -145,6 +148,14 @@ class Judge:
                 causes.add(wait.cause)
                 yield wait
 
+    def _lost(self, seen: Seen) -> Iterator[Wait]:
+        """Yield PostgreSQL where it has removed WAL that the slot needs, whoever is waited for as well."""
+        if seen.wal_status == "lost":
+            self._lost_since = self._lost_since or seen.now
+            yield lost_slot(self.names, self._lost_since)
+        else:
+            self._lost_since = 0.0
+
     def _asked(self, seen: Seen) -> Iterator[Wait]:
         """Yield whom the main thread asks, and goes no further without."""
         names, since = self.names, self._since(seen.activity_since, seen.answered_at)
@@ -154,16 +165,20 @@ class Judge:
         silent = "has kept the relay waiting" if reason else "has not answered"
         match seen.activity:
             case "registry":
-                yield Wait("registry", names.registry, "encode", since, silent, because)
+                yield Wait(
+                    "registry", names.registry, "encode", since, silent, because, is_explained=bool(reason)
+                )
             case "topics":
-                yield Wait("kafka", names.sink, "produce", since, silent, because)
+                yield Wait("kafka", names.sink, "produce", since, silent, because, is_explained=bool(reason))
             case "readback":
                 says = "has sent nothing of a topic that is read back"
                 yield Wait("kafka", names.sink, "acknowledge", since, says)
             case "ending":
                 yield Wait("postgresql", names.postgresql, "read", since, "has not ended the stream")
             case "catalog" | "connect":
-                yield Wait("postgresql", names.postgresql, "read", since, silent, because)
+                yield Wait(
+                    "postgresql", names.postgresql, "read", since, silent, because, is_explained=bool(reason)
+                )
             case "begin" if seen.blockers:
                 says = "gives no lock on a table that it is asked about, and has waited"
                 hint = "end those transactions, or wait: the relay goes on by itself"
@@ -187,7 +202,15 @@ class Judge:
             return
         since = self._since(self._moved["durable"], begun + self.names.linger)
         because = f": {seen.outage}" if seen.outage else ""
-        yield Wait("kafka", self.names.sink, "acknowledge", since, "has acknowledged nothing", because)
+        yield Wait(
+            "kafka",
+            self.names.sink,
+            "acknowledge",
+            since,
+            "has acknowledged nothing",
+            because,
+            is_explained=bool(because),
+        )
 
     def _disk(self, seen: Seen) -> Iterator[Wait]:
         names, says = self.names, "has got nothing onto its disk"
@@ -305,7 +328,8 @@ class Judge:
         if verdict.oldest_in_flight_seconds is not None:
             age = duration(verdict.oldest_in_flight_seconds)
             parts.append(f"the oldest message in flight has waited for {age}")
-        parts.append(runway(seen.safe_bytes, seen.safe_seconds, seen.wal_status))
+        if not first.loss:
+            parts.append(runway(seen.safe_bytes, seen.safe_seconds, seen.wal_status))
         return replace(
             verdict, sentence="; ".join(filter(None, parts)), hint=first.hint or HINTS.get(first.cause, "")
         )

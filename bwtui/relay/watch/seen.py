@@ -18,6 +18,9 @@ class Names:
     #: Seconds that a message waits for others before the sink sends it.
     linger: float = 0.0
     state: str = "the relay's state folder"
+    slot: str = ""
+    #: Whether the relay recreates a slot that is lost, and compares topics with tables.
+    heals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from bwtui.model.figures import duration
 from bwtui.model.verdict import Cause
-from bwtui.relay.watch.seen import Seen
+from bwtui.relay.watch.seen import Names, Seen
+from bwtui.source.slot import HEAL
 
 #: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
 #: may leave a question unanswered, which it is asked once a second.
@@ -24,9 +25,15 @@ class Wait(NamedTuple):
     patience: float = STALLED_SECONDS
     #: What to do, where it is not what its cause always asks for.
     hint: str = ""
+    #: The whole sentence, where the time is not what matters; such a wait is named first.
+    loss: str = ""
+    #: Whether ``because`` is what a service said; it comes before whoever is only silent.
+    is_explained: bool = False
 
     def sentence(self, now: float) -> str:
         """Return what is to be said of it."""
+        if self.loss:
+            return self.loss
         return f"{self.dependency} {self.says} for {duration(now - self.since)}{self.because}"
 
 
@@ -46,6 +53,17 @@ END_SENDER = (
     "PostgreSQL answers, but not its process {pid}, which sends the stream: SELECT "
     "pg_terminate_backend({pid}) ends it, and the relay opens another session"
 )
+
+
+def lost_slot(names: Names, since: float) -> Wait:
+    """Return the wait of a relay whose slot lacks WAL that was not read: it can't read on."""
+    says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, and topics will lack changes"
+    hint = (
+        "no action needed: the relay recreates the slot and sends what differs from the tables"
+        if names.heals
+        else f"the relay ends once it reads on; then {HEAL}"
+    )
+    return Wait("postgresql", names.postgresql, "read", since, "", patience=0.0, hint=hint, loss=says)
 
 
 def sender(seen: Seen) -> str:

@@ -204,6 +204,8 @@ def _named(name: str, value: str, tone: str = "") -> Content:
 
 
 def _safe_bytes(status: Status) -> str:
+    if status.wal_status == "lost":
+        return "nothing"
     if status.safe_wal_bytes is None:
         return "no limit"
     return figures.size(max(status.safe_wal_bytes, 0))
