@@ -365,6 +365,7 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._healing = part("comparison", "interrupt", "close")
     engine._healing.ended = None
     engine._naming = part("naming", "close")
+    engine._late = None
     engine._run = lambda: None  # type: ignore[method-assign]
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]
