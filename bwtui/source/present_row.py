@@ -10,37 +10,12 @@ from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.source.catalog import Attribute, attributes
 from bwtui.source.connection import Connection, query, server_encoding
 from bwtui.source.history import present_columns
+from bwtui.source.key_columns import KeyColumn, key_of, text_of_equals
 from bwtui.source.snapshot import copy_out
 
 _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c
                  join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s"""
 
-# The operator by which the key's index compares, for the session's empty search_path hides those of
-# extensions, and the type to which a value is cast: not a domain, whose constraints may have changed. The
-# third strategy of btree (403) is equality. A key WITHOUT OVERLAPS has an index of another kind, whose third
-# is "overlaps".
-_OPERATORS_SQL = """
-with recursive base (attnum, name, oid) as (
-     select attnum, attname, atttypid from pg_catalog.pg_attribute
-      where attrelid = %s and attnum > 0 and not attisdropped
-  union all
-     select base.attnum, base.name, t.typbasetype from base join pg_catalog.pg_type t using (oid)
-      where t.typtype = 'd')
-select b.name, n.nspname, o.oprname, pg_catalog.format_type(b.oid, -1)
-  from pg_catalog.pg_index i
- cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) as k (attnum, opclass)
-  join base b on b.attnum = k.attnum
-  join pg_catalog.pg_type t on t.oid = b.oid and t.typtype <> 'd'
-  join pg_catalog.pg_opclass used on used.oid = k.opclass
-  join pg_catalog.pg_opclass c on c.opcmethod = 403
-       and (c.oid = used.oid
-            or (used.opcmethod <> 403 and c.opcdefault and c.opcintype = used.opcintype))
-  join pg_catalog.pg_amop m on m.amopfamily = c.opcfamily and m.amopstrategy = 3
-       and m.amoplefttype = c.opcintype and m.amoprighttype = c.opcintype
-  join pg_catalog.pg_operator o on o.oid = m.amopopr
-  join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
- where i.indrelid = %s and (i.indisprimary or i.indisreplident)
-"""
 #: text, character varying, bpchar.
 _TEXTS = frozenset((25, 1043, 1042))
 #: The table may be altered between the look at the catalog and the query.
@@ -56,12 +31,18 @@ def present_fields(
     recognised any more, comes back as UNCHANGED; so does every column when the key can't be read any more by
     the type that it has now. Raises psycopg2.Error.
     """
+    has_operators = True
     for attempt in range(_TRIES):
         try:
-            return _read(connection, relation, key, wanted)
+            return _read(connection, relation, key, wanted, has_operators=has_operators)
         except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable):
             if attempt == _TRIES - 1:
                 raise
+        except (psycopg2.errors.UndefinedFunction, psycopg2.IntegrityError):
+            # A part of the type has no equality, or a domain within it a constraint that this row breaks.
+            if not has_operators:
+                raise
+            has_operators = False
         except psycopg2.DataError:
             # ALTER TYPE, or a value of an enum that was renamed.
             return [UNCHANGED] * len(wanted)
@@ -69,7 +50,12 @@ def present_fields(
 
 
 def _read(
-    connection: Connection, relation: Relation, key: Mapping[str, bytes], wanted: Sequence[str]
+    connection: Connection,
+    relation: Relation,
+    key: Mapping[str, bytes],
+    wanted: Sequence[str],
+    *,
+    has_operators: bool,
 ) -> list[Field] | None:
     tables = query(connection, _NAME_SQL, relation.oid)
     if not tables:
@@ -82,17 +68,16 @@ def _read(
     selected = [name for column in wanted if (name := readable[column]) is not None]
     if None in places or not selected:
         return [UNCHANGED] * len(wanted)
-    rows = query(connection, _OPERATORS_SQL, relation.oid, relation.oid)
-    operators = {name: tuple(operator) for name, *operator in rows}
+    columns = {one.name: one for one in key_of(connection, relation.oid)} if has_operators else {}
     is_utf8 = server_encoding(connection) == "UTF8"
     conditions = [
-        _equal(name, value, operators.get(name), is_utf8=is_utf8) for name, value in places.items() if name
+        _equal(name, value, columns.get(name), is_utf8=is_utf8) for name, value in places.items() if name
     ]
     namespace, table, partitioned = tables[0]
     source = f"{'' if partitioned else 'only '}{quote_qualified(namespace, table)}"
-    columns = ", ".join(map(quote_identifier, selected))
+    chosen = ", ".join(map(quote_identifier, selected))
     lines: list[bytes] = []
-    copy_out(connection, f"select {columns} from {source} where {' and '.join(conditions)}", lines.append)
+    copy_out(connection, f"select {chosen} from {source} where {' and '.join(conditions)}", lines.append)
     if not lines:
         return None
     fields = iter(unescape_copy_line(lines[0]))
@@ -104,17 +89,14 @@ def _reads_as(column: Column, now: Attribute) -> bool:
     return column.type_oid in _TEXTS or (column.type_oid, column.typmod) == (now.type_oid, now.typmod)
 
 
-def _equal(column: str, value: bytes, operator: tuple[str, ...] | None, *, is_utf8: bool) -> str:
-    name = quote_identifier(column)
+def _equal(name: str, value: bytes, column: KeyColumn | None, *, is_utf8: bool) -> str:
+    """Return the condition that a column has the value of a text; without ``column`` texts are compared."""
     try:
         literal = quote_literal(value.decode())
     except UnicodeDecodeError:
         if is_utf8:
             # No literal says what is no UTF-8. The session is in UTF8 too, so that nothing is converted.
-            return f"pg_catalog.textsend(pg_catalog.format('%s', {name})) = '\\x{value.hex()}'::bytea"
+            written = f"pg_catalog.format('%s', {quote_identifier(name)})"
+            return f"pg_catalog.textsend({written}) = '\\x{value.hex()}'::bytea"
         literal = " E'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"
-    if operator is None:
-        # No index helps any more, and the type's operators are unknown: compare what it writes.
-        return f"pg_catalog.format('%s', {name}) operator(pg_catalog.=) {literal}"
-    namespace, symbol, type_name = operator
-    return f"{name} operator({quote_identifier(namespace)}.{symbol}) cast({literal} as {type_name})"
+    return text_of_equals(name, literal) if column is None else column.equals(literal)

@@ -11,10 +11,10 @@ import pytest
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.relay.backfill.reading import Reading
 from bwtui.relay.backfill.streamed import Origin, Streamed
-from bwtui.source.chunks.keys import key_of, last_key
 from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
 from bwtui.source.connection import Connection, connect, query
 from bwtui.source.failover.stream_server import StreamServer
+from bwtui.source.key_columns import key_of, last_key
 from tests.database import Session, session
 from tests.integration.type_samples import SAMPLES, SETUP
 from tests.waiting import eventually

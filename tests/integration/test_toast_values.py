@@ -3,16 +3,22 @@
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
+import psycopg2
 import pytest
 
 from bwtui.sandbox.supervisor import Services
+from bwtui.source.catalog import find_table, load_relation
+from bwtui.source.connection import Connection, connect
+from bwtui.source.present_row import present_fields
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import Decoded, decoded_avro, decoded_json, latest, of_key
+from tests.integration.type_relay import copied
+from tests.integration.type_samples import SAMPLES, SETUP, SINCE
 
 pytestmark = pytest.mark.services
 
@@ -227,6 +233,51 @@ def test_fetched_by_a_key_of_any_type(attempts: Attempts, source: Session, datab
         _, row = decoded_avro(attempts.services, f"{attempts.name}.k{number}")[-1]
         assert row is not None
         assert (row["n"], row["big"]) == (1, big)
+
+
+def test_a_row_is_found_by_a_key_of_every_type(source: Session, database: str) -> None:
+    """Every type that can be a key: as itself, in a domain of a domain, and in arrays of both."""
+    source.run(SETUP)
+    source.run("create type types.places as (p point, a int)")
+    keys = [kind for kind in SAMPLES if source.connection.server_version >= SINCE.get(kind, 0)]
+    found: set[str] = set()
+    with closing(connect(database)) as reader:
+        for number, kind in enumerate([*keys, "types.places"]):
+            samples = SAMPLES.get(kind, ['("(1,2)",3)'])
+            with suppress(psycopg2.Error):
+                source.run(
+                    f"create domain inner{number} as {kind}; create domain outer{number} as inner{number}"
+                )
+            forms = {kind: "%s::text", f"outer{number}": "%s::text", f"{kind}[]": "array[%s::{}]::text"}
+            forms[f"outer{number}[]"] = forms[f"{kind}[]"]
+            for form, cast in forms.items():
+                if kind.endswith("[]") and "outer" not in form and form != kind:
+                    continue
+                if _found_by_key(source, reader, form, cast.format(kind), samples):
+                    found.add(f"{kind} as {form.replace(kind, 'it').replace(str(number), '')}")
+    assert {"types.mood as outer", "types.mood as outer[]", "types.places as it"} <= found
+    assert len(found) > 150
+
+
+def _found_by_key(source: Session, reader: Connection, form: str, cast: str, samples: list[str]) -> bool:
+    """Return whether a column of ``form`` can be a key; every row that has one must be found by it."""
+    source.run("drop table if exists kept")
+    try:
+        source.run(f"create table kept (k {form} primary key, n serial)")
+    except psycopg2.Error:
+        return False
+    for sample in samples:
+        # Some values are none of the domain, too long for an index, or have no equality.
+        with suppress(psycopg2.Error):
+            source.run(f"insert into kept (k) values ({cast}::{form}) on conflict do nothing", sample)
+    table = find_table(reader, "public", "kept")
+    assert table is not None
+    relation = load_relation(reader, table, None)
+    lines = copied(reader, "public.kept")
+    for key, number in lines:
+        assert key is not None
+        assert present_fields(reader, relation, {"k": key}, ["n"]) == [number], (form, key[:80])
+    return bool(lines)
 
 
 @pytest.mark.since(18, "keys WITHOUT OVERLAPS")

@@ -17,8 +17,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.messages import Relation
 from bwtui.source.catalog import TableInfo, find_table, load_relation
-from bwtui.source.chunks.keys import KeyColumn, greater, key_of, last_key
 from bwtui.source.connection import Connection, execute, query, statement_failed
+from bwtui.source.key_columns import KeyColumn, greater, key_of, last_key
 from bwtui.source.printed import printed
 from bwtui.source.publication import PublishedTable, published_tables, table_clause
 from bwtui.source.slot import CURRENT_LSN

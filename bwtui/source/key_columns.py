@@ -9,10 +9,11 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Relation
 from bwtui.source.connection import Connection, query
 
-# Lists of columns, and the operator by which keys are ordered: those of extensions are not in the session's
-# empty search_path. A domain is ordered as its base type is; types without a default operator class of their
-# own (enums, arrays, ranges, varchar) by operators of pg_catalog. The fifth strategy of btree (403) is ">",
-# the third "=".
+# Lists of columns, the operator by which keys are ordered, and the one by which their index compares: those
+# of extensions are not in the session's empty search_path. A domain is ordered as its base type is; types
+# without a default operator class of their own (enums, arrays, ranges, varchar) by operators of pg_catalog.
+# The fifth strategy of btree (403) is ">", the third "=". A key WITHOUT OVERLAPS has an index of another
+# kind, whose third is "overlaps".
 _KEY_SQL = """
 with recursive base (attnum, name, oid, is_domain) as (
      select attnum, attname, atttypid, false from pg_catalog.pg_attribute
@@ -20,22 +21,31 @@ with recursive base (attnum, name, oid, is_domain) as (
   union all
      select base.attnum, base.name, t.typbasetype, true from base join pg_catalog.pg_type t using (oid)
       where t.typtype = 'd')
-select b.name, pg_catalog.format_type(b.oid, -1), b.is_domain, o.nspname, o.greater, o.equal
+select b.name, pg_catalog.format_type(b.oid, -1), b.is_domain, o.nspname, o.greater, e.nspname, e.oprname
   from pg_catalog.pg_index i
   join pg_catalog.pg_class c on c.oid = i.indrelid
- cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+ cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) with ordinality as k (attnum, opclass, place)
   join base b on b.attnum = k.attnum
   join pg_catalog.pg_type t on t.oid = b.oid and t.typtype <> 'd'
   left join lateral (
-       select n.nspname, pg_catalog.max(o.oprname::text) filter (where m.amopstrategy = 5) as greater,
-              pg_catalog.max(o.oprname::text) filter (where m.amopstrategy = 3) as equal
+       select n.nspname, o.oprname as greater
          from pg_catalog.pg_opclass used
          join pg_catalog.pg_amop m on m.amopfamily = used.opcfamily
-              and m.amoplefttype = b.oid and m.amoprighttype = b.oid and m.amopstrategy in (3, 5)
+              and m.amoplefttype = b.oid and m.amoprighttype = b.oid and m.amopstrategy = 5
          join pg_catalog.pg_operator o on o.oid = m.amopopr
          join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
-        where used.opcmethod = 403 and used.opcdefault and used.opcintype = b.oid
-        group by n.nspname) as o on true
+        where used.opcmethod = 403 and used.opcdefault and used.opcintype = b.oid) as o on true
+  left join lateral (
+       select n.nspname, o.oprname
+         from pg_catalog.pg_opclass used
+         join pg_catalog.pg_opclass c on c.opcmethod = 403
+              and (c.oid = used.oid
+                   or (used.opcmethod <> 403 and c.opcdefault and c.opcintype = used.opcintype))
+         join pg_catalog.pg_amop m on m.amopfamily = c.opcfamily and m.amopstrategy = 3
+              and m.amoplefttype = c.opcintype and m.amoprighttype = c.opcintype
+         join pg_catalog.pg_operator o on o.oid = m.amopopr
+         join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
+        where used.oid = k.opclass) as e on true
  where i.indrelid = %s and k.place <= i.indnkeyatts
    and case c.relreplident when 'i' then i.indisreplident else i.indisprimary end
  order by k.place
@@ -51,6 +61,7 @@ class KeyColumn:
     is_domain: bool
     namespace: str | None
     greater: str | None
+    equal_namespace: str | None
     equal: str | None
 
     def operand(self) -> str:
@@ -60,10 +71,16 @@ class KeyColumn:
 
     def operator(self, symbol: str) -> str:
         """Return the type's operator for ``symbol``, ">" or "=", whatever the search_path."""
-        found = self.greater if symbol == ">" else self.equal
-        if found is None or self.namespace is None:
+        namespace, found = (
+            (self.namespace, self.greater) if symbol == ">" else (self.equal_namespace, self.equal)
+        )
+        if found is None or namespace is None:
             return f"operator(pg_catalog.{symbol})"
-        return f"operator({quote_identifier(self.namespace)}.{found})"
+        return f"operator({quote_identifier(namespace)}.{found})"
+
+    def equals(self, value: str) -> str:
+        """Return the condition that the column equals a literal, by the operator of the key's index."""
+        return f"{self.operand()} {self.operator('=')} cast({value} as {self.type_name})"
 
     def literal(self, text: str) -> str:
         """Return a value of the column's type."""
@@ -73,6 +90,11 @@ class KeyColumn:
 def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
     """Return the columns of the table's identity, in the order of its index. Raises psycopg2.Error."""
     return [KeyColumn(*row) for row in query(connection, _KEY_SQL, oid, oid)]
+
+
+def text_of_equals(column: str, value: str) -> str:
+    """Return the condition that a column's text is that of a literal; no index helps to find it."""
+    return f"pg_catalog.format('%s', {quote_identifier(column)}) operator(pg_catalog.=) {value}"
 
 
 def greater(key: Sequence[KeyColumn], after: Sequence[str]) -> str:
