@@ -236,6 +236,12 @@ OPTIONS: tuple[Option, ...] = (
         kind="switch",
     ),
     Option(
+        "accept-settings",
+        "Start though the slot was relayed with another output format, topic prefix, namespace or registry: "
+        "rows from before stay as they are, and every table is compared.",
+        kind="switch",
+    ),
+    Option(
         "heal",
         "A slot that is lost is made anew: topics are compared with tables, and exactly the keys that "
         "differ are sent, in place of a new snapshot.",

@@ -36,6 +36,8 @@ class RelaySettings:
     spark_master: str = ""
     #: Go on with a server whose history lacks what was relayed.
     accept_divergence: bool = False
+    #: Start a slot with other settings for the form of its messages than it was relayed with.
+    accept_settings: bool = False
     #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.
     heal: bool = False
     #: Send in Kafka transactions, so that those who read what is committed see every change once.

@@ -30,6 +30,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
     *("snapshot-by", "snapshot-workers", "spark-master"),
     *(
         "accept-divergence",
+        "accept-settings",
         "failover",
         "wait-for-services",
         "publication",

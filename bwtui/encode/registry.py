@@ -129,7 +129,7 @@ class SchemaRegistry:
     def __init__(self, url: str, config: Pairs = ()) -> None:
         """``config``: further keys of Confluent's client. Raises BwtuiError when they are not valid."""
         #: The URL, without user and password.
-        self.url_without_user = _without_user(url)
+        self.url_without_user = url_without_user(url)
         self._asked = 0
         try:
             properties = registry_config(url, config)
@@ -384,6 +384,6 @@ def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
     )
 
 
-def _without_user(url: str) -> str:
+def url_without_user(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.relay.backfill.streamed import Streamed
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.diverged.late import LateRecords
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly.known import Exactly
@@ -50,6 +51,8 @@ class RelayContext:
     late: LateRecords | None = None
     #: While the relay streams.
     suspension: Suspension | None = None
+    #: Which tables are proven.
+    coverage: Coverage = field(default_factory=Coverage)
     #: Which transactions were sent.
     streamed: Streamed = field(default_factory=Streamed)
     #: Has standbys take the slot along.

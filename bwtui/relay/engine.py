@@ -29,6 +29,8 @@ from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext
+from bwtui.relay.coverage.ledger import Coverage, Ledger
+from bwtui.relay.coverage.proving import Proving
 from bwtui.relay.diverged.late import LateRecords
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly import beginning
@@ -57,6 +59,9 @@ from bwtui.relay.snapshot.stoppable import stoppable
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.relay.watch.account import Turn
+from bwtui.relay.watch.schemas import SchemaWatch
+from bwtui.relay.watch.topics import FILE as TOPICS_FILE
+from bwtui.relay.watch.topics import TopicWatch
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
@@ -116,6 +121,11 @@ class Engine:
         self._backfill: Backfill | None = None
         self._joined: Joined | None = None
         self._late: LateRecords | None = None
+        self._ledger: Ledger | None = None
+        self._proving: Proving | None = None
+        self._topics: TopicWatch | None = None
+        #: Ended before the destination is closed.
+        self._resources = contextlib.ExitStack()
 
     # -- for other threads ---------------------------------------------------------------------------------
 
@@ -139,8 +149,10 @@ class Engine:
         """Return the last ten minutes behind ``after``."""
         return self._picture.recent.history(after)
 
-    def audited(self, verdict: str) -> None:
-        """Mark in the history how an audit of the tables has ended."""
+    def audited(self, verdict: str, clean: Sequence[str], began: float) -> None:
+        """Mark in the history how an audit of the tables has ended, which found the tables ``clean``."""
+        if self._ledger is not None:
+            self._ledger.proven(clean, began)
         self._report.audited(verdict)
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
 
@@ -181,6 +193,9 @@ class Engine:
         try:
             with contextlib.suppress(StopRequested):
                 self._run()
+            if self._topics is not None:
+                # It may be this that has asked for the stop.
+                self._topics.check()
             if self._healing.ended is not None:  # It was stopped for that, in order.
                 raise self._healing.ended
             if self._picture.recorder is not None:
@@ -197,11 +212,14 @@ class Engine:
                 with contextlib.suppress(StateFailed, OSError):
                     self._late.settle()
             self._healing.interrupt()
+            if self._proving is not None:
+                self._proving.interrupt()
             self._picture.watch.stop()
             self._lag.stop()
             self._naming.close()
             self._picture.recent.stop()
             self._looks.close()
+            self._resources.close()
             self._destination.close()
             self._patience.close()
             try:
@@ -209,6 +227,8 @@ class Engine:
             finally:
                 # Last, as the comparison may take its time to end.
                 self._healing.close()
+                if self._proving is not None:
+                    self._proving.close()
         self._report.state = "stopped"
         self._report.detail = ""
 
@@ -228,7 +248,7 @@ class Engine:
     def _asked_to_stop(self) -> bool:
         """Whether to stop; the main thread asks that wherever it waits, and so is known to turn."""
         self._report.account.turned()
-        return self._stop.is_set()
+        return self._stop.is_set() or (self._topics is not None and self._topics.refusal is not None)
 
     def _run(self) -> None:
         settings, report = self._settings, self._report
@@ -245,12 +265,13 @@ class Engine:
             target = self._target(connection)
             self._healing.prepare(connection)
             findings = self._inspect(connection)
-            context = self._make_context(connection, findings)
+            identity = (findings.system_identifier, findings.database, settings.slot)
+            topics = self._watch_topics(findings, identity)
+            context = self._make_context(connection, findings, identity, topics)
             findings = beginning.begin(context, connection, findings)
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
-            identity = (findings.system_identifier, findings.database, settings.slot)
             first = first_of(settings, identity, self._backfills, report, is_there=findings.slot is not None)
             self._picture.first = first.status
             path = state_folder(settings.relay_name) / "joined.json"
@@ -260,7 +281,7 @@ class Engine:
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
                 context.sink.discard(in_order=False)
-                beginning_of = Beginning(context, self._enter, first, joined)
+                beginning_of = Beginning(context, self._enter, first, joined, topics)
                 publications = beginning_of.run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
@@ -269,6 +290,8 @@ class Engine:
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 report.confirmed_lsn = findings.slot.confirmed_lsn
+                if self._ledger is not None:
+                    self._check_coverage(self._ledger, context, connection, publications)
             self._look_for_joined(connection, publications, joined)
         finally:
             connection.close()
@@ -280,6 +303,33 @@ class Engine:
         with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
             joined.look(connection, self._backfills)
         self._joined = joined
+
+    def _watch_topics(self, findings: Findings, identity: tuple[str, str, str]) -> TopicWatch:
+        """Open the ledger, and have topics watched. Raises RefusedError and StateFailed."""
+        folder = state_folder(self._settings.relay_name)
+        coverage = Coverage()
+        if not self._settings.record_only:
+            coverage = self._ledger = Ledger(folder, identity, self._settings, self._report)
+            if findings.slot is not None:
+                self._ledger.check_settings()
+        schemas = SchemaWatch(self._destination.registry, self._report)
+        topics = TopicWatch(self._destination.service, self._report, folder / TOPICS_FILE, schemas, coverage)
+        topics.begin_run(self._cluster)
+        self._topics = self._resources.enter_context(topics)
+        return topics
+
+    def _check_coverage(
+        self, ledger: Ledger, context: RelayContext, connection: Connection, publications: tuple[str, ...]
+    ) -> None:
+        """See what changed while the relay was stopped, before it goes on. Raises StateFailed."""
+        is_unknown = ledger.is_empty and context.memory.was_empty
+        if self._healing.is_due:
+            ledger.renew()
+        ledger.look(connection, publications, at_once=True)
+        if is_unknown:
+            ledger.distrust(
+                "is sent from a slot that this host has no record of: nothing says what its topic lacks"
+            )
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First
@@ -297,6 +347,8 @@ class Engine:
             except SlotLost as error:
                 following.call_back(error)
                 publications = self._healing.again(context, error) or publications
+                if self._ledger is not None and self._healing.is_due:
+                    self._ledger.renew()
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
@@ -304,12 +356,32 @@ class Engine:
         self._slot_in_use = slot_in_use
         if isinstance(phase, Streaming):
             self._healing.streaming()
+            # What changed while there was no session is to be seen soon.
+            self._lag.hurry()
+            if self._ledger is not None:
+                self._ledger.hurry()
+                if self._proving is None:
+                    self._proving = Proving(
+                        self._settings.relay_name, self._ledger, self._may_compare, self._ensure_topics
+                    )
+                    self._proving.start()
+
+    def _ensure_topics(self, tables: Sequence[str]) -> None:
+        assert self._ledger is not None and self._topics is not None
+        topics = {self._report.table(name).topic: self._ledger.is_keyed(name) for name in tables}
+        self._topics.ensure({topic: is_keyed for topic, is_keyed in topics.items() if topic})
+
+    def _may_compare(self) -> bool:
+        """Whether tables can be compared with topics: the relay streams, and no heal compares them."""
+        is_streaming = isinstance(self._phase, Streaming) and self._report.state == "streaming"
+        return is_streaming and not self._healing.is_due
 
     def _is_more_due(self) -> bool:
         """Whether requests for rows may still come of what the relay does before it has caught up."""
         joined = self._joined
         has_joined = joined is not None and not joined.has_looked(self._began)
-        return has_joined or self._healing.is_at_work or self._naming.is_at_work
+        is_comparing = self._ledger is not None and self._ledger.is_comparing
+        return has_joined or is_comparing or self._healing.is_at_work or self._naming.is_at_work
 
     def _connect(self) -> Connection:
         settings, report = self._settings, self._report
@@ -338,7 +410,13 @@ class Engine:
         now = slot.committed_lsn(connection)
         return now if self._settings.end_lsn is None else min(now, self._settings.end_lsn)
 
-    def _make_context(self, connection: Connection, findings: Findings) -> RelayContext:
+    def _make_context(
+        self,
+        connection: Connection,
+        findings: Findings,
+        identity: tuple[str, str, str],
+        topics: TopicWatch,
+    ) -> RelayContext:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         session = secrets.token_bytes(8)
@@ -347,8 +425,8 @@ class Engine:
         policy = kind(settings, report, DeadLetters(folder), destination.sink)
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
-        router = Router(settings, destination.service, destination.registry, report, patience, seen)
-        identity = (findings.system_identifier, findings.database, settings.slot)
+        ends = destination.service, destination.registry
+        router = Router(settings, *ends, report, patience, seen, topics.take, self._ledger)
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if exactly is not None:
             beginning.wait_for_maker(connection, findings, self._waiting)
@@ -386,6 +464,7 @@ class Engine:
             exactly,
             self._naming,
             self._late_records(findings, memory, session) if exactly is None else None,
+            coverage=self._ledger or Coverage(),
         )
 
     def _late_records(self, findings: Findings, memory: SlotMemory, session: bytes) -> LateRecords:
@@ -428,4 +507,6 @@ class Engine:
         self._new_tables.look(connection)
         if self._backfill is not None:
             self._backfill.look(connection)
+        if self._ledger is not None:
+            self._ledger.look(connection, self._new_tables.reads)
         self._looks.tick(connection)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from psycopg import pq
 
-from bwtui.blocking import StopRequested, check_stop
+from bwtui.blocking import check_stop
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.events import event
 from bwtui.model.lsn import format_lsn
@@ -23,8 +23,6 @@ from bwtui.relay.promotion.former import refuse_former
 from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
-from bwtui.relay.watch.schemas import SchemaWatch
-from bwtui.relay.watch.topics import FILE, TopicWatch
 from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.failover.stream_server import ReachedServer, reached_server
 from bwtui.source.preflight import wait_for_release
@@ -32,7 +30,6 @@ from bwtui.source.raw.session import ServerError, connect_raw
 from bwtui.source.raw.stream import ReplicationStream
 from bwtui.source.raw.timeline import ENDLESS, Server, identify
 from bwtui.source.slot import SlotState, check_readable, slot_state
-from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
@@ -82,21 +79,9 @@ class Following:
         if self._report.state != "starting":
             self._begin_phase()
         recall = self._context.destination.recall
-        topics = state_folder(self._settings.relay_name) / FILE
-        destination = self._context.destination
-        schemas = SchemaWatch(destination.registry, self._report)
-        watch = TopicWatch(destination.service, self._report, topics, schemas)
-        asked = self._context.stop_requested
-        self._context.stop_requested = lambda: watch.refusal is not None or asked()
-        with watch, self._late_records(), Suspension(recall.hold_back) as self._context.suspension:
+        with self._late_records(), Suspension(recall.hold_back) as self._context.suspension:
             recall.before_sending(self._context.suspension.look)
-            try:
-                self._follow(publications, target)
-            except StopRequested:
-                # It may be the watch that asked for it.
-                watch.check()
-                raise
-            watch.check()
+            self._follow(publications, target)
 
     def _late_records(self) -> contextlib.AbstractContextManager[object]:
         """Return what looks for late records, where they are expected.

@@ -84,6 +84,8 @@ class SlotMemory:
         #: Whether Kafka says what of a snapshot is in.
         self.in_transactions = False
         self.last = self._load()
+        #: Whether nothing was known of the slot when this run began.
+        self.was_empty = self.last is None
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
         self._written_by = self.last.written_by if self.last is not None else ""
         #: Whether nothing tells why the slot stands where it does.

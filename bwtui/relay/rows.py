@@ -237,9 +237,9 @@ class Rows:
             self._batch.window.truncate([route.relation.qualified_name for route in routes])
         for route in routes:
             route.counters.truncates += 1
-            route.counters.note("truncated: the topic still holds the rows from before")
             if self._context.settings.truncate_topic:
                 self._send_truncation(route, message)
+        self._context.coverage.truncated([route.relation.qualified_name for route in routes])
         self._without(routes[0], Without.TRUNCATED)
         return None
 

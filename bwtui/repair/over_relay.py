@@ -1,5 +1,6 @@
 """A repair over a relay that runs: it is handed the keys that differ, and puts their rows into its stream."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,11 +74,13 @@ class OverRelay(Repair):
             if one.is_over and one.state != "done"
         ]
         with saying_what_was_sent(outcome):
-            outcome.compared(self.compare(None, self.watch.phase))
+            began = time.time()
+            outcome.compared(self.compare(None, self.watch.phase), began)
 
     def _end(self, outcome: Outcome) -> None:
         """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
-        tell_audited(self.relay, outcome.last.verdict)
+        proven = outcome.last.details.get("proven", [])
+        tell_audited(self.relay, outcome.last.verdict, proven, outcome.compared_at)
         if self._ends_heal(outcome):
             request(self.relay, {"request": "healed", "lsn": self._due})
 

@@ -15,15 +15,11 @@ from bwtui.audit.forms import ODD, decode_key
 from bwtui.model.backfill_told import snapshot_command
 from bwtui.relay.backfill.keys import Key, write_keys
 from bwtui.repair.strays import Homes, StrayList
-from bwtui.verify.differences import Difference, Doubt, DoubtName
+from bwtui.verify.differences import UNTRUSTED, Difference, Doubt
 from bwtui.verify.tables import Table
 
 #: Keys that are named of each table.
 EXAMPLES = 3
-#: Doubts that a relay does not answer by itself: readers may have wrong what no comparison can find.
-UNTRUSTED: frozenset[DoubtName] = frozenset(
-    {"expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"}
-)
 
 
 @dataclass(slots=True)

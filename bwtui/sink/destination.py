@@ -45,6 +45,8 @@ class TopicLimits:
     max_message_bytes: int
     compacted: bool
     partitions: int = 1
+    #: Kafka's own id of the topic; "" where it is not known.
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,9 @@ class Service:
     def cluster_now(self) -> str:
         """Return the service's own id, "" where it has none; for the same thread. Raises ConnectionFailed."""
         return ""
+
+    def refresh(self, topic: str) -> None:
+        """Have the producer learn of a topic's partitions now. Any thread may ask."""
 
     def take_limits(self, limits: Limits) -> None:
         """Give what `ensure_topics` found to the sink; for the main thread, which alone owns that."""

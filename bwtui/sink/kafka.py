@@ -274,6 +274,10 @@ class KafkaSink(Recall):
         failures, self._failures = self._failures, []
         return failures
 
+    def refresh(self, topic: str) -> None:
+        """Have the producer learn of a topic's partitions now; any thread may call."""
+        self._producer.list_topics(topic, timeout=REQUEST_SECONDS)
+
     def outage(self) -> str | None:
         # With nothing to deliver nothing would clear it, so it counts only while something waits.
         return self._outage if len(self._producer) else None
@@ -382,6 +386,13 @@ class KafkaService(Service):
 
     def cluster_now(self) -> str:
         return self._now.cluster()
+
+    def refresh(self, topic: str) -> None:
+        try:
+            self._sink.refresh(topic)
+        except KafkaException as error:
+            # It learns of them by itself, within five minutes.
+            log.info("topic %s: %s", topic, error, extra=event("topics_unseen"))
 
     def take_limits(self, limits: Limits) -> None:
         for topic, one in limits.items():

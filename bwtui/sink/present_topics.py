@@ -91,7 +91,7 @@ class TopicsNow:
             for place, offset in self._offsets(described, OffsetSpec.earliest()):
                 lost[place.topic] += offset
         return {
-            topic: PresentTopic(_id(now), len(now.partitions), lost[topic])
+            topic: PresentTopic(topic_id(now), len(now.partitions), lost[topic])
             for topic, now in described.items()
         }
 
@@ -114,6 +114,7 @@ class TopicsNow:
                         raise
 
 
-def _id(topic: TopicDescription) -> str:
+def topic_id(topic: TopicDescription) -> str:
+    """Return Kafka's own id of a topic; "" where it has none."""
     text = str(topic.topic_id)
     return "" if text == _NO_ID else text

@@ -20,7 +20,8 @@ from bwtui.kafka.client import (
     unreachable,
 )
 from bwtui.kafka.commands import LoggedAdmin, to_ask
-from bwtui.sink.destination import Limits, TopicLimits
+from bwtui.sink.destination import Limits, PresentTopic, TopicLimits
+from bwtui.sink.present_topics import topic_id
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
 #: not dropped for that. All else counts as an outage, which is waited for; but for a name that is no topic's.
@@ -98,31 +99,35 @@ class TopicAdmin:
 
     def _with_partitions(self, limits: Limits) -> Limits:
         usable = [topic for topic, one in limits.items() if isinstance(one, TopicLimits)]
-        for topic, number in self._partitions(usable).items():
+        for topic, described in self._partitions(usable).items():
             one = limits[topic]
-            if isinstance(number, RefusedError):
-                limits[topic] = number
+            if isinstance(described, RefusedError):
+                limits[topic] = described
             elif isinstance(one, TopicLimits):
-                limits[topic] = replace(one, partitions=number)
+                limits[topic] = replace(one, partitions=described.partitions, id=described.id)
         return limits
 
     def _ours(self, keyed: bool) -> TopicLimits:
         return TopicLimits(self._max_message_bytes, compacted=keyed)
 
-    def _partitions(self, topics: Sequence[str]) -> dict[str, int | RefusedError]:
-        """Return how many partitions each topic has, 1 if we may not know. Raises ConnectionFailed."""
-        counts: dict[str, int | RefusedError] = {}
+    def _partitions(self, topics: Sequence[str]) -> dict[str, PresentTopic | RefusedError]:
+        """Return id and partitions of each topic, one partition if we may not know.
+
+        Raises ConnectionFailed.
+        """
+        counts: dict[str, PresentTopic | RefusedError] = {}
         # A broker may learn of a topic a little after the controller has made it.
         until = time.monotonic() + _REQUEST_SECONDS
         while left := [topic for topic in topics if topic not in counts]:
             asked = self._asked().describe_topics(TopicCollection(left), request_timeout=_REQUEST_SECONDS)
             for topic, future in asked.items():
                 try:
-                    counts[topic] = len(future.result().partitions)
+                    described = future.result()
+                    counts[topic] = PresentTopic(topic_id(described), len(described.partitions))
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                        counts[topic] = 1
+                        counts[topic] = PresentTopic("", 1)
                     elif code != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
                         counts[topic] = self._refused(error, topic)
             if len(counts) < len(topics):

@@ -36,7 +36,7 @@ from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, import_snapshot
 from bwtui.spark.scratch import scratch
-from bwtui.verify.differences import Difference, Doubt, differences
+from bwtui.verify.differences import UNTRUSTED, Difference, Doubt, differences
 from bwtui.verify.fold_tables import SPELLED
 from bwtui.verify.folding import Fold
 from bwtui.verify.tables import Shape, Table, shapes
@@ -238,8 +238,17 @@ class _Live:
                 "cluster": cluster,
                 "tables": [table.full_name for table in self._request.tables],
                 "unkeyed": [table.full_name for table in self._request.tables if not table.key],
+                "proven": self._proven() if verdict_of(counts) == "clean" else [],
             },
         )
+
+    def _proven(self) -> list[str]:
+        """Return the tables of a clean comparison of which nothing casts doubt on it."""
+        return [
+            table.full_name
+            for table in self._request.tables
+            if not any(doubt.name in UNTRUSTED for doubt in self._fold.doubts(table))
+        ]
 
     def _notes(self) -> list[str]:
         notes = list(self._request.notes)

@@ -34,6 +34,12 @@ _DOUBTS: dict[DoubtName, str] = {
 }
 
 
+#: Doubts that a relay does not answer by itself: readers may have wrong what no comparison can find.
+UNTRUSTED: frozenset[DoubtName] = frozenset(
+    {"expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """Why a table's topic may not be right after its differing keys were sent again."""

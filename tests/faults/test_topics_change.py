@@ -82,12 +82,10 @@ def test_a_topic_is_deleted_and_made_again(
     status = relay.wait("it is told", told("deleted and made again, and lacks what was in it"))
     (entry,) = [one for one in status.errors if "deleted and made again" in one.message]
     assert (entry.kind, entry.table) == ("topic", "public.accounts")
-    assert (entry.hint or "").endswith("bwtui snapshot public.accounts")
+    assert "the relay compares the table" in (entry.hint or "")
     # A relay that begins sends by one number of partitions alone.
     assert told("has 5 partitions, and had 3")(status) == runs
-    relay.wait_caught_up()
-    assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} == set(range(1, 6))
-    wait_done(relay, ask(relay, table="public.accounts"))
+    relay.wait("it is filled again", lambda status: not status.not_proven, every=0.2)
     relay.stop()
     assert_equal(services, database, TABLES, relay.name)
 
@@ -98,9 +96,9 @@ def test_a_topic_is_deleted_and_nobody_makes_it(services: Services, database: st
     delete(AdminClient({"bootstrap.servers": services.broker}), topic)
     relay.wait("it is told", told(f"topic {topic} was deleted, and what was in it is gone"))
     execute(database, "update accounts set note = 'after it' where id <= 5")
-    relay.wait_caught_up()
-    assert {record.key[0] for record in read_table(services, ACCOUNTS, relay.name)} == set(range(1, 6))
+    relay.wait("it is filled again", lambda status: not status.not_proven, every=0.2)
     relay.stop()
+    assert_equal(services, database, TABLES, relay.name)
 
 
 @pytest.mark.long
@@ -110,7 +108,7 @@ def test_partitions_are_added(services: Services, database: str, relay: Relay) -
     done(admin.create_partitions([NewPartitions(topic, 7)]))
     status = relay.wait("it is told", told(f"topic {topic} has 7 partitions, and had 3"))
     (entry,) = [one for one in status.errors if "7 partitions" in one.message]
-    assert "delete the topic" in (entry.hint or "")
+    assert "the relay compares the table" in (entry.hint or "")
     # A producer that begins knows all partitions at once.
     relay.stop()
     execute(database, "update accounts set note = 'after it'")

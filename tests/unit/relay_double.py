@@ -115,7 +115,7 @@ class DoubleEngine:
     def healed(self, lsn: str) -> bool:
         return False
 
-    def audited(self, verdict: str) -> None:
+    def audited(self, verdict: str, clean: Sequence[str], began: float) -> None:
         """Note the verdict."""
         self.verdicts.append(verdict)
 

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -309,7 +309,7 @@ def test_a_round_that_fails_is_told_and_made_again(
     ended = threading.Event()
     results: list[Any] = [broken, broken]
 
-    def run() -> tuple[int, dict[str, Any], list[str]]:
+    def run(*_: object) -> tuple[int, dict[str, Any], list[str]]:
         status = due.status
         assert status is not None
         if results:
@@ -333,7 +333,7 @@ def test_a_round_that_fails_is_told_and_made_again(
         tell(**changed)
 
     monkeypatch.setattr(beside, "_tell", noting)
-    monkeypatch.setattr(beside, "_run", run)
+    monkeypatch.setattr(beside._command, "run", run)
     beside.start()
     assert ended.wait(10)
     beside.stop()
@@ -366,6 +366,8 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._healing.ended = None
     engine._naming = part("naming", "close")
     engine._late = None
+    engine._topics = engine._proving = None
+    engine._resources = ExitStack()
     engine._run = lambda: None  # type: ignore[method-assign]
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]
@@ -385,10 +387,11 @@ def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pyte
     monkeypatch.setattr(comparing, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
     beside = Comparing("one", due, lambda untrusted: None)
     beside.start()
-    eventually("the child", lambda: beside._child is not None)
+    eventually("the child", lambda: beside._command._child is not None)
     beside.interrupt()
     beside._thread.join(20)
     assert not beside._thread.is_alive()
-    assert beside._child is not None and beside._child.returncode
+    child = beside._command._child
+    assert child is not None and child.returncode
     assert due.status is not None
     beside.stop()

@@ -105,7 +105,7 @@ def test_a_heal_that_needs_a_table_whole_says_how(tmp_path: Path, monkeypatch: p
     due.begin("the slot is gone")
     due.made("0/1")
     healing = Comparing("shop", due, ended.append)
-    monkeypatch.setattr(healing, "_run", lambda: (1, told, []))
+    monkeypatch.setattr(healing._command, "run", lambda *_: (1, told, []))
     monkeypatch.setattr(comparing, "name_if_several", lambda name: name)
     healing._work()
     assert due.status is not None

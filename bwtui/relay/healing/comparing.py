@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,8 +41,7 @@ class Comparing:
         self._due = due
         self._on_end = on_end
         self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._command = RepairCommand(relay)
         self._thread = threading.Thread(target=self._work, name="heal", daemon=True)
 
     def start(self) -> None:
@@ -56,20 +55,14 @@ class Comparing:
 
     def interrupt(self) -> None:
         """Have the command end, without waiting for that."""
-        if not self._stop.is_set():
-            self._stop.set()
-            self._signal(signal.SIGINT)
+        self._stop.set()
+        self._command.interrupt()
 
     def stop(self) -> None:
         """End the command, and wait for that."""
         self.interrupt()
         self._thread.join(_END_SECONDS)
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with self._lock:
-            if self._child is not None and self._child.poll() is None:
-                self._child.send_signal(number)
+        self._command.signal(signal.SIGKILL)
 
     def _work(self) -> None:
         pause = _PAUSE_SECONDS
@@ -80,7 +73,7 @@ class Comparing:
             except Exception as error:
                 # Otherwise the heal would never end, without a word.
                 _log.warning("the comparison failed", exc_info=True, extra=event("comparison_failed"))
-                self._signal(signal.SIGKILL)
+                self._command.signal(signal.SIGKILL)
                 tries = self._due.status.tries + 1 if self._due.status is not None else 0
                 kind = type(error).__name__
                 self._tell(state="waiting", tries=tries, detail=f"the comparison failed: {kind}", hint=_LOG)
@@ -90,7 +83,7 @@ class Comparing:
     def _is_over(self) -> bool:
         """Run the command once; return whether nothing is left to be done here."""
         self._tell(state="comparing", detail="comparing tables with topics", hint="")
-        code, result, said = self._run()
+        code, result, said = self._command.run(["--lost-slot"], lambda detail: self._tell(detail=detail))
         due = self._due.status
         if due is None:
             self._on_end(None)
@@ -129,24 +122,50 @@ class Comparing:
         if now is not None:
             self._due.tell(replace(now, **changed))
 
-    def _run(self) -> tuple[int, dict[str, Any], list[str]]:
-        """Run the command once; return its exit code, its result, and what it said."""
-        asked = ["repair", "--relay", self._relay, "--lost-slot", "--json", "--progress-json"]
+
+class RepairCommand:
+    """``bwtui repair`` in a process beside the relay, as a program runs it; one at a time."""
+
+    def __init__(self, relay: str) -> None:
+        self._relay = relay
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def interrupt(self) -> None:
+        """Have the command end, and none begin any more, without waiting for that."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self.signal(signal.SIGINT)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the command, if it runs."""
+        with self._lock:
+            if self._child is not None and self._child.poll() is None:
+                self._child.send_signal(number)
+
+    def run(
+        self, arguments: Sequence[str], on_progress: Callable[[str], None]
+    ) -> tuple[int, dict[str, Any], list[str]]:
+        """Run it; return its exit code, its result, and its lines on stderr.
+
+        The calling thread has to live as long as the command, which ends with it.
+        """
+        command = [*_COMMAND, "repair", "--relay", self._relay, "--json", "--progress-json", *arguments]
         with self._lock:
             if self._stop.is_set():
                 return 130, {}, []
-            # The thread lives as long as the child, which is tied to it.
             child = self._child = subprocess.Popen(
-                [*_COMMAND, *asked],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 preexec_fn=signalled_with_us(signal.SIGINT),  # noqa: PLW1509
             )
-        said: list[str] = []
+        lines: list[str] = []
         assert child.stdout is not None and child.stderr is not None
-        listener = threading.Thread(target=self._listen, args=[child.stderr, said], daemon=True)
+        listener = threading.Thread(target=_listen, args=[child.stderr, on_progress, lines], daemon=True)
         listener.start()
         output = child.stdout.read()
         code = child.wait()
@@ -157,19 +176,20 @@ class Comparing:
             result = json.loads(output)
         except ValueError:
             result = {}
-        return code, result if isinstance(result, dict) else {}, said
+        return code, result if isinstance(result, dict) else {}, lines
 
-    def _listen(self, stream: Any, said: list[str]) -> None:
-        """Take progress in, and keep what else is said."""
-        for line in stream:
-            text = line.decode("utf-8", "replace").rstrip()
-            try:
-                event = json.loads(text)
-                done, total = int(event.get("done", 0)), int(event.get("total", 0))
-                counted = f": {done:,} of {total:,}" if total else ""
-                self._tell(detail=f"{event['phase']}{counted}")
-            except (ValueError, KeyError, TypeError, AttributeError):
-                said.append(text)
+
+def _listen(stream: Any, on_progress: Callable[[str], None], lines: list[str]) -> None:
+    """Report progress, and keep all other lines."""
+    for line in stream:
+        text = line.decode("utf-8", "replace").rstrip()
+        try:
+            event = json.loads(text)
+            done, total = int(event.get("done", 0)), int(event.get("total", 0))
+            counted = f": {done:,} of {total:,}" if total else ""
+            on_progress(f"{event['phase']}{counted}")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            lines.append(text)
 
 
 def _why(code: int, result: dict[str, Any], said: list[str]) -> str:

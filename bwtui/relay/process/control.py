@@ -3,11 +3,12 @@
 A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
-``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
-audit of the tables that has ended), ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was
-clean since the slot was made anew there), ``{"request": "stop"}``, and one for each look of
-`bwtui.model.looks` (``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``,
-``subject`` with ``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``).
+``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT, "clean":
+[TABLE, …], "began": UNIX SECONDS}`` (of an audit of the tables that has ended),
+``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was made anew
+there), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks` (``slots``, ``consumers``,
+``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about": [NAME, VERSION,
+…]``, ``letters`` with ``"about": [LETTER, …]``).
 ``{"request": "backfill", "of": {a BackfillRequest}}`` has rows of a table put into the stream, and answers
 with an id. ``{"request": "backfill_control", "id": ID, "what": "pause" | "resume" | "cancel"}`` answers with
 its BackfillStatus. Answers: ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``, with a ``hint``
@@ -162,10 +163,14 @@ def settings_of(name: str) -> RelaySettings:
         ) from error
 
 
-def tell_audited(name: str, verdict: str) -> None:
-    """Tell the relay called ``name`` how an audit of its tables has ended; nothing depends on that."""
+def tell_audited(name: str, verdict: str, clean: Sequence[str], began: float) -> None:
+    """Report to the relay called ``name`` how an audit of its tables has ended.
+
+    ``clean``: the tables whose topics were proven equal to them; ``began``: when it began, in Unix seconds. A
+    relay that does not answer learns nothing.
+    """
     with contextlib.suppress(ConnectionFailed):
-        request(name, {"request": "audited", "verdict": verdict})
+        request(name, {"request": "audited", "verdict": verdict, "clean": list(clean), "began": began})
 
 
 def send_again(name: str, wanted: BackfillRequest) -> str:

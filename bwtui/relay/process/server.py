@@ -66,8 +66,12 @@ class StatusSource(Protocol):
         For a ``glance`` that happens more rarely.
         """
 
-    def audited(self, verdict: str) -> None:
-        """Take note that an audit of the relay's tables has ended."""
+    def audited(self, verdict: str, clean: Sequence[str], began: float) -> None:
+        """Take note that an audit of the relay's tables has ended.
+
+        It began then (Unix seconds), and found the topics of the tables ``clean`` equal to them. Raises
+        StateFailed.
+        """
 
     def backfill(self, request: BackfillRequest) -> str:
         """Take a request to put rows into the stream; return its id. Raises BwtuiError."""
@@ -142,7 +146,10 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         verdict = message.get("verdict")
         if verdict not in VERDICTS:
             raise _BadRequest("'verdict' is none")
-        source.audited(verdict)
+        clean, began = message.get("clean", []), message.get("began", 0.0)
+        if not isinstance(clean, list) or not isinstance(began, int | float):
+            raise _BadRequest("'clean' is not a list of tables, or 'began' is not a time")
+        source.audited(verdict, list(map(str, clean)), float(began))
         return None
     if kind == "backfill":
         return source.backfill(_backfill(message.get("of")))

@@ -7,7 +7,7 @@ side by side.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,12 +20,13 @@ from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.patience import Patience
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.catalog_memory import CatalogMemory
 from bwtui.relay.routes.route import Recipe, Route
 from bwtui.settings import RelaySettings
-from bwtui.sink.destination import Service, TopicLimits
+from bwtui.sink.destination import Limits, Service, TopicLimits
 from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
 from bwtui.source.connection import holds_any_bytes
@@ -71,7 +72,12 @@ class Router:
         report: Report,
         patience: Patience,
         catalog_memory: CatalogMemory | None = None,
+        on_topics: Callable[[Limits], None] = lambda limits: None,
+        coverage: Coverage | None = None,
     ) -> None:
+        """``on_topics`` is told of topics, and what they are, before the first row goes to them."""
+        self._on_topics = on_topics
+        self._coverage = coverage or Coverage()
         self._catalog_memory = catalog_memory or CatalogMemory()
         self._settings = settings
         self._service = service
@@ -156,6 +162,7 @@ class Router:
         service = self._service
         limits_of = self._patience.ask(service.name, lambda: service.ensure_topics(wanted))
         service.take_limits(limits_of)
+        self._on_topics(limits_of)
         for draft in drafts:
             limits = limits_of[draft.topic]
             if isinstance(limits, RefusedError):
@@ -228,6 +235,7 @@ class Router:
         if draft.refusal is not None:
             return Route(relation, topic, draft.keys, counters, None, None, draft.refusal)
         route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
+        self._coverage.sends(relation.oid, relation.qualified_name)
         route.in_part = draft.in_part
         route.recipe = Recipe(draft.types, draft.any_bytes, draft.with_room)
         keyed = (draft.keys, counters.key_schema_id)

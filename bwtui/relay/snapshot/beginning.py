@@ -16,7 +16,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.snapshot.stoppable import see_alive, stoppable
 from bwtui.relay.snapshot.taking import Taking
-from bwtui.relay.watch.topics import forget_topics
+from bwtui.relay.watch.topics import TopicWatch
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect
@@ -33,7 +33,7 @@ from bwtui.source.snapshot import (
     load_tables,
     lock_tables,
 )
-from bwtui.state_folder import state_folder
+from bwtui.source.table_facts import read_facts
 
 _log = logging.getLogger(__name__)
 #: How often a snapshot is exported anew because a table was altered right after the export.
@@ -49,8 +49,10 @@ class Beginning:
         on_phase: Callable[[Copying | None, str], None],
         first: First,
         joined: Joined,
+        topics: TopicWatch,
     ) -> None:
         """``on_phase`` is called with the snapshot's phase, and the slot that holds the WAL for it."""
+        self._topics = topics
         self._first = first
         self._joined = joined
         self._settings = context.settings
@@ -69,7 +71,7 @@ class Beginning:
         # Of a beginning that came to nothing; nobody else begins now.
         self._first.forget()
         with contextlib.suppress(OSError):
-            forget_topics(state_folder(self._settings.relay_name))
+            self._topics.forget()
         made: tuple[str, ...] = ()
         publications = findings.publications
         self._check_publications(connection, publications)
@@ -80,7 +82,7 @@ class Beginning:
                 made = publications = publication.create(connection, name, findings.tables)
         try:
             if self._settings.skip_snapshot:
-                self._skip(connection)
+                self._skip(connection, publications)
             else:
                 self._snapshot(connection, publications)
         except BaseException:
@@ -118,12 +120,15 @@ class Beginning:
                 "start again; if it is refused each time, another relay or a script makes and drops them",
             )
 
-    def _skip(self, connection: Connection) -> None:
+    def _skip(self, connection: Connection, publications: tuple[str, ...]) -> None:
         memory = self._context.memory
         memory.forget()
         self._joined.forget()
+        # Before the slot: what changes from here on is seen as a change.
+        facts = read_facts(connection, publications, self._settings)
         self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
         memory.remember(self._report.confirmed_lsn)
+        self._context.coverage.begin(facts, self._report.confirmed_lsn, is_whole=False)
 
     def _snapshot(self, connection: Connection, publications: tuple[str, ...]) -> None:
         self._report.state = "snapshot"
@@ -144,6 +149,7 @@ class Beginning:
                 try:
                     with stoppable(importer, self._context.stop_requested):
                         tables = self._tables(importer, connection, publications, before)
+                        facts = read_facts(importer, publications, self._settings)
                     break
                 except TablesChanged:
                     importer.close()
@@ -153,6 +159,7 @@ class Beginning:
                     "tables or publications are altered again and again while the snapshot begins",
                     "start again a little later",
                 )
+            self._context.coverage.begin(facts, temporary.consistent_point)
             self._copy(connection, temporary, importer, tables)
         except psycopg2.Error as error:
             reason = " ".join(str(error).split())
@@ -209,6 +216,10 @@ class Beginning:
         if exactly is not None:
             exactly.begin_snapshot(self._context.patience.calls, lsn)
         copying.run(importer, tables, beside)
+        # What became of a topic meanwhile is remembered before the slot is there.
+        self._context.patience.ask(
+            self._context.service.name, partial(self._topics.look, with_beginnings=False)
+        )
         with self._report.account.during("state"):
             self._first.ask(beside)
             # From here on a slot that stands at this LSN is ours, and its tables are not through.

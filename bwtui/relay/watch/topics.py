@@ -10,7 +10,7 @@ import json
 import logging
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,10 @@ from pathlib import Path
 from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
 from bwtui.model.events import event
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.report import Report
 from bwtui.relay.watch.schemas import SchemaWatch
-from bwtui.sink.destination import PresentTopic, Service
+from bwtui.sink.destination import Limits, PresentTopic, Service, TopicLimits
 
 _log = logging.getLogger(__name__)
 #: In the state folder.
@@ -28,6 +29,11 @@ FILE = "topics.json"
 _LOOK_SECONDS = 5.0
 #: One look in so many goes to all schemas as well, and to where topics begin: retention takes its time.
 _RARELY = 6
+_END_SECONDS = 5.0
+_CLOSES = (
+    "no action needed: the relay compares the table with its topic, sends what differs, and deletes rows in "
+    "partitions that are not their key's; 'bwtui status' lists what is not proven"
+)
 #: A broker that has just started may not know of a topic yet.
 _GONE_LOOKS = 2
 
@@ -47,9 +53,17 @@ class _Known:
 class TopicWatch:
     """Watches during a block, in a thread of its own, which nobody waits for."""
 
-    def __init__(self, service: Service, report: Report, path: Path, schemas: SchemaWatch) -> None:
-        """``path``: where it is remembered what topics were, from run to run."""
+    def __init__(
+        self, service: Service, report: Report, path: Path, schemas: SchemaWatch, coverage: Coverage
+    ) -> None:
+        """``path``: where it is remembered what topics were, from run to run.
+
+        ``coverage`` is told which tables are not proven any more.
+        """
         self._service = service
+        self._coverage = coverage
+        #: Looks come from the watch's thread, new topics from the relay's.
+        self._lock = threading.Lock()
         self._schemas = schemas
         #: Why nothing more may be sent.
         self.refusal: ServiceRefused | None = None
@@ -71,6 +85,31 @@ class TopicWatch:
 
     def __exit__(self, *raised: object) -> None:
         self._stop.set()
+        # A request to Kafka that nobody answers is not waited for: the client is closed with the service.
+        self._thread.join(_END_SECONDS)
+
+    def begin_run(self, cluster: str) -> None:
+        """Take the id of the Kafka cluster that this run sends to. Raises OSError."""
+        with self._lock:
+            self._is_new_run = False
+            self._take_cluster(cluster)
+
+    def forget(self) -> None:
+        """Forget what topics were: a new snapshot fills them, whichever they are. Raises OSError."""
+        with self._lock:
+            self._known = {}
+            forget_topics(self._path.parent)
+
+    def take(self, limits: Limits) -> None:
+        """Take what topics are, right before the first row goes to them. Raises OSError."""
+        tables = {counters.topic: name for name, counters in self._report.tables.items()}
+        with self._lock:
+            before = dict(self._known)
+            for topic, one in limits.items():
+                if isinstance(one, TopicLimits) and one.id and topic in tables:
+                    self._is_there(topic, PresentTopic(one.id, one.partitions), tables[topic])
+            if self._known != before:
+                self._remember()
 
     def look(self, *, with_beginnings: bool = True) -> None:
         """Compare once; ``with_beginnings``: look at what retention took, too.
@@ -78,26 +117,33 @@ class TopicWatch:
         Raises ConnectionFailed, and OSError where it can't be remembered.
         """
         if self._is_new_run:
-            self._look_at_cluster()
+            self.begin_run(self._service.cluster_now())
         tables = {
             counters.topic: name
             for name, counters in self._report.tables.items()
             if counters.topic and (counters.messages or counters.topic in self._known)
         }
-        before = dict(self._known)
-        for topic, now in self._service.present_topics(tables, with_beginnings=with_beginnings).items():
-            if now is None:
-                self._is_gone(topic, tables[topic])
-            else:
-                self._gone.pop(topic, None)
-                self._is_there(topic, now, tables[topic])
-        if self._known != before:
-            self._remember()
+        present = self._service.present_topics(tables, with_beginnings=with_beginnings)
+        with self._lock:
+            before = dict(self._known)
+            for topic, now in present.items():
+                if now is None:
+                    self._is_gone(topic, tables[topic])
+                else:
+                    self._gone.pop(topic, None)
+                    self._is_there(topic, now, tables[topic])
+            if self._known != before:
+                self._remember()
 
-    def _look_at_cluster(self) -> None:
+    def ensure(self, wanted: Mapping[str, bool]) -> None:
+        """Create the topics ``wanted`` that are missing; the value says if one is keyed.
+
+        A broker that creates topics on demand would let the rows in them expire. Raises BwtuiError, OSError.
+        """
+        self.take(self._service.ensure_topics(wanted))
+
+    def _take_cluster(self, cluster: str) -> None:
         """Begin anew where it is another Kafka: of its topics nothing is known."""
-        cluster = self._service.cluster_now()
-        self._is_new_run = False
         if cluster and cluster != self._cluster:
             if self._cluster and self._known:
                 text = "Kafka is another cluster than before: %s, was %s"
@@ -109,6 +155,9 @@ class TopicWatch:
                         f"({self._cluster})",
                         "whether its topics have what the others had: bwtui verify --database",
                     ),
+                )
+                self._coverage.mark_all(
+                    "goes to another Kafka cluster than before, whose topic may lack rows"
                 )
             self._cluster, self._known = cluster, {}
             self._remember()
@@ -154,11 +203,8 @@ class TopicWatch:
             return
         self._former.add(known.id)
         self._known[topic] = replace(known, id="", partitions=0, is_cut=False)
-        self._tell(
-            table,
-            f"topic {topic} was deleted, and what was in it is gone",
-            f"the next row for it makes it again; the rows that the table has: {_snapshot(table)}",
-        )
+        self._coverage.mark(table, f"lacks its topic: {topic} was deleted, with every row in it")
+        self._tell(table, f"topic {topic} was deleted, and what was in it is gone", _CLOSES)
 
     def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
         known = self._known.get(topic)
@@ -171,21 +217,31 @@ class TopicWatch:
             # A producer that runs goes on with the number that it knows for a while, and then changes it.
             partitions = known.partitions if topic in self._seen else now.partitions
             known = replace(known, is_cut=False, partitions=partitions)
+            self._service.refresh(topic)
+            self._coverage.mark(table, f"lost what topic {topic} held: it was deleted and created again")
             self._tell(
                 table,
                 f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
                 "and lacks what was in it",
-                f"to send what the table has once more: {_snapshot(table)}",
+                _CLOSES,
             )
-        is_keyed = bool(self._report.table(table).key_columns)
+        counters = self._report.table(table)
+        # Before its first row in this run it is not known whether a table has a key.
+        is_keyed = bool(counters.key_columns) or (not counters.messages and counters.value_schema_id is None)
         # Where none was there, no earlier row is in it.
         if is_keyed and known.partitions not in (0, now.partitions):
+            # First: a producer that goes on with the former number would move keys behind the comparison.
+            self._service.refresh(topic)
+            self._coverage.mark(
+                table,
+                f"may have rows of one key in several partitions: topic {topic} has {now.partitions} now, "
+                f"and had {known.partitions}",
+            )
             self._tell(
                 table,
                 f"topic {topic} has {now.partitions} partitions, and had {known.partitions}: later rows of a "
-                "key may stand in another one than earlier ones",
-                "readers may take them out of order, and compaction keeps both; to have one order, stop the "
-                f"relay, delete the topic, start it again, and send the whole table: {_snapshot(table)}",
+                "key may be in another one than earlier ones, and readers may take them out of order",
+                _CLOSES,
             )
         if now.lost and not known.is_cut:
             known = replace(known, is_cut=True)

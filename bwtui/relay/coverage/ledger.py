@@ -1,0 +1,401 @@
+"""The coverage ledger: what the completeness of each topic rests on, kept durably from look to look.
+
+PostgreSQL does not report in the stream what happens to publications, and Kafka does not report what happens
+to topics. So the relay records the facts of each table (`bwtui.source.table_facts`) and compares them at each
+start, each session and every few seconds. A difference that the stream does not explain makes the table "not
+proven" from the last LSN at which the facts were as recorded. Only a clean comparison of the table with its
+topic ends that, and only one that began after the difference was seen.
+
+The facts of a first snapshot are those of its exported snapshot, so that nothing falls between.
+"""
+
+import json
+import re
+import shlex
+import threading
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bwtui.durable import private_parent, write_durably
+from bwtui.encode.registry import url_without_user
+from bwtui.errors import RefusedError, StateFailed
+from bwtui.file_errors import file_failed
+from bwtui.model.proof import NotProven
+from bwtui.model.sql import quote_identifier
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, query
+from bwtui.source.printed import printed
+from bwtui.source.slot import CURRENT_LSN
+from bwtui.source.table_facts import Facts, Leaf, TableFacts, had_rows, read_facts
+
+_SECONDS = 5.0
+#: The LSN of the last look is written this often, so that a start knows since when nothing was seen.
+_WRITE_SECONDS = 30.0
+Identity = tuple[str, str, str]
+
+#: Settings that decide which topic a row goes to, and the bytes of its key and value; by option name.
+_FORM = ("output-format", "topic-prefix", "namespace", "connect-names", "schema-registry")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Why a table is not proven."""
+
+    since_lsn: int
+    reason: str
+    #: When the relay saw it, in Unix seconds: a comparison that began earlier does not end it.
+    seen: float
+    #: Whether the cause lasts, so that a comparison proves nothing yet.
+    lasts: bool = False
+    #: What a person has to do; "" while the relay compares the table itself.
+    command: str = ""
+
+
+class Coverage:
+    """What the relay's parts report to the ledger; this one keeps nothing, for a relay without topics."""
+
+    def mark(self, table: str, reason: str) -> None:
+        """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed."""
+
+    def mark_all(self, reason: str) -> None:
+        """Record the same for every table. Raises StateFailed."""
+
+    def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
+        """Start over with the facts of a new slot, as of ``lsn``. Raises StateFailed.
+
+        ``is_whole``: a first snapshot brings the rows from before.
+        """
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether the relay is to compare tables; a run that ends by itself waits for that."""
+        return False
+
+    def sends(self, oid: int, table: str) -> None:
+        """Take note of the name under which rows of relation ``oid`` are sent. Raises StateFailed."""
+
+    def truncated(self, tables: Collection[str]) -> None:
+        """Take note of a TRUNCATE in the stream. Raises StateFailed."""
+        for table in tables:
+            self.mark(table, "was truncated: its topic still holds the rows from before")
+
+
+class Ledger(Coverage):
+    """The ledger of one slot, in the relay's state folder; any thread may call."""
+
+    def __init__(self, folder: Path, identity: Identity, settings: RelaySettings, report: Report) -> None:
+        """``identity``: the server's system identifier, the database and the slot.
+
+        Raises StateFailed for a file that can't be read: what is not proven must not be forgotten.
+        """
+        self._path = folder / f"coverage-{identity[2]}.json"
+        self._identity = identity
+        self._settings = settings
+        self._report = report
+        self._lock = threading.RLock()
+        #: None: nothing was recorded yet.
+        self._facts: Facts | None = None
+        #: Operations that were published when the table was first recorded.
+        self._operations: dict[str, str] = {}
+        self._entries: dict[str, Entry] = {}
+        self._form: dict[str, str] = {}
+        #: The newest LSN at which the facts were as recorded.
+        self._lsn = 0
+        #: Whether the topics hold all rows: not where the first snapshot was skipped.
+        self._is_whole = True
+        self._looked_at = self._written_at = 0.0
+        self._load()
+        self._publish()
+
+    # -- at a start ----------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded of this slot."""
+        return self._facts is None
+
+    def check_settings(self) -> None:
+        """Refuse settings under which the slot's rows would go to other topics, or in another form.
+
+        Raises RefusedError.
+        """
+        now = _form(self._settings)
+        changed = [name for name in _FORM if name in self._form and self._form[name] != now[name]]
+        if not changed:
+            return
+        slot = self._identity[2]
+        if self._settings.accept_settings:
+            names = ", ".join(f"--{name}" for name in changed)
+            self._form = now
+            self.mark_all(f"was sent with another {names} before: rows from before are as they were then")
+            return
+        says = "; ".join(
+            f"--{n} was {self._form[n] or 'empty'} and is {now[n] or 'empty'} now" for n in changed
+        )
+        raise RefusedError(
+            f"slot {slot} was relayed with other settings: {says}",
+            "start with the former settings; to change them on purpose, run "
+            f"'bwtui slots drop {slot}' and start again, which sends every row in the new form; or start "
+            "once with --accept-settings, which leaves the rows from before and compares every table",
+        )
+
+    def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
+        with self._lock:
+            self._facts, self._lsn, self._entries = facts, lsn, {}
+            self._operations = {name: one.operations for name, one in facts.items()}
+            self._form, self._is_whole = _form(self._settings), is_whole
+            self._looked_at = 0.0
+            self._write()
+            self._publish()
+
+    @property
+    def is_comparing(self) -> bool:
+        return self._is_comparing
+
+    def hurry(self) -> None:
+        """Look again at the next chance: a session has begun."""
+        self._looked_at = 0.0
+
+    def distrust(self, reason: str) -> None:
+        """Record that nothing is known of the topics: every table ``reason``. Raises StateFailed."""
+        with self._lock:
+            self._is_whole = False
+            self.mark_all(reason)
+
+    def renew(self) -> None:
+        """Take the facts as they are at the next look: a heal compares every table. Raises StateFailed."""
+        with self._lock:
+            self._facts, self._operations = None, {}
+            self._looked_at = 0.0
+            self._write()
+
+    # -- the looks -----------------------------------------------------------------------------------------
+
+    def look(self, connection: Connection, publications: Collection[str], *, at_once: bool = False) -> None:
+        """Compare the catalog with what is recorded, if it is time to. Raises psycopg2.Error, StateFailed."""
+        now = time.monotonic()
+        if not publications or (not at_once and self._looked_at and now - self._looked_at < _SECONDS):
+            return
+        # First: what happens between the two is seen with an LSN that is too old, never too new.
+        lsn = int(query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0])
+        facts = read_facts(connection, publications, self._settings)
+        dropped = _dropped(connection, (self._facts or {}).values(), facts)
+        filled = self._filled(connection, facts)
+        with self._lock:
+            self._looked_at = now
+            self._compare(facts, dropped, filled)
+            self._lsn = max(self._lsn, lsn)
+            if self._facts != facts or now - self._written_at > _WRITE_SECONDS:
+                self._facts = facts
+                self._write()
+            self._publish()
+
+    def _filled(self, connection: Connection, facts: Facts) -> list[tuple[str, Leaf]]:
+        """Return partitions that are new and may have held rows when they were attached."""
+        return [
+            (name, leaf)
+            for name, now in facts.items()
+            if (before := (self._facts or {}).get(name)) is not None and before.oid == now.oid
+            for oid, leaf in now.leaves.items()
+            if oid not in before.leaves and had_rows(connection, leaf)
+        ]
+
+    def _compare(self, facts: Facts, dropped: Collection[str], filled: list[tuple[str, Leaf]]) -> None:
+        before = self._facts or {}
+        for name in dropped:
+            # A table that does not exist has nothing to equal.
+            self._entries.pop(name, None)
+            before.pop(name, None)
+        for name, former in before.items():
+            now = facts.get(name)
+            if now is None:
+                if former.selected:
+                    now = replace(former, publications={}, entries={})
+                    facts[name] = now
+                else:
+                    continue
+            if not now.selected:
+                self._entries.pop(name, None)
+                continue
+            for reason in now.changes_since(former):
+                self._add(name, reason)
+        for name, now in facts.items():
+            if now.selected and name not in before and name in self._operations:
+                self._add(name, "has this name again: its topic is of the time before, and may differ")
+        for name, leaf in filled:
+            if facts[name].selected:
+                self._add(name, f"got partition {leaf.name} with rows in it: these are in no stream")
+        for name, now in facts.items():
+            first = self._operations.setdefault(name, now.operations)
+            gap, statement = next(now.gaps(first), ("", "")) if now.selected else ("", "")
+            entry = self._entries.get(name)
+            if gap and (entry is None or not entry.lasts):
+                self._add(name, gap, lasts=True, command=self._statement(now, statement))
+            elif not gap and entry is not None and entry.lasts:
+                # From now on a comparison can prove it.
+                self._entries[name] = replace(
+                    entry, lasts=False, seen=time.time(), command=self._command(name)
+                )
+
+    def sends(self, oid: int, table: str) -> None:
+        with self._lock:
+            former = [
+                one.name for one in (self._facts or {}).values() if one.oid == oid and one.name != table
+            ]
+        for name in former:
+            self.mark(name, f"was renamed to {table}: what was written under that name is in another topic")
+
+    # -- entries -------------------------------------------------------------------------------------------
+
+    def mark(self, table: str, reason: str) -> None:
+        with self._lock:
+            self._add(table, reason)
+            self._write()
+
+    def mark_all(self, reason: str) -> None:
+        with self._lock:
+            names = [name for name, one in (self._facts or {}).items() if one.selected]
+            for name in names or list(self._report.tables):
+                self._add(name, reason)
+            self._write()
+
+    def _add(self, table: str, reason: str, *, lasts: bool = False, command: str = "") -> None:
+        before = self._entries.get(table)
+        since = before.since_lsn if before is not None else self._lsn or self._report.confirmed_lsn
+        if before is not None and before.lasts and not lasts:
+            # What lasts is to be ended first.
+            lasts, reason, command = True, before.reason, before.command
+        self._entries[table] = Entry(since, reason, time.time(), lasts, command or self._command(table))
+        self._publish()
+
+    def _command(self, table: str) -> str:
+        """Return what a person has to run; "" where the relay compares the table itself."""
+        if self._is_whole:
+            return ""
+        pattern = shlex.quote(re.escape(table))
+        return f"bwtui repair --relay {self._settings.relay_name} --table {pattern}"
+
+    def _statement(self, table: TableFacts, statement: str) -> str:
+        """Return the statement that ends a gap."""
+        if statement:
+            return printed(statement)
+        name = next(iter(self._former_publications(table.name)), self._settings.publication_name)
+        return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table.quoted}")
+
+    def _former_publications(self, table: str) -> dict[str, str]:
+        former = (self._facts or {}).get(table)
+        return former.publications if former is not None else {}
+
+    def given_up(self, tables: Iterable[str], command: str) -> None:
+        """Record that comparing does not prove ``tables``, and the command that helps. Raises StateFailed."""
+        with self._lock:
+            for table in tables:
+                if (entry := self._entries.get(table)) is not None:
+                    self._entries[table] = replace(entry, command=command)
+            self._write()
+            self._publish()
+
+    def proven(self, tables: Collection[str], began: float) -> None:
+        """Take note of a clean comparison of ``tables`` that ``began`` then (Unix seconds).
+
+        Raises StateFailed.
+        """
+        with self._lock:
+            for table in tables:
+                entry = self._entries.get(table)
+                if entry is not None and not entry.lasts and entry.seen < began:
+                    del self._entries[table]
+            selected = {name for name, one in (self._facts or {}).items() if one.selected}
+            self._is_whole = self._is_whole or (not self._entries and selected.issubset(tables))
+            self._write()
+            self._publish()
+
+    def is_keyed(self, table: str) -> bool:
+        """Return whether a table had a key at the last look."""
+        with self._lock:
+            facts = (self._facts or {}).get(table)
+            return facts is not None and bool(facts.key.partition(" ")[2])
+
+    def to_compare(self) -> list[str]:
+        """Return the tables that a comparison by the relay may prove now."""
+        with self._lock:
+            return [name for name, one in self._entries.items() if not one.lasts and not one.command]
+
+    def _publish(self) -> None:
+        self._is_comparing = bool(self.to_compare())
+        self._report.not_proven = tuple(
+            NotProven(name, one.since_lsn, f"it {one.reason}", one.command)
+            for name, one in sorted(self._entries.items())
+        )
+
+    # -- the file ------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        content = {
+            "of": self._identity,
+            "facts": None if self._facts is None else [asdict(one) for one in self._facts.values()],
+            "operations": self._operations,
+            "not_proven": {name: asdict(entry) for name, entry in self._entries.items()},
+            "settings": self._form,
+            "lsn": self._lsn,
+            "is_whole": self._is_whole,
+        }
+        try:
+            private_parent(self._path)
+            write_durably(self._path, json.dumps(content))
+        except OSError as error:
+            raise file_failed(f"the coverage ledger {self._path} can't be written", error) from error
+        self._written_at = time.monotonic()
+
+    def _load(self) -> None:
+        try:
+            data: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+            if tuple(data["of"]) != self._identity:
+                return
+            facts = data["facts"]
+            if facts is not None:
+                self._facts = {one["name"]: TableFacts.from_json(one) for one in facts}
+            self._operations = dict(data["operations"])
+            self._entries = {name: Entry(**entry) for name, entry in data["not_proven"].items()}
+            self._form = dict(data["settings"])
+            self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
+            for name, entry in self._entries.items():
+                if self._is_whole and not entry.lasts:
+                    # A new run compares what an earlier one could not prove.
+                    self._entries[name] = replace(entry, command="")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise file_failed(f"the coverage ledger {self._path} can't be read", error) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateFailed(
+                f"the coverage ledger {self._path} can't be read: it says which tables are not proven",
+                f"remove it, start the relay, and run 'bwtui verify --database --relay "
+                f"{self._settings.relay_name}'",
+            ) from error
+
+
+def _form(settings: RelaySettings) -> dict[str, str]:
+    return {
+        "output-format": settings.output_format,
+        "topic-prefix": settings.topic_prefix,
+        "namespace": settings.namespace,
+        "connect-names": str(settings.connect_names).lower(),
+        "schema-registry": url_without_user(settings.schema_registry),
+    }
+
+
+def _dropped(connection: Connection, recorded: Iterable[TableFacts], facts: Facts) -> list[str]:
+    """Return the tables that exist no more under their recorded name, of those that are in no publication."""
+    gone = {one.oid: one.name for one in recorded if one.name not in facts}
+    if not gone:
+        return []
+    sql = """select c.oid::bigint, n.nspname || '.' || c.relname
+               from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+              where c.oid = any(%s)"""
+    there = dict(query(connection, sql, list(gone)))
+    return [name for oid, name in gone.items() if there.get(oid) != name]

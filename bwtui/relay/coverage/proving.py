@@ -1,0 +1,108 @@
+"""Closing gaps: ``bwtui repair`` beside the relay compares the tables that are not proven.
+
+It has the relay send the keys that differ, tombstones included, and compares once more. What it can't prove,
+such as a table without a key whose rows are missing, stays "not proven" with the command that helps.
+"""
+
+import logging
+import re
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bwtui.model.backfill_told import snapshot_command
+from bwtui.model.events import event
+from bwtui.relay.coverage.ledger import Ledger
+from bwtui.relay.healing.comparing import RepairCommand
+from bwtui.relay.process.control import name_if_several
+
+_log = logging.getLogger(__name__)
+#: Between two looks for something to compare, and between failures at first and at most (seconds).
+_LOOK_SECONDS, _PAUSE_SECONDS, _MOST_SECONDS = 0.5, 2.0, 300.0
+_END_SECONDS = 20.0
+
+
+class Proving:
+    """Compares what is not proven, in a thread of its own, while the relay streams."""
+
+    def __init__(
+        self,
+        relay: str,
+        ledger: Ledger,
+        may_compare: Callable[[], bool],
+        ensure_topics: Callable[[Sequence[str]], None],
+    ) -> None:
+        """``may_compare`` says whether the relay streams and nothing else compares.
+
+        ``ensure_topics`` creates those of some tables that are missing; it may raise.
+        """
+        self._ensure_topics = ensure_topics
+        self._relay = relay
+        self._ledger = ledger
+        self._may_compare = may_compare
+        self._stop = threading.Event()
+        self._command = RepairCommand(relay)
+        self._thread = threading.Thread(target=self._run, name="proving", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def interrupt(self) -> None:
+        """Have a comparison end, without waiting for that."""
+        self._stop.set()
+        self._command.interrupt()
+
+    def close(self) -> None:
+        """End a comparison, and wait for that."""
+        self.interrupt()
+        if self._thread.is_alive():
+            self._thread.join(_END_SECONDS)
+            self._command.signal(signal.SIGKILL)
+
+    def _run(self) -> None:
+        pause = _PAUSE_SECONDS
+        while not self._stop.wait(_LOOK_SECONDS):
+            tables = self._ledger.to_compare()
+            if not tables or not self._may_compare():
+                continue
+            try:
+                is_proven = self._compare(tables)
+                if not is_proven and len(tables) > 1:
+                    # One that differs or does not answer keeps no other from being proven.
+                    is_proven = any(list(map(self._compare, ([table] for table in tables))))
+            except Exception:
+                _log.warning("a comparison failed", exc_info=True, extra=event("comparison_failed"))
+                is_proven = False
+            if is_proven:
+                pause = _PAUSE_SECONDS
+            else:
+                self._stop.wait(pause)
+                pause = min(2 * pause, _MOST_SECONDS)
+
+    def _compare(self, tables: list[str]) -> bool:
+        """Compare and repair ``tables``; return whether none is left to be compared.
+
+        The command reports itself to the relay which tables it has proven.
+        """
+        self._ensure_topics(tables)
+        chosen = [f"--table={re.escape(table)}" for table in tables]
+        code, result, lines = self._command.run(["--lost-slot", *chosen], lambda detail: None)
+        if self._stop.is_set():
+            return True
+        untrusted = [str(table) for table in result.get("untrusted", ())]
+        if untrusted:
+            self._give_up(untrusted, result)
+        if not set(tables).intersection(self._ledger.to_compare()):
+            return True
+        reason = lines[-1] if lines else f"it ended with exit code {code}"
+        text = "the comparison of %d tables was not clean, and is repeated: %s"
+        _log.info(text, len(tables), reason, extra=event("comparison_failed"))
+        return False
+
+    def _give_up(self, tables: list[str], result: dict[str, Any]) -> None:
+        unkeyed = any(one["unkeyed"] for one in result["tables"] if one["table"] in tables)
+        self._ledger.given_up(
+            tables, snapshot_command(tables, relay=name_if_several(self._relay), unkeyed=unkeyed)
+        )

@@ -1,0 +1,326 @@
+"""What the completeness of a topic rests on, as PostgreSQL's catalog has it at one moment.
+
+Only catalog tables are read, no function or view that locks a table, so that a look never waits behind
+ALTER TABLE; and catalog tables follow the snapshot of the session, which pg_publication_tables does not.
+A row's oid and xmin name its version: a publication that drops a table and adds it again has a new row.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+
+from bwtui.model.sql import quote_identifier
+from bwtui.settings import RelaySettings
+from bwtui.source.catalog import TableFilter
+from bwtui.source.connection import Connection, execute, query
+
+_PUBLICATIONS_SQL = """
+select pubname, oid::text || ' ' || xmin::text, pubviaroot,
+       concat_ws(', ', case when pubinsert then 'inserts' end, case when pubupdate then 'updates' end,
+                 case when pubdelete then 'deletes' end)
+  from pg_catalog.pg_publication where pubname = any(%s)
+"""
+_MEMBERS_SQL = """
+with p as (select oid, pubname, puballtables from pg_catalog.pg_publication where pubname = any(%s))
+select p.pubname, r.prrelid, r.oid::text, r.xmin::text
+  from p join pg_catalog.pg_publication_rel r on r.prpubid = p.oid
+{schemas}
+ union all
+select p.pubname, c.oid, '', ''
+  from p join pg_catalog.pg_class c on p.puballtables and c.relkind in ('r', 'p') and c.relpersistence <> 't'
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+   and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
+"""
+# Publications of whole schemas exist from PostgreSQL 15 on.
+_SCHEMA_MEMBERS = """
+ union all
+select p.pubname, c.oid, 'schema ' || s.oid, s.xmin::text
+  from p join pg_catalog.pg_publication_namespace s on s.pnpubid = p.oid
+  join pg_catalog.pg_class c on c.relnamespace = s.pnnspid and c.relkind in ('r', 'p')
+   and c.relpersistence <> 't'
+"""
+_RELATIONS_SQL = """
+with recursive tree (oid) as (
+       select unnest(%s::oid[])
+        union select i.inhrelid from tree join pg_catalog.pg_class c on c.oid = tree.oid and c.relkind = 'p'
+                join pg_catalog.pg_inherits i on i.inhparent = tree.oid)
+select c.oid, n.nspname, c.relname, format('%%I.%%I', n.nspname, c.relname), c.relkind::text,
+       c.relpersistence::text, c.relfilenode::bigint, c.xmin::text,
+       case when c.relispartition then i.inhparent::bigint end, i.xmin::text,
+       c.relreplident::text || ' ' || coalesce((
+         select string_agg(a.attname || ':' || a.atttypid, ',' order by k.place)
+           from pg_catalog.pg_index x
+          cross join lateral unnest(x.indkey::int2[]) with ordinality as k (attnum, place)
+           join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
+          where x.indrelid = c.oid and k.place <= x.indnkeyatts
+            and case c.relreplident when 'n' then false when 'i' then x.indisreplident
+                     else x.indisprimary and x.indimmediate end), '')
+  from tree join pg_catalog.pg_class c using (oid) join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  left join pg_catalog.pg_inherits i on i.inhrelid = c.oid and c.relispartition
+"""
+# Types of users only: no built-in type holds an enum.
+_LABELS_SQL = """
+with recursive used (relid, typ) as (
+       select a.attrelid, a.atttypid from pg_catalog.pg_attribute a
+        where a.attrelid = any(%s) and a.attnum > 0 and not a.attisdropped and a.atttypid >= 16384
+        union
+       select used.relid, part.typ from used join pg_catalog.pg_type t on t.oid = used.typ
+        cross join lateral (
+              select t.typelem where t.typelem <> 0 union all select t.typbasetype where t.typbasetype <> 0
+               union all select r.rngsubtype from pg_catalog.pg_range r where r.rngtypid = t.oid
+               union all select f.atttypid from pg_catalog.pg_attribute f
+                          where f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped) part (typ))
+select used.relid, e.oid::text, e.enumlabel from used join pg_catalog.pg_enum e on e.enumtypid = used.typ
+"""
+# Rows of the attaching transaction count: they may have been written before ATTACH PARTITION.
+_ROWS_FROM_BEFORE_SQL = """
+select exists (select from only {} where pg_catalog.age(xmin) >= pg_catalog.age(%s::xid))
+"""
+#: The part of a table's key that says how PostgreSQL identifies its rows (pg_class.relreplident).
+_IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A partition that stores rows of a published root; ``attached``: xmin of its row in pg_inherits."""
+
+    name: str
+    #: Its name as SQL takes it.
+    quoted: str
+    kind: str
+    persistence: str
+    filenode: int
+    key: str
+    attached: str
+
+    @property
+    def columns(self) -> str:
+        """The columns of its replica identity."""
+        return self.key.partition(" ")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What one table's topic rests on."""
+
+    oid: int
+    #: ``schema.table``, and the same as SQL takes it.
+    name: str
+    quoted: str
+    #: Whether --table and --exclude-table choose it.
+    selected: bool
+    #: The versions of the publications that have it, by name, and of its entries in them.
+    publications: dict[str, str]
+    entries: dict[str, str]
+    #: Of inserts, updates and deletes, those that are published.
+    operations: str
+    persistence: str
+    filenode: int
+    #: The version of its row in pg_class where a publication of a whole schema has it; otherwise "".
+    version: str
+    #: Its replica identity and the columns of that.
+    key: str
+    #: Labels of the enums that it uses, by oid.
+    labels: dict[str, str] = field(default_factory=dict)
+    #: By oid, as text.
+    leaves: dict[str, Leaf] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TableFacts":
+        """Rebuild them from ``dataclasses.asdict``. Raises TypeError and KeyError for anything else."""
+        return cls(**{**data, "leaves": {oid: Leaf(**leaf) for oid, leaf in data["leaves"].items()}})
+
+    @property
+    def key_columns(self) -> str:
+        """The columns that identify a row, as people write them."""
+        identity, _, columns = self.key.partition(" ")
+        names = ", ".join(column.rpartition(":")[0] for column in columns.split(",")) if columns else ""
+        return f"({names})" if names else f"replica identity {_IDENTITIES.get(identity, identity)}"
+
+    def changes_since(self, before: "TableFacts") -> Iterator[str]:
+        """Yield what happened since ``before`` that the stream may not tell, as the rest of a sentence."""
+        if self.oid != before.oid:
+            yield "was dropped and created again: its topic may keep rows of the former table"
+            return
+        if self.selected and not before.selected:
+            yield "was left out by --table or --exclude-table: its changes of that time were not sent"
+        yield from self._changes_of_publications(before)
+        if self.persistence != before.persistence:
+            yield "was unlogged: what was written meanwhile is in no stream"
+        elif self.filenode != before.filenode:
+            yield "was truncated or rewritten: its topic may hold rows as they were before"
+        if self.version != before.version:
+            yield "was altered: rows written while it was in another schema are in no stream"
+        if self.key != before.key:
+            yield (
+                f"has another key, {self.key_columns} instead of {before.key_columns}: "
+                "its topic may hold rows under the former key"
+            )
+        if any(self.labels.get(oid, label) != label for oid, label in before.labels.items()):
+            yield "uses an enum whose labels were renamed: its topic holds the former labels"
+        yield from self._changes_of_leaves(before)
+
+    def _changes_of_publications(self, before: "TableFacts") -> Iterator[str]:
+        for name, version in before.publications.items():
+            now = self.publications.get(name, "")
+            if not now:
+                yield f"left publication {name}: its changes of that time may not have been sent"
+            elif now.split()[0] != version.split()[0]:
+                yield f"is in publication {name}, which was dropped and created again"
+            elif now != version:
+                yield f"is in publication {name}, which was altered: some changes may not have been published"
+            elif self.entries.get(name, "") != before.entries.get(name, ""):
+                yield (
+                    f"left publication {name} and returned, or has another row filter or column list there: "
+                    "some changes may not have been published"
+                )
+
+    def _changes_of_leaves(self, before: "TableFacts") -> Iterator[str]:
+        for oid, leaf in before.leaves.items():
+            now = self.leaves.get(oid)
+            if now is None:
+                yield f"lost partition {leaf.name}: its topic still holds the rows of that"
+            elif now.attached != leaf.attached:
+                yield f"had partition {leaf.name} detached and attached again"
+            elif now.persistence != leaf.persistence:
+                yield f"had partition {leaf.name} unlogged: what was written meanwhile is in no stream"
+            elif now.filenode != leaf.filenode:
+                yield f"had partition {leaf.name} truncated or rewritten"
+            elif now.key != leaf.key:
+                yield f"has another replica identity in partition {leaf.name}"
+
+    def gaps(self, operations: str) -> Iterator[tuple[str, str]]:
+        """Yield why changes do not reach the stream now, and the statement that helps.
+
+        The first is the rest of a sentence. ``operations`` are those that were published at the beginning.
+        """
+        if not self.publications:
+            yield "is not in the publication: none of its changes is sent, deletes included", ""
+        lost = [one for one in operations.split(", ") if one and one not in self.operations]
+        if self.publications and lost:
+            alter = f"ALTER PUBLICATION {quote_identifier(next(iter(self.publications)))}"
+            widen = f"{alter} SET (publish = 'insert, update, delete, truncate')"
+            yield f"has its {' and '.join(lost)} no longer published", widen
+        if self.persistence == "u":
+            yield "is unlogged: none of its changes is in the stream", f"ALTER TABLE {self.quoted} SET LOGGED"
+        for leaf in self.leaves.values():
+            if leaf.kind == "f":
+                detach = f"ALTER TABLE {self.quoted} DETACH PARTITION {leaf.quoted}"
+                yield (
+                    f"has the foreign table {leaf.name} as a partition, whose changes are in no stream",
+                    detach,
+                )
+            elif leaf.persistence == "u":
+                logged = f"ALTER TABLE {leaf.quoted} SET LOGGED"
+                yield f"has the unlogged partition {leaf.name}, whose changes are in no stream", logged
+            elif not {leaf.key[0], self.key[0]} & {"f", "n"} and leaf.columns != self.key.partition(" ")[2]:
+                full = f"ALTER TABLE {leaf.quoted} REPLICA IDENTITY FULL"
+                yield (
+                    (
+                        f"has partition {leaf.name} with another replica identity than its own: "
+                        "an UPDATE of a key there may leave the old row in the topic"
+                    ),
+                    full,
+                )
+
+
+#: Facts by the table's name.
+Facts = dict[str, TableFacts]
+
+
+def read_facts(connection: Connection, publications: Collection[str], settings: RelaySettings) -> Facts:
+    """Return the facts of all tables of ``publications``, selected or not. Raises psycopg2.Error.
+
+    The session decides as of when: one that has imported a snapshot reads as of that.
+    """
+    names = list(publications)
+    published = {row[0]: row[1:] for row in query(connection, _PUBLICATIONS_SQL, names)}
+    schemas = _SCHEMA_MEMBERS if connection.server_version >= 150000 else ""
+    members: dict[int, dict[str, str]] = {}
+    by_schema: set[int] = set()
+    for name, oid, entry, version in query(connection, _MEMBERS_SQL.format(schemas=schemas), names):
+        entries = members.setdefault(int(oid), {})
+        entries[name] = " ".join(filter(None, (entries.get(name, ""), entry, version)))
+        if entry.startswith("schema"):
+            by_schema.add(int(oid))
+    relations = {int(row[0]): row for row in query(connection, _RELATIONS_SQL, list(members))}
+    labels: dict[int, dict[str, str]] = {}
+    for relid, oid, label in query(connection, _LABELS_SQL, list(relations)):
+        labels.setdefault(int(relid), {})[oid] = label
+    chosen = TableFilter(settings)
+    owners = _owners(relations, members, {name for name, (_, via_root, _) in published.items() if via_root})
+    facts: Facts = {}
+    for owner, leaves in owners.items():
+        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key = relations[owner]
+        line = [owner, *_ancestors(relations, owner)]
+        entries = {pub: entry for oid in line for pub, entry in members.get(oid, {}).items()}
+        facts[f"{namespace}.{name}"] = TableFacts(
+            oid=owner,
+            name=f"{namespace}.{name}",
+            quoted=quoted,
+            selected=chosen.passes(namespace, name),
+            publications={pub: published[pub][0] for pub in sorted(entries)},
+            entries=dict(sorted(entries.items())),
+            operations=", ".join(
+                one
+                for one in ("inserts", "updates", "deletes")
+                if any(one in published[pub][2] for pub in entries)
+            ),
+            persistence=persistence,
+            filenode=filenode,
+            version=version if by_schema.intersection(line) else "",
+            key=key,
+            labels=labels.get(owner, {}),
+            leaves={str(oid): _leaf(relations[oid]) for oid in leaves},
+        )
+    return facts
+
+
+def _leaf(row: Sequence[Any]) -> Leaf:
+    _, namespace, name, quoted, kind, persistence, filenode, _, _, attached, key = row
+    return Leaf(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached)
+
+
+def _ancestors(relations: dict[int, tuple[Any, ...]], oid: int) -> Iterator[int]:
+    while (parent := relations[oid][8]) is not None and parent in relations:
+        oid = int(parent)
+        yield oid
+
+
+def _owners(
+    relations: dict[int, tuple[Any, ...]], members: dict[int, dict[str, str]], via_root: set[str]
+) -> dict[int, list[int]]:
+    """Return the tables under whose names rows are sent, each with the partitions that store them."""
+    owners: dict[int, list[int]] = {}
+    for oid, row in relations.items():
+        line = [oid, *_ancestors(relations, oid)]
+        # PostgreSQL sends rows under the name of the topmost ancestor that such a publication lists.
+        roots = [one for one in line if via_root.intersection(members.get(one, {}))]
+        owner = roots[-1] if roots else oid
+        if row[4] == "p" and owner != oid:
+            continue
+        leaves = owners.setdefault(owner, []) if row[4] != "p" or roots else []
+        if owner != oid:
+            leaves.append(oid)
+    return owners
+
+
+def had_rows(connection: Connection, leaf: Leaf) -> bool:
+    """Return whether a partition may have held rows when it was attached. Raises psycopg2.Error.
+
+    One that is locked, or that the role may not read, may have.
+    """
+    if leaf.kind != "r":
+        return True
+    try:
+        execute(connection, "set lock_timeout = '100ms'")
+        return bool(query(connection, _ROWS_FROM_BEFORE_SQL.format(leaf.quoted), leaf.attached)[0][0])
+    except psycopg2.ProgrammingError:
+        # It has gone, or the role may not read it.
+        return True
+    except psycopg2.errors.LockNotAvailable:
+        return True
+    finally:
+        execute(connection, "set lock_timeout = 0")

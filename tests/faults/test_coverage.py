@@ -1,0 +1,313 @@
+"""Gaps that neither the stream nor Kafka reports: the relay sees each, and closes it or names what helps."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import psycopg2
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Services
+from tests.faults.records import assert_equal
+from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.writer import TABLES, create_tables
+from tests.raw_topic import raw_records
+
+pytestmark = pytest.mark.services
+
+NewRelay = Callable[..., Relay]
+ROWS = 200
+TABLE = "public.accounts"
+#: Changes of a table that is not looked at: an insert, an update, a delete and another key.
+WRITES = (
+    "insert into accounts select n, 1, 'unseen' from generate_series(1001, 1050) n",
+    "update accounts set note = 'unseen' where id between 11 and 60",
+    "delete from accounts where id between 61 and 110",
+    "update accounts set id = id + 5000 where id between 111 and 120",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What happens to a table while nobody looks; ``{p}`` in a statement is the publication."""
+
+    name: str
+    statements: Sequence[str]
+    since: int = 14
+    #: What makes the publication; the relay makes its own lists where it is empty.
+    publication: str = ""
+    before: Sequence[str] = ()
+
+
+LEAVES = Gap(
+    "the table leaves the publication and returns",
+    ("alter publication {p} drop table accounts", *WRITES, "alter publication {p} add table only accounts"),
+)
+GAPS = [
+    LEAVES,
+    Gap(
+        "only inserts are published for a while",
+        (
+            "alter publication {p} set (publish = 'insert')",
+            *WRITES,
+            "alter publication {p} set (publish = 'insert, update, delete, truncate')",
+        ),
+    ),
+    Gap(
+        "its schema leaves the publication and returns",
+        (
+            "alter publication {p} drop tables in schema public",
+            *WRITES,
+            "alter publication {p} add tables in schema public",
+        ),
+        since=15,
+        publication="create publication {p} for tables in schema public",
+    ),
+    Gap(
+        "a row filter comes and goes",
+        (
+            "alter publication {p} set table accounts where (id < 0), visits",
+            *WRITES,
+            "alter publication {p} set table accounts, visits",
+        ),
+        since=15,
+    ),
+    Gap(
+        "the table is renamed, written and renamed back",
+        (
+            "alter table accounts rename to others",
+            *[one.replace("accounts", "others") for one in WRITES],
+            "alter table others rename to accounts",
+        ),
+    ),
+    Gap("the table is truncated", ("truncate accounts", "insert into accounts values (7, 7, 'after it')")),
+    Gap(
+        "the table is dropped and created again",
+        (
+            "drop table accounts",
+            "create table accounts (id bigint primary key, number bigint not null, note text)",
+            "insert into accounts values (7, 7, 'after it')",
+        ),
+        publication="create publication {p} for all tables",
+    ),
+    Gap(
+        "values are rewritten by ALTER TABLE",
+        ("alter table accounts alter number type bigint using number + 1",),
+    ),
+]
+
+
+def begin(database: str, new_relay: NewRelay, gap: Gap = LEAVES, *args: str) -> Relay:
+    """Return a relay that streams two tables."""
+    create_tables(database, ROWS)
+    if gap.before:
+        execute(database, *gap.before)
+    relay = new_relay(*args)
+    if gap.publication:
+        execute(database, gap.publication.format(p=f"bwtui_{relay.name}"))
+    relay.start()
+    relay.wait_streaming()
+    return relay
+
+
+def not_proven(status: Status) -> bool:
+    """Whether the table is reported as not proven."""
+    return TABLE in {entry.table for entry in status.not_proven}
+
+
+def is_proven(status: Status) -> bool:
+    """Whether every table is proven."""
+    return not status.not_proven
+
+
+def closes(relay: Relay, services: Services, database: str, *, in_partitions: bool = False) -> None:
+    """See that the relay reports the gap, and closes it."""
+    wait_for("it is reported", lambda: f"{TABLE} is not proven since" in relay.log())
+    relay.wait("it is closed", is_proven, every=0.2)
+    relay.wait_caught_up()
+    relay.stop()
+    # Of the time under another name.
+    other, admin = f"{relay.name}.others", AdminClient({"bootstrap.servers": services.broker})
+    with contextlib.suppress(KafkaException):
+        admin.delete_topics([other])[other].result(30)
+    wait_for("it is gone", lambda: other not in admin.list_topics(timeout=10).topics)
+    if in_partitions:
+        assert_live_once(services, database, relay)
+    else:
+        assert_equal(services, database, TABLES, relay.name)
+
+
+def assert_live_once(services: Services, database: str, relay: Relay) -> None:
+    """See that each partition's latest records are the table, so that no key has two live rows."""
+    topic = f"{relay.name}.accounts"
+    latest = {
+        (partition, record.key()): record.value()
+        for (_, partition), records in raw_records(services, [topic]).items()
+        for record in records
+    }
+    with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
+        decode = AvroDeserializer(registry, conf={"subject.name.strategy.type": "TOPIC"})
+        field = SerializationContext(topic, MessageField.VALUE)
+        live = [tuple(decode(value, field).values()) for value in latest.values() if value is not None]
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        cursor.execute("select id, number, note from accounts order by id")
+        assert sorted(live) == cursor.fetchall()
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["between two looks", "while stopped"])
+@pytest.mark.parametrize(
+    "gap",
+    [
+        pytest.param(gap, id=gap.name, marks=pytest.mark.since(gap.since, "publications' own options"))
+        for gap in GAPS
+    ],
+)
+def test_a_gap_is_seen_and_closed(
+    services: Services, database: str, new_relay: NewRelay, gap: Gap, runs: bool
+) -> None:
+    relay = begin(database, new_relay, gap)
+    if not runs:
+        relay.stop()
+    for statement in gap.statements:
+        execute(database, statement.format(p=f"bwtui_{relay.name}"))
+    if not runs:
+        relay.start()
+    closes(relay, services, database)
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["while it streams", "while stopped"])
+@pytest.mark.parametrize("how", ["recreated", "deleted", "given partitions"])
+def test_a_topic_that_changes_is_filled_again(
+    services: Services, database: str, new_relay: NewRelay, how: str, runs: bool
+) -> None:
+    relay = begin(database, new_relay)
+    topic = f"{relay.name}.accounts"
+    if not runs:
+        relay.stop()
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    if how == "given partitions":
+        admin.create_partitions([NewPartitions(topic, 9)])[topic].result(30)
+    else:
+        admin.delete_topics([topic])[topic].result(30)
+        wait_for("it is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
+    if how == "recreated":
+        config = {"cleanup.policy": "compact"}
+        admin.create_topics([NewTopic(topic, 3, 1, config=config)])[topic].result(30)
+    if not runs:
+        relay.start()
+        relay.wait_streaming()
+    execute(database, *WRITES)
+    closes(relay, services, database, in_partitions=how == "given partitions")
+
+
+def test_a_gap_that_lasts_names_what_ends_it(services: Services, database: str, new_relay: NewRelay) -> None:
+    relay = begin(database, new_relay)
+    publication = f"bwtui_{relay.name}"
+    execute(database, f"alter publication {publication} drop table accounts")
+    status = relay.wait("it is reported", not_proven, every=0.2)
+    (entry,) = status.not_proven
+    assert entry.reason.startswith(
+        "it is not in the publication: none of its changes is sent, deletes included"
+    )
+    execute(database, *WRITES)
+    relay.kill()
+    relay.start()
+    assert not_proven(relay.wait_streaming())
+    # The command is what it says.
+    execute(database, entry.command)
+    relay.wait("it is closed", is_proven, every=0.2)
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)
+
+
+def test_a_partition_is_truncated_behind_its_root(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, 1)
+    execute(
+        database,
+        "drop table accounts",
+        "create table accounts (id bigint primary key, number bigint not null, note text)"
+        " partition by range (id)",
+        "create table low partition of accounts for values from (0) to (100)",
+        "create table high partition of accounts for values from (100) to (10000)",
+        "insert into accounts select n, 0, 'row ' || n from generate_series(1, 200) n",
+    )
+    relay = new_relay()
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "truncate low")
+    closes(relay, services, database)
+    relay.start()
+    relay.wait_streaming()
+    # Attached with rows, and an empty one that is made as a partition.
+    execute(
+        database,
+        "create table more (like accounts including all)",
+        "insert into more select n, 0, 'row ' || n from generate_series(20001, 20100) n",
+        "alter table accounts attach partition more for values from (20000) to (30000)",
+        "create table later partition of accounts for values from (30000) to (40000)",
+    )
+    closes(relay, services, database)
+    log = relay.log()
+    assert "got partition public.more with rows in it" in log
+    assert "public.later" not in log
+
+
+def test_other_settings_are_refused_on_the_same_slot(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    relay = begin(database, new_relay)
+    relay.stop()
+    relay.start("-f", "json")
+    assert relay.join() == 2
+    words = relay.last_words()
+    assert "--output-format was avro and is json now" in words
+    assert "--accept-settings" in words
+    relay.start("-p", f"{relay.name}.new", "--accept-settings")
+    relay.wait_streaming()
+    relay.wait("all is compared", is_proven, every=0.2)
+    relay.stop()
+    assert_equal(services, database, TABLES, f"{relay.name}.new")
+
+
+def test_a_slot_without_a_record_is_not_proven(
+    services: Services, database: str, new_relay: NewRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = begin(database, new_relay)
+    relay.stop()
+    monkeypatch.setenv("BWTUI_STATE_HOME", f"{relay._folder}/elsewhere")
+    relay.start()
+    status = relay.wait_streaming()
+    assert {entry.table for entry in status.not_proven} == {"public.accounts", "public.visits"}
+    assert all("bwtui repair --relay" in entry.command for entry in status.not_proven)
+    relay.stop()
+
+
+def test_the_snapshot_is_watched(services: Services, database: str, new_relay: NewRelay) -> None:
+    """A topic that is deleted during the first snapshot, and a table that leaves meanwhile."""
+    create_tables(database, 300_000)
+    relay = new_relay("--snapshot-workers", "1")
+    publication = f"bwtui_{relay.name}"
+    relay.start()
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    topic = f"{relay.name}.accounts"
+    relay.wait("rows are sent", lambda status: status.tables.get(TABLE) and status.tables[TABLE].messages)
+    admin.delete_topics([topic])[topic].result(30)
+    with contextlib.suppress(KafkaException):
+        admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+    execute(database, f"alter publication {publication} drop table visits")
+    execute(database, "delete from visits where id <= 100")
+    execute(database, f"alter publication {publication} add table only visits")
+    relay.wait("it streams", lambda status: status.state == "streaming", every=0.2)
+    relay.wait("all is proven", is_proven, 180, every=0.5)
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)

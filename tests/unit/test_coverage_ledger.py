@@ -1,0 +1,207 @@
+"""What the coverage ledger takes for a change, and when a comparison ends "not proven"."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import RefusedError, StateFailed
+from bwtui.relay.coverage.ledger import Ledger
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source.table_facts import Leaf, TableFacts
+
+ORDERS = "public.orders"
+LEAF = Leaf("public.low", "public.low", "r", "p", 31, "d id:20", "700")
+FACTS = TableFacts(
+    oid=20,
+    name=ORDERS,
+    quoted="public.orders",
+    selected=True,
+    publications={"p": "10 700"},
+    entries={"p": "11 700"},
+    operations="inserts, updates, deletes",
+    persistence="p",
+    filenode=30,
+    version="",
+    key="d id:20",
+    labels={"50": "new"},
+    leaves={"40": LEAF},
+)
+SETTINGS = RelaySettings(slot="shop", schema_registry="http://me:secret@registry:8081")
+
+
+def ledger(folder: Path, report: Report | None = None, settings: RelaySettings = SETTINGS) -> Ledger:
+    """Return the ledger of a slot, opened from its file."""
+    return Ledger(folder, ("1", "db", "shop"), settings, report or Report())
+
+
+def begun(folder: Path, *, is_whole: bool = True) -> tuple[Ledger, Report]:
+    """Return a ledger that has recorded one table."""
+    report = Report()
+    made = ledger(folder, report)
+    made.begin({ORDERS: FACTS}, 0x100, is_whole=is_whole)
+    return made, report
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (replace(FACTS, oid=21), "was dropped and created again"),
+        (replace(FACTS, publications={}, entries={}), "left publication p: "),
+        (replace(FACTS, publications={"p": "12 700"}), "which was dropped and created again"),
+        (replace(FACTS, publications={"p": "10 701"}), "which was altered"),
+        (replace(FACTS, entries={"p": "12 701"}), "left publication p and returned"),
+        (replace(FACTS, entries={"p": "11 701"}), "another row filter or column list"),
+        (replace(FACTS, persistence="u"), "was unlogged"),
+        (replace(FACTS, filenode=32), "was truncated or rewritten"),
+        (replace(FACTS, version="701"), "was altered"),
+        (replace(FACTS, key="d id:20,x:25"), "has another key, (id, x) instead of (id)"),
+        (replace(FACTS, key="n "), "replica identity nothing instead of (id)"),
+        (replace(FACTS, labels={"50": "old"}), "whose labels were renamed"),
+        (replace(FACTS, leaves={}), "lost partition public.low"),
+        (replace(FACTS, leaves={"40": replace(LEAF, attached="701")}), "detached and attached again"),
+        (replace(FACTS, leaves={"40": replace(LEAF, persistence="u")}), "partition public.low unlogged"),
+        (replace(FACTS, leaves={"40": replace(LEAF, filenode=32)}), "public.low truncated or rewritten"),
+        (replace(FACTS, leaves={"40": replace(LEAF, key="i x:25")}), "another replica identity in partition"),
+    ],
+)
+def test_each_change_is_named(now: TableFacts, says: str) -> None:
+    (reason,) = now.changes_since(FACTS)
+    assert says in reason
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        FACTS,
+        replace(FACTS, labels={"50": "new", "51": "added"}),
+        replace(FACTS, leaves={"40": LEAF, "41": LEAF}),
+        replace(FACTS, publications={"p": "10 700", "q": "12 700"}),
+    ],
+)
+def test_what_the_stream_reports_is_no_change(now: TableFacts) -> None:
+    assert list(now.changes_since(FACTS)) == []
+    assert TableFacts.from_json({**_json(now)}) == now
+
+
+def _json(facts: TableFacts) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(facts)
+
+
+@pytest.mark.parametrize(
+    ("now", "statement"),
+    [
+        (replace(FACTS, operations="inserts"), 'ALTER PUBLICATION "p" SET (publish = '),
+        (replace(FACTS, persistence="u"), "ALTER TABLE public.orders SET LOGGED"),
+        (replace(FACTS, leaves={"4": replace(LEAF, kind="f")}), "DETACH PARTITION public.low"),
+        (replace(FACTS, leaves={"4": replace(LEAF, persistence="u")}), "ALTER TABLE public.low SET LOGGED"),
+        (replace(FACTS, leaves={"4": replace(LEAF, key="i x:25")}), "REPLICA IDENTITY FULL"),
+        (replace(FACTS, publications={}), ""),
+    ],
+)
+def test_what_lasts_names_its_statement(now: TableFacts, statement: str) -> None:
+    ((_, helps),) = now.gaps(FACTS.operations)
+    assert statement in helps
+    assert list(FACTS.gaps(FACTS.operations)) == []
+
+
+def test_only_a_comparison_that_began_later_ends_it(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    began = time.time()
+    made.mark(ORDERS, "was changed")
+    ((entry),) = report.not_proven
+    assert (entry.table, entry.since_lsn, entry.reason, entry.command) == (
+        ORDERS,
+        0x100,
+        "it was changed",
+        "",
+    )
+    assert made.to_compare() == [ORDERS]
+    assert made.is_comparing
+    made.proven([ORDERS], began)
+    assert report.not_proven, "the comparison began before the change"
+    # It outlives the process.
+    again = Report()
+    assert ledger(tmp_path, again).to_compare() == [ORDERS]
+    assert again.not_proven == report.not_proven
+    made.proven([ORDERS], time.time() + 1)
+    assert report.not_proven == ()
+    assert not made.is_comparing
+    again = Report()
+    ledger(tmp_path, again)
+    assert again.not_proven == ()
+
+
+def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    made.mark(ORDERS, "was changed")
+    made.given_up([ORDERS, "public.none"], "bwtui snapshot public.orders")
+    assert [entry.command for entry in report.not_proven] == ["bwtui snapshot public.orders"]
+    assert made.to_compare() == []
+    assert ledger(tmp_path).to_compare() == [ORDERS], "a new run compares once more"
+
+
+def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> None:
+    made, report = begun(tmp_path, is_whole=False)
+    made.mark_all("was changed")
+    assert made.to_compare() == []
+    assert [entry.command for entry in report.not_proven] == [
+        r"bwtui repair --relay shop --table 'public\.orders'"
+    ]
+    # Once all of its tables were compared, the topics are whole.
+    made.proven([ORDERS], time.time() + 1)
+    made.mark(ORDERS, "was changed once more")
+    assert made.to_compare() == [ORDERS]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"output_format": "json"}, "--output-format was avro and is json now"),
+        ({"topic_prefix": "new"}, "--topic-prefix was empty and is new now"),
+        ({"namespace": "shop"}, "--namespace was empty and is shop now"),
+        ({"connect_names": True}, "--connect-names was false and is true now"),
+        (
+            {"schema_registry": "http://other:8081"},
+            "--schema-registry was http://registry:8081 and is http://other:8081 now",
+        ),
+    ],
+)
+def test_other_settings_are_refused_on_a_slot(tmp_path: Path, changed: dict[str, object], says: str) -> None:
+    begun(tmp_path)
+    ledger(
+        tmp_path, settings=replace(SETTINGS, schema_registry="http://you:word@registry:8081")
+    ).check_settings()
+    settings = replace(SETTINGS, **changed)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="was relayed with other settings") as refused:
+        ledger(tmp_path, settings=settings).check_settings()
+    assert says in refused.value.message
+    assert "--accept-settings" in refused.value.hint
+    report = Report()
+    accepted = ledger(tmp_path, report, replace(settings, accept_settings=True))
+    accepted.check_settings()
+    assert [entry.table for entry in report.not_proven] == [ORDERS]
+    ledger(tmp_path, settings=settings).check_settings()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda text: text[:50], lambda text: "[]", lambda text: text.replace('"oid"', '"id"')],
+)
+def test_a_damaged_ledger_is_not_taken_for_none(tmp_path: Path, damage: Callable[[str], str]) -> None:
+    begun(tmp_path)
+    path = tmp_path / "coverage-shop.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(StateFailed, match="it says which tables are not proven"):
+        ledger(tmp_path)
+
+
+def test_the_ledger_of_another_database_counts_as_none(tmp_path: Path) -> None:
+    begun(tmp_path)
+    assert Ledger(tmp_path, ("1", "other", "shop"), SETTINGS, Report()).is_empty
+    assert not ledger(tmp_path).is_empty
