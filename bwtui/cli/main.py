@@ -170,7 +170,7 @@ Examples:
 \b
 Exit codes:
   0 fine · 1 differences found · 2 usage or error · 3 indeterminate
-  4 connection or authentication · 5 slot lost · 6 damaged recording
+  4 connection or authentication · 5 slot lost · 6 damaged or unfinished recording
   130 interrupted""",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="bwtui")

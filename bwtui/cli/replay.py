@@ -31,7 +31,7 @@ Examples:
 \b
 The same command goes on where a run was interrupted or killed. docs/replay.md says what
 is kept, and what --only-missing can't mend. Exit codes: 2 refused, 3 done, and messages
-may be there twice, 4 no connection, 6 the recording is damaged, 130 interrupted.
+may be there twice, 4 no connection, 6 the recording is damaged or unfinished, 130 interrupted.
 """
 
 

@@ -40,7 +40,7 @@ Examples:
 
 \b
 docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
-3 indeterminate, 4 a server can't be reached, 6 a damaged recording.
+3 indeterminate, 4 a server can't be reached, 6 a damaged or unfinished recording.
 """
 
 

@@ -38,7 +38,7 @@ class TablePlan:
     stray_tombstones: int = 0
     #: Keys that were written at each look, or of which nothing is proven: they are not sent.
     undecided: int = 0
-    #: Rows that are missing in the topic and have no key, or one that is no text: nothing names them.
+    #: Rows that are missing in the topic or differ there and have no key, or one that is no text.
     unnamed: int = 0
     #: Keys in bytes that the relay sends now, or may send, while most of the topic's are in others.
     own_bytes: int = 0
@@ -83,7 +83,7 @@ class TablePlan:
             )
         if self.unnamed:
             notes.append(
-                f"{self.unnamed:,} rows are missing that no key names: "
+                f"{self.unnamed:,} rows are missing in the topic or others there, and no key names them: "
                 f"'{command}' sends the whole table again"
             )
         if self.own_bytes:

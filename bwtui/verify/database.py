@@ -294,7 +294,9 @@ class _Live:
         names = table.key or table.columns
         key = key.partition(SPELLED)[0]
         found = json.loads(key) if key[:1] in ("[", "{") else None
-        shown = dict(zip(names, found, strict=False)) if isinstance(found, list) else found
+        if isinstance(found, list):
+            found = dict(zip(names, found, strict=False))
+        shown = {name: _visible(text) for name, text in found.items()} if found else None
         if shown and not self._request.show_values:
             shown = dict.fromkeys(shown, "…")
         return Finding(
@@ -310,7 +312,13 @@ class _Live:
 
     def _field(self, name: str, row: Any, found: Any) -> dict[str, Any]:
         shown = self._request.show_values
-        return {"field": name, "postgresql": row if shown else "…", "kafka": found if shown else "…"}
+        row, found = (_visible(row), _visible(found)) if shown else ("…", "…")
+        return {"field": name, "postgresql": row, "kafka": found}
+
+
+def _visible(text: Any) -> Any:
+    """Return a text without the zero byte that marks the hexadecimal of bytes that are no text."""
+    return text.removesuffix("\0") if isinstance(text, str) else text
 
 
 def _balance(counts: Mapping[str, int], rows: int, keys: int) -> dict[str, dict[str, int]]:

@@ -140,6 +140,26 @@ def test_two_relays_at_once_in_a_log_that_was_shifted() -> None:
     assert beside["interleaved_sessions"] == 1
 
 
+@pytest.mark.parametrize(
+    ("then", "found"),
+    [("nothing", 0), ("a third pass", 0), ("the second pass", 1), ("another of the kind", 0)],
+)
+def test_what_was_not_acknowledged_and_sent_again_late_is_no_second_relay(then: str, found: int) -> None:
+    """A replay of what was missing puts it behind the pass that followed; two relays mix their records."""
+    made = Made()
+    made.send(1, 10)
+    late = [made.send(key, 20, state="unknown", arrives=False) for key in (2, 3)]
+    made.send(4, 40, pass_number=2)
+    for send in late if then == "another of the kind" else late[:1]:
+        made.topic.append(0, Record(send.key_digest, send.value_digest, send.time_ms, "", send))
+    if then.endswith("pass"):
+        made.send(5, 50, pass_number=2 if then == "the second pass" else 3)
+    made.world.reached = dict.fromkeys(made.world.passes, 0)
+    messages, _, beside = made.classes()
+    assert messages["matched"] >= 3
+    assert beside["interleaved_sessions"] == found
+
+
 def test_what_was_sent_again_late_is_no_second_relay() -> None:
     made = Made()
     made.send(1, 10, arrives=False)

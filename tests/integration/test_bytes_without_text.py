@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
+from confluent_kafka import Producer
 
 from bwtui.encode.names import ESCAPED_FIELD
 from bwtui.sandbox.supervisor import Services
@@ -20,6 +21,7 @@ from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, decoded_json, latest
 from tests.fix_sandbox import drop_database
 from tests.integration.test_verify_database import relaying, verify
+from tests.raw_topic import raw_messages
 
 pytestmark = pytest.mark.services
 
@@ -123,6 +125,7 @@ def test_in_avro(case: Case, source: Session, services: Services, tmp_path: Path
         ended, report = verify(attempts, case.dsn)
         assert (ended.code, report["verdict"]) == (0, "clean"), ended.stdout + ended.stderr
         assert report["expected"] == report["actual"] == 11
+        check_a_difference(attempts, case, source)
     assert latest(decoded_avro(services, f"{attempts.name}.t")) == rows_of(case)
     keys = decoded_avro(services, f"{attempts.name}.k")
     marked = f"\\x{(case.raw * 2).hex()}\0"
@@ -134,6 +137,25 @@ def test_in_avro(case: Case, source: Session, services: Services, tmp_path: Path
     rows = {change["after"]["id"]: change["after"] for change in changes if "v" in (change["after"] or {})}
     assert [rows[key]["v"] for key in ("1", "2", "12")] == [case.good, *[{"hex": case.raw.hex()}] * 2]
     assert rows["13"]["big"] == {"hex": (case.raw * 3_000).hex()}
+
+
+def check_a_difference(attempts: Attempts, case: Case, source: Session) -> None:
+    """See how a key that is no text is shown, whose row is another one in the topic."""
+    topic, literal = f"{attempts.name}.k", (case.raw * 2).hex()
+    found = {key: value for key, value in raw_messages(attempts.services, topic) if key}
+    (marked,) = [key for key in found if key.endswith(literal.encode() + b"\0")]
+    other = next(value for key, value in found.items() if key != marked and value)
+    settings = {"bootstrap.servers": attempts.services.broker, "partitioner": "murmur2_random"}
+    with closing(Producer(settings)) as producer:
+        producer.produce(topic, other, marked)
+        assert producer.flush(30) == 0
+    _, report = verify(attempts, case.dsn, "--show-values")
+    (finding,) = report["findings"]
+    assert (finding["class"], finding["key"]) == ("different_row", {"k": f"\\x{literal}"})
+    ended = attempts.command("repair", "--relay", attempts.name, "--dry-run")
+    assert "1 rows are missing in the topic or others there, and no key names them" in ended.stdout
+    source.run("update k set n = n where n = 22")
+    assert verify(attempts, case.dsn)[0].code == 0
 
 
 @pytest.mark.parametrize("case", ["WIN1252"], indirect=True)

@@ -56,17 +56,33 @@ having bool_or(coalesce(message_class.class, 'matched') in ('matched', 'redelive
 
 -- Records of a later pass before records of an earlier one: two relays wrote at once. Records that moved are compared
 -- only with those that moved by the same distance, since a message that was sent again late moved alone. A record
--- found by its bytes alone has no known pass if a later session may have sent the same change again.
+-- found by its bytes alone has no known pass if a later session may have sent the same change again; and it must be
+-- between two records of one later pass, since a replay of what was missing appends it to the log.
 create table interleaved_partition as
+with placed as (
+       select suspect.topic_id, match.partition_id, match.log_offset, suspect.pass,
+              match.log_offset - suspect.log_offset as distance
+         from match join suspect using (id) where match.how in ('place', 'moved', 'equivalent')),
+     searched as (
+       select suspect.topic_id, match.partition_id, match.log_offset, suspect.pass
+         from match join suspect using (id) left join passes_in as pass using (pass)
+        where match.how = 'searched' and not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed,
+                                                            pass.reached_lsn, suspect.id < pass.committed_id)),
+     in_place as (select * from placed where distance = 0)
 select topic_id, partition_id, min(log_offset) as log_offset
-  from (select suspect.topic_id, match.partition_id, match.log_offset, suspect.pass,
-               lag(suspect.pass) over (partition by suspect.topic_id, match.partition_id,
-                                       coalesce(match.log_offset - suspect.log_offset, 0)
-                                         order by match.log_offset) as before
-          from match join suspect using (id) left join passes_in as pass using (pass)
-         where match.how in ('place', 'moved', 'equivalent')
-            or (match.how = 'searched' and not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed,
-                                                            pass.reached_lsn, suspect.id < pass.committed_id)))
+  from (select topic_id, partition_id, log_offset, pass,
+               lag(pass) over (partition by topic_id, partition_id, distance order by log_offset) as before
+          from placed
+        union all
+        select s.topic_id, s.partition_id, s.log_offset, s.pass, before.pass
+          from searched as s
+          asof join in_place as before
+            on before.topic_id = s.topic_id and before.partition_id = s.partition_id
+           and s.log_offset > before.log_offset
+          asof join in_place as after
+            on after.topic_id = s.topic_id and after.partition_id = s.partition_id
+           and s.log_offset < after.log_offset
+         where before.pass = after.pass)
  where before > pass group by topic_id, partition_id;
 
 -- Messages that arrived, but with another timestamp or other headers than they were sent with.

@@ -35,7 +35,7 @@ _FILES = (
 _EXIT_CODES = (
     *(("0", "Fine."), ("1", "Differences were found."), ("2", "Usage, or any other error.")),
     *(("3", "Indeterminate."), ("4", "Connection or authentication."), ("5", "The slot is lost.")),
-    *(("6", "A recording is damaged."), ("130", "Interrupted.")),
+    *(("6", "A recording is damaged, or unfinished after a kill."), ("130", "Interrupted.")),
 )
 
 

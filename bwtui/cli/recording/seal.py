@@ -18,7 +18,7 @@ Examples:
 
 \b
 Sealing again adds what was recorded since. A run that was interrupted is gone on with.
-docs/recording-format.md describes the files. Exit code 6: the recording is damaged.
+docs/recording-format.md describes the files. Exit code 6: the recording is damaged or unfinished.
 """
 
 
