@@ -16,7 +16,9 @@ _KEYWORD = re.compile(
 # port with another URI behind it, as in a list of registries. Of the scheme its last character will do: a
 # whole one would be looked for at every letter of a long word, to the word's end.
 _USERINFO = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
-_USERINFO_ODD = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S*)(@)")
+_USERINFO_ODD = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S{0,500})(@)")
+# libpq takes blanks, too. Of other URIs a text may have one without a password, and an @ further on.
+_USERINFO_BLANK = re.compile(r"(postgres(?:ql)?://[^:/?#@\s]*:)(?!\d{1,5}\W)([^@\n]{1,300})(@)")
 _SECRET_PROPERTY = re.compile(
     r"(?i)(?:password|passwd|secret|credential|jaas|user\.info|api\.key|private\.key|key\.pem"
     r"|oauthbearer\.config|oauthbearer\.extensions|(?:^|[._-])token$)"
@@ -33,7 +35,8 @@ def mask_connection(text: str) -> str:
     """
     text = _KEYWORD.sub(rf"\g<1>{MASK}", text)
     text = _USERINFO.sub(rf"\g<1>{MASK}\g<3>", text)
-    return _USERINFO_ODD.sub(_mask_odd, text)
+    text = _USERINFO_ODD.sub(_mask_odd, text)
+    return _USERINFO_BLANK.sub(rf"\g<1>{MASK}\g<3>", text)
 
 
 def _mask_odd(match: re.Match[str]) -> str:

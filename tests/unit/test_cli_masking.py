@@ -1,5 +1,10 @@
 """Secrets never come out of the masks."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +24,8 @@ from bwtui.masking import is_secret, mask_connection, mask_property
         ("postgresql://me:se@cret@db/shop", "postgresql://me:***@db/shop"),
         ("postgresql://me:se/cret@db/shop", "postgresql://me:***@db/shop"),
         ("postgresql://db/shop?user=me&password=secret&x=1", "postgresql://db/shop?user=me&password=***&x=1"),
+        ("postgresql://me:se cret@db/shop", "postgresql://me:***@db/shop"),
+        ("postgresql://db:5432 is away, ask me@home", "postgresql://db:5432 is away, ask me@home"),
         ("postgresql://me@db/shop", "postgresql://me@db/shop"),
         ("http://u:p@h:8081,http://u:q@h2:8081", "http://u:***@h:8081,http://u:***@h2:8081"),
         ("http://localhost:8081/a", "http://localhost:8081/a"),
@@ -69,8 +76,32 @@ def test_no_password_in_a_uri_is_left(secret: str) -> None:
     assert f"{secret}<>" not in masked
 
 
-@pytest.mark.parametrize("piece", ["x", "x.", "a:", "://", "password=", "x "])
+@pytest.mark.parametrize(
+    "piece", ["x", "x.", "a:", "://", "postgres://a:", "postgres://a: ", "password=", "x "]
+)
 def test_a_long_text_is_masked_in_no_time(piece: str) -> None:
     # At a cost that grows with the square of the length this would take hours.
     text = piece * (1_000_000 // len(piece))
     assert mask_connection(text).startswith(piece)
+
+
+@pytest.mark.parametrize("password", ["s3cr/etXYZ", "s3cr@etXYZ"])
+@pytest.mark.parametrize("command", [("connect", "--headless", "--json"), ("doctor",), ("slots", "list")])
+def test_a_password_that_is_not_escaped_stands_nowhere(
+    command: tuple[str, ...], password: str, tmp_path: Path
+) -> None:
+    """Neither in what the command prints nor in the log, the status and the state that it leaves."""
+    dsn = f"postgresql://me:{password}@127.0.0.1:1/shop"
+    ran = subprocess.run(
+        [sys.executable, "-m", "bwtui", *command, "-d", dsn],
+        env=os.environ | {"BWTUI_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode
+    said = ran.stdout + ran.stderr
+    assert "percent-encode" in said
+    kept = [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [text for text in (said, *kept) if "XYZ" in text or "s3cr" in text]

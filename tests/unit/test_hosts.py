@@ -11,8 +11,10 @@ from psycopg import pq
 from psycopg2.extensions import parse_dsn
 
 from bwtui.errors import UsageError
+from bwtui.source.connection import connect
 from bwtui.source.failover import hosts, meaning
 from bwtui.source.failover.hosts import complete, describe, each_host, effective, with_defaults
+from bwtui.source.raw.session import connect_raw
 
 
 def added(dsn: str) -> dict[str, str]:
@@ -136,3 +138,28 @@ def test_a_worker_of_a_snapshot_has_no_psycopg() -> None:
     """It takes a tenth of a second and 15 MB in each."""
     look = "import sys, bwtui.relay.snapshot.workers.worker; sys.exit('psycopg' in sys.modules)"
     subprocess.run([sys.executable, "-c", look], check=True)
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["s3cr/etXYZ", "s3cr@etXYZ", "a/b@etXYZ", "12/etXYZ", "12@a/etXYZ", "s3cr%zzetXYZ", "a?/b@etXYZ"],
+)
+@pytest.mark.parametrize("place", ["db:5432/shop", "127.0.0.1:1/shop?sslmode=disable"])
+def test_a_password_that_is_not_escaped_is_refused_and_not_shown(password: str, place: str) -> None:
+    """Libpq would take a part of it for a host, a port or a database, and name that in its error."""
+    dsn = f"postgresql://me:{password}@{place}"
+    for read in (with_defaults, connect, connect_raw):
+        with pytest.raises(UsageError) as raised:
+            read(dsn)
+        text = f"{raised.value.message} {raised.value.hint}"
+        assert "percent-encode" in text
+        assert "XYZ" not in text and "s3cr" not in text
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["me:pw@h/d@b", "h:5432/d@b", "h/d?user=me@corp", "me:pw@h/d?application_name=a@b/c", "h1:1,h2:2/db",
+     "/db@x", "[::1]:5432/d@b", "[::1]/d@b", "me:s3cr?x@h/d", "me:a%2Fb%40c@h/d"],
+)  # fmt: skip
+def test_an_at_sign_elsewhere_is_none_of_the_password(rest: str) -> None:
+    assert with_defaults(f"postgresql://{rest}")

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
 
-from bwtui.errors import BwtuiError, UsageError
+from bwtui.errors import UsageError
 from bwtui.masking import mask_connection
 from bwtui.options import nearest
 
@@ -33,6 +33,16 @@ _DEFAULTS_OF_SEVERAL = _DEFAULTS | {
     "keepalives_interval": "2",
     "tcp_user_timeout": "12000",
 }
+#: A URI whose password has a / or @ that is not escaped: libpq takes what follows for a host, port or
+#: database, and its errors name that. A database may have an @ in its name, after a host and its port.
+_UNESCAPED = re.compile(
+    r"""postgres(?:ql)?://(?: [^@/?]* @ [^/?]* @
+      | [^@/?]* @ [^/?@]* / [^?]* @ [^?]* [/:]
+      | [^@/?]* : (?!\d*/) [^@/?:\]]* / [^?]* @
+      | [^@/?]* : \d* / [^?]* @ [^?]* [/:])""",
+    re.VERBOSE,
+)
+_ESCAPE = "percent-encode special characters of the password in a URI: / as %2F, @ as %40, : as %3A, % as %25"
 _UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter:?) "([a-z_]+)"')
 
 
@@ -67,8 +77,8 @@ def complete(dsn: str) -> str:
 def describe(dsn: str) -> str:
     """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
     try:
-        parameters = parse_dsn(dsn) if dsn else {}
-    except psycopg2.ProgrammingError:
+        parameters = _parsed(dsn)
+    except UsageError:
         return "?"
     hosts = (parameters.get("host") or parameters.get("hostaddr") or "local").split(",")
     ports = parameters.get("port", "5432").split(",")
@@ -114,6 +124,8 @@ def names_several(dsn: str) -> bool:
 
 
 def _parsed(dsn: str) -> dict[str, str]:
+    if _UNESCAPED.match(dsn):
+        raise UsageError("the password in the connection URI has a / or @ that is not escaped", _ESCAPE)
     try:
         return parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError as error:
@@ -140,10 +152,12 @@ def _effective(given: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _malformed(dsn: str, message: str) -> BwtuiError:
+def _malformed(dsn: str, message: str) -> UsageError:
     """Return the error for a string that libpq can't read; ``message`` may quote a part of a password."""
     match = _UNKNOWN_KEYWORD.search(message)
     hint = "use key=value pairs or a postgresql:// URI, as for psql"
+    if mask_connection(dsn) != dsn and "://" in dsn:
+        return UsageError("the connection string is not valid", f"{hint}; {_ESCAPE}")
     if match is None or mask_connection(dsn) != dsn:
         return UsageError("the connection string is not valid", hint)
     close = nearest(match[1], _meaning().keywords())
