@@ -388,14 +388,31 @@ def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
     assert relay.run().tables["public.accounts"].snapshot_rows == 10
 
 
-def tear(services: Services, database: str, relay: Relay) -> None:
-    """Have Kafka say that the snapshot of the relay's slot was begun, and no more."""
-    position = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
+def test_the_position_of_a_snapshot_names_the_servers_timeline(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Without it a server that parted before the snapshot would be taken for the one that was read."""
+    create_tables(database, 10)
+    relay = new_relay("--exactly-once")
+    relay.run()
+    _, last = position_of(services, database, relay)
+    assert (last.timeline, last.phase) == (1, "stream")
+
+
+def position_of(services: Services, database: str, relay: Relay) -> tuple[Positions, Position]:
+    """Return what reads the relay's position, and what it is."""
+    positions = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         cursor.execute("select system_identifier::text, current_database() from pg_control_system()")
         ((system, name),) = cursor.fetchall()
-    last = position.last(Position(system, name, relay.name).key)
+    last = positions.last(Position(system, name, relay.name).key)
     assert last is not None
+    return positions, last
+
+
+def tear(services: Services, database: str, relay: Relay) -> None:
+    """Have Kafka say that the snapshot of the relay's slot was begun, and no more."""
+    position, last = position_of(services, database, relay)
     torn = replace(last, phase="snapshot", passed=relay.slot_lsn() or 0, lsn=0)
     producer = Producer(config(services))
     producer.produce(position.topic, torn.to_json(), torn.key, 0)

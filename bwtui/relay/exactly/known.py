@@ -46,7 +46,7 @@ class Exactly:
         self.position = Position("", "", "")
         #: Up to here the slot was confirmed when the session began.
         self.start_lsn = 0
-        #: Whose stream is read.
+        #: Whose snapshot or stream is read.
         self.server: Server | None = None
         #: Of chunks that were sent since the last mark, and of those before.
         self.chunks: Chunks = {}
@@ -258,7 +258,7 @@ class Exactly:
         Raises ConnectionFailed where Kafka does not: then the next start takes another.
         """
         # What commits at the LSN itself comes by the stream.
-        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, None))
+        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, self.server))
         while not commit.wait(_WAIT_SECONDS):
             pulse()
         if commit.error is not None:

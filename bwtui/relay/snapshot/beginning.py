@@ -23,6 +23,7 @@ from bwtui.source.connection import Connection, connect
 from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.preflight import Findings, chosen_tables, obstacle_to_make, wait_while
 from bwtui.source.raw.session import connect_raw
+from bwtui.source.raw.timeline import identify
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,
@@ -176,6 +177,8 @@ class Beginning:
         connection = connect_raw(self._settings.postgres)
         # First: the next statement in the session ends the export.
         self._context.patience.server.follow(reached_server(connection, self._settings.postgres))
+        if self._context.exactly is not None:
+            self._context.exactly.server = identify(connection)
         return slot.create_temporary(connection)
 
     def _tables(
