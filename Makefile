@@ -17,7 +17,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
+.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture drift kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -79,6 +79,11 @@ torture: .venv/installed-dev ## Random faults on all services for SECONDS, by SE
 		BWTUI_TORTURE_SUMS=$(abspath $(SUMS)) \
 		BWTUI_TEST_POSTGRES=$(or $(VERSION),18) BWTUI_TEST_BROKERS=$(or $(BROKERS),1) $(BIN)/python -m pytest -s \
 		tests/torture/test_torture.py::test_no_fault_loses_a_row $(ARGS)
+
+drift: .venv/installed-dev ## Change publications, tables, keys, topics and settings for SECONDS, by SEED (VERSION=14, CHANGES=100, ONLY=names, EACH=1).
+	BWTUI_DRIFT_SECONDS=$(or $(SECONDS),600) BWTUI_DRIFT_SEED=$(or $(SEED),1) BWTUI_DRIFT_CHANGES=$(CHANGES) \
+		BWTUI_DRIFT_ONLY="$(ONLY)" BWTUI_DRIFT_EACH=$(EACH) BWTUI_TEST_POSTGRES=$(or $(VERSION),18) \
+		$(BIN)/python -m pytest -s -n 0 -k names_what_differs tests/drift/test_drift.py $(ARGS)
 
 kills: .venv/installed-dev ## Kill the relay ten times in the snapshot and ten times while it streams.
 	BWTUI_KILLS=$${BWTUI_KILLS:-10} $(BIN)/python -m pytest --timeout 900 tests/faults/test_kill.py $(ARGS)

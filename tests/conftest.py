@@ -19,7 +19,7 @@ settings.load_profile("patient")
 #: a run one of two processes would wait for the other. The pipeline's are not the first: nearly all of them
 #: need the archive of Spark's classes, which the first makes while the others could only wait.
 _FOLDERS = (
-    *("integration", "pipeline", "faults", "torture", "shapes", "consumers"),
+    *("integration", "pipeline", "faults", "torture", "drift", "shapes", "consumers"),
     *("docs", "audit", "tui", "property", "cli", "unit"),
 )
 

@@ -7,7 +7,7 @@ marked ``since(major, reason)``: they are deselected, and the report names each 
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -113,7 +113,14 @@ def services(sandbox: Sandbox) -> Services:
 @pytest.fixture
 def database(services: Services, request: pytest.FixtureRequest) -> Iterator[str]:
     """The connection URI of a fresh, empty database; it is dropped with its slots after the test."""
-    name = f"test_{Path(request.node.path).stem}_{time.monotonic_ns():x}"[-60:]
+    with fresh_database(services, Path(request.node.path).stem) as made:
+        yield made
+
+
+@contextmanager
+def fresh_database(services: Services, stem: str) -> Iterator[str]:
+    """Create an empty database for the block, and yield its connection URI."""
+    name = f"test_{stem}_{time.monotonic_ns():x}"[-60:]
     with closing(_connect(services.postgres)) as connection, connection.cursor() as cursor:
         cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     yield urlsplit(services.postgres)._replace(path=f"/{name}").geturl()

@@ -4,7 +4,7 @@ import time
 import uuid
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.kafka.client import WITHOUT_LEADER
 from bwtui.sandbox.supervisor import Services
@@ -63,7 +63,7 @@ def committed_records(services: Services, topics: list[str]) -> list[Message]:
     with closing(Consumer(settings)) as consumer:
         known = consumer.list_topics(timeout=30).topics
         places = {(t, p) for t in topics if t in known for p in known[t].partitions}
-        consumer.assign([TopicPartition(*place, 0) for place in places])
+        consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
         until = time.monotonic() + 60
         while places:
             assert time.monotonic() < until, f"nobody could read all of {places}"

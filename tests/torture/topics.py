@@ -36,13 +36,39 @@ class Record:
     value: dict[str, Any] | None
 
 
+class Decoder:
+    """Decodes keys and values with the schemas of the registry."""
+
+    def __init__(self, services: Services) -> None:
+        self._registry = services.schema_registry
+        self._schemas: dict[int, Any] = {}
+
+    def decode(self, data: bytes | None) -> dict[str, Any] | None:
+        """Return the record in ``data``, or None for None."""
+        if data is None:
+            return None
+        assert data[0] == _MAGIC
+        schema = self._schema(int.from_bytes(data[1:5]))
+        found = fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None)
+        assert isinstance(found, dict)
+        return found
+
+    def _schema(self, number: int) -> Any:
+        if number not in self._schemas:
+            # A proxy of the environment is not for loopback.
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"{self._registry}/schemas/ids/{number}", timeout=30) as answer:
+                self._schemas[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
+        return self._schemas[number]
+
+
 class Topics:
     """Some topics, each read once from its first offset on."""
 
     def __init__(self, services: Services, names: Iterable[str]) -> None:
         self._services = services
         self._names = list(names)
-        self._schemas: dict[int, Any] = {}
+        self._decoder = Decoder(services)
         self._at: dict[tuple[str, int], int] = {}
 
     def read(self) -> Iterator[Record]:
@@ -93,23 +119,6 @@ class Topics:
         topic, partition, offset = place_of(message)
         assert offset >= self._at.get((topic, partition), 0)
         self._at[topic, partition] = offset + 1
-        key, value = self._decode(message.key()), self._decode(message.value())
+        key, value = self._decoder.decode(message.key()), self._decoder.decode(message.value())
         assert key is not None
         return Record(topic, partition, offset, key, value)
-
-    def _decode(self, data: bytes | None) -> dict[str, Any] | None:
-        if data is None:
-            return None
-        assert data[0] == _MAGIC
-        schema = self._schema(int.from_bytes(data[1:5]))
-        found = fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None)
-        assert isinstance(found, dict)
-        return found
-
-    def _schema(self, number: int) -> Any:
-        if number not in self._schemas:
-            # A proxy of the environment is not for loopback.
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"{self._services.schema_registry}/schemas/ids/{number}", timeout=30) as answer:
-                self._schemas[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
-        return self._schemas[number]
