@@ -1,16 +1,19 @@
 """Tables that are created later join the publication on their own, whole, and no application breaks of it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from bwtui.demo.shop import Table
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
 from tests.faults.records import assert_equal
-from tests.faults.relays import Relay, wait_for
+from tests.faults.relays import Relay, new_name, wait_for
+from tests.server_pair import Pair
 
 NewRelay = Callable[..., Relay]
 
@@ -258,3 +261,116 @@ def test_a_table_that_somebody_takes_out_stays_out(new_relay: NewRelay, source: 
     relay.stop()
     relay.run()
     assert "late" not in listed(source, relay)
+
+
+# -- rows from before the publication had the table ----------------------------------------------------------
+
+
+def test_a_table_that_enters_with_rows_brings_them(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    """Between two looks it is created, filled, and becomes one that FOR ALL TABLES takes in."""
+    relay = new_relay()
+    source.publish_all(relay.name)
+    relay.start()
+    relay.wait_streaming()
+    source.run("create unlogged table quick (id int primary key, v int); insert into quick values (1, 1)")
+    source.run("alter table quick set logged")
+    source.run("create table whole (id int primary key, v int); insert into whole values (1, 1)")
+    relay.wait("it to join", lambda status: "public.quick" in joined(status), every=0.05)
+    relay.wait_caught_up()
+    assert_equal(services, database, [table("quick"), table("whole")], relay.name)
+    # All of its history is in the stream.
+    assert joined(relay.wait("a status", lambda _: True)) == {"public.quick"}
+
+
+@pytest.mark.since(15, "publications have whole schemas")
+def test_a_table_that_enters_a_schema_with_rows_brings_them(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    relay = new_relay()
+    source.run("create schema hidden; create schema shown")
+    source.run(f"create publication bwtui_{relay.name} for tables in schema shown")
+    relay.start()
+    relay.wait_streaming()
+    source.run("create table hidden.t (id int primary key, v int); insert into hidden.t values (1, 1)")
+    source.run("alter table hidden.t set schema shown")
+    wait_joined(relay, "shown.t")
+    assert_equal(services, database, [table("t", "shown")], relay.name)
+
+
+@pytest.mark.usefixtures("first")
+def test_a_table_that_joined_without_a_key_brings_its_rows_with_its_key(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    """Its rows could not be sent before; the relay's own hint asks for the key."""
+    relay = new_relay("--publication", "mine")
+    source.run("create publication mine for table first")
+    relay.start()
+    relay.wait_streaming()
+    source.run("create table bare (id int not null, v int); insert into bare values (1, 1), (2, 2)")
+    source.run("alter publication mine add table bare")
+    path = state_folder(relay.name) / "joined.json"
+    wait_for("a look", lambda: "public.bare" in path.read_text())
+    source.run("alter table bare add primary key (id)")
+    wait_joined(relay, "public.bare")
+    assert_equal(services, database, [table("first"), table("bare")], relay.name)
+
+
+def test_a_table_created_during_the_snapshot_is_sent_once(
+    new_relay: NewRelay, services: Services, source: Session
+) -> None:
+    """FOR ALL TABLES has all of it in the stream; without a key a second row would stay for good."""
+    relay = new_relay("-u", "--snapshot-workers", "1")
+    source.publish_all(relay.name)
+    source.run("create table large (id int primary key, v text)")
+    source.run("insert into large select n, repeat('x', 100) from generate_series(1, 300000) n")
+    relay.start()
+    relay.wait("rows", lambda status: status.tables and status.tables["public.large"].snapshot_rows > 0)
+    source.run("create table meanwhile (v int); insert into meanwhile values (1)")
+    assert relay.wait("a status", lambda _: True).state == "snapshot"
+    relay.wait_streaming()
+    relay.wait_caught_up()
+    source.run("create table last (id int primary key)")
+    path = state_folder(relay.name) / "joined.json"
+    wait_for("a look", lambda: "public.last" in path.read_text())
+    idle = lambda status: all(one.is_over for one in status.backfills)  # noqa: E731
+    assert not relay.wait("no request", idle).backfills
+    assert [value for _, value in decoded_avro(services, f"{relay.name}.meanwhile")] == [{"v": 1}]
+
+
+# -- a standby's slot ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.since(16, "standbys have logical slots")
+def test_on_a_standby_the_primarys_writers_are_waited_for(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """They have written before the table joined, so that their rows are in no stream."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    pair = Pair()
+    request.addfinalizer(pair.remove)
+    with session(pair.primary.dsn) as source, session(pair.primary.dsn) as writer:
+        source.run("create table first (id int primary key, v int); create publication mine for table first")
+        source.run("create table late (id int primary key, v int); insert into late values (1, 1)")
+        pair.follow()
+        relay = Relay(services, pair.standby.dsn, tmp_path, new_name(), "--publication", "mine")
+        request.addfinalizer(relay.close)
+        relay.start()
+
+        def streams() -> bool:
+            source.run("select pg_log_standby_snapshot()")
+            status = relay.status()
+            return status is not None and status.state == "streaming"
+
+        wait_for("streaming", streams, every=0.2)
+        # Its number is the newest one, and nothing has ended since.
+        source.run("begin; alter publication mine add table late")
+        writer.run("begin; insert into late values (2, 2)")
+        source.run("commit")
+        begun = lambda status: any(one.detail or one.is_over for one in status.backfills)  # noqa: E731
+        relay.wait("the request", begun, every=0.02)
+        writer.run("commit")
+        wait_joined(relay, "public.late")
+        relay.wait("all", lambda status: status.tables["public.late"].messages >= 2, 20, every=0.05)
+        assert_equal(services, pair.primary.dsn, [table("first"), table("late")], relay.name)

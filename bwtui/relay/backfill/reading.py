@@ -13,7 +13,7 @@ from bwtui.model.figures import duration
 from bwtui.relay.backfill.streamed import Streamed
 from bwtui.source.chosen_rows import check_condition
 from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk, told_apart
-from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
+from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, still_writing, writers
 from bwtui.source.connection import Connection, execute
 from bwtui.source.failover.stream_server import StreamServer
 
@@ -103,7 +103,9 @@ class Reading:
         begun = time.monotonic()
         if self._is_first:
             before = writers(connection, oid)
-            self._until(lambda: before & writers(connection, oid), lambda left: self._writing(left, begun))
+            self._until(
+                lambda: still_writing(connection, oid, before), lambda left: self._writing(left, begun)
+            )
         sent = self._streamed.among(in_progress(connection))
         if sent:
             self._until(lambda: self._unseen(connection, sent), lambda left: self._hidden(left, begun))
