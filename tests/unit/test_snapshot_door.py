@@ -20,7 +20,7 @@ from psycopg2.extensions import parse_dsn
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.relay.report import Report
 from bwtui.relay.snapshot.cluster.crew import Crew, FarMember, _look_at_source, reachable
-from bwtui.relay.snapshot.cluster.door import Door, knock
+from bwtui.relay.snapshot.cluster.door import WELCOME, Door, knock
 from bwtui.relay.snapshot.cluster.tunnel import Kind, Sign, Tunnel
 from bwtui.relay.snapshot.cluster.words import Call
 from bwtui.relay.snapshot.workers.channel import EngineEnd
@@ -197,6 +197,33 @@ def test_one_that_never_came_is_gone(door: Door) -> None:
     member.kill()
     assert member.is_gone
     assert knock(member.call, "there", SECONDS) is None
+
+
+def test_one_that_is_killed_between_its_token_and_the_welcome_is_gone(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark says so first: by then the token was shown, and it is not known yet that nobody hears WELCOME."""
+    member, shown, killed = member_of(door), threading.Event(), threading.Event()
+    send = ssl.SSLSocket.sendall
+
+    def sendall(connection: ssl.SSLSocket, data: bytes, flags: int = 0) -> None:
+        if data == WELCOME:
+            shown.set()
+            killed.wait(SECONDS)
+        send(connection, data, flags)
+
+    monkeypatch.setattr(ssl.SSLSocket, "sendall", sendall)
+    call, context = member.call, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with context.wrap_socket(socket.create_connection((call.host, call.port), SECONDS)) as executor:
+        executor.sendall(call.token + b"\x05there")
+        assert shown.wait(SECONDS)
+        executor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    member.task_is_over(Fault.of(ConnectionFailed("an executor is lost", "")))
+    member.kill()
+    assert not member.is_gone, "it may come in as yet"
+    killed.set()
+    eventually("its end is known", lambda: member.is_gone)
 
 
 def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: Door) -> None:

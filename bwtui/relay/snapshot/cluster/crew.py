@@ -216,9 +216,7 @@ class FarMember(Member):
     def kill(self) -> str:
         """Have it ended, if it has not; `is_gone` says whether that is known."""
         self._is_dismissed = True
-        if self._door.withdraw(self.call):
-            self._is_never = True
-            self._theirs.close()
+        self._withdraw()
         self.end.close()
         if self._exit_code is None:
             # Spark's word of it may come later, or not at all.
@@ -229,9 +227,17 @@ class FarMember(Member):
     def is_gone(self) -> bool:
         """Whether it has ended for sure, or never began."""
         self._look()
+        if self._is_dismissed and self._tunnel is None:
+            # It may have been killed between its token and the welcome, which the door finds out later.
+            self._withdraw()
         tunnel = self._tunnel
         hung_up = tunnel is not None and tunnel.is_closed
         return self._is_never or self._exit_code is not None or (hung_up and self._is_over)
+
+    def _withdraw(self) -> None:
+        if not self._is_never and self._door.withdraw(self.call):
+            self._is_never = True
+            self._theirs.close()
 
     @property
     def is_cut_off(self) -> bool:
