@@ -26,6 +26,9 @@ _LINGER = struct.pack("ii", 1, 0)
 PRODUCE = 0
 _CONNECT_SECONDS = 2.0
 
+_FIELDS = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: replication\0\0"
+_NO_REPLICATION = b"E" + (len(_FIELDS) + 4).to_bytes(4) + _FIELDS
+
 Speech = Literal["kafka", "postgres", "http"]
 
 
@@ -55,6 +58,8 @@ class Way:
         self.is_half_open = False
         #: Whoever comes is turned away.
         self.is_shut = False
+        #: A session of PostgreSQL that asks for replication is refused, as PgBouncer does it.
+        self.refuses_replication = False
         #: The next answer, or the next batch of records, is not what it was; how many were not.
         self.spoil_answer = self.spoil_request = False
         self.spoiled = 0
@@ -200,6 +205,9 @@ class _Connection:
     def _carry(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             for piece in self._pieces(source, is_answer):
+                if not is_answer and self._way.refuses_replication and b"\0replication\0" in piece:
+                    source.sendall(_NO_REPLICATION)
+                    break
                 if not is_answer and self._way.hold_from == _request(piece):
                     self._way.hold_up(self)
                 if is_answer and (self._way.is_deaf or self.is_held):

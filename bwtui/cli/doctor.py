@@ -136,6 +136,10 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
             result = _run(check.name, check.run)
             failed |= {check.name} if result.error is not None else set()
             yield result
+        if failed & {"replication privilege", "room for a WAL sender"}:
+            yield Result("replication session", "not checked: see above", skipped=True)
+        else:
+            yield _run("replication session", lambda: _open_replication(connection, settings))
         yield _run("unchanged large values", lambda: large_values(connection, settings))
         yield _run("slot is free", lambda: _check_free(connection, settings))
         yield _run("failover", lambda: prospect(connection, settings))
@@ -146,6 +150,29 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
             yield from _captured(connection, settings)
     finally:
         connection.close()
+
+
+def _open_replication(connection: "Connection", settings: RelaySettings) -> str:
+    """Open a session as the stream does: a pooler in front may let ordinary sessions through alone.
+
+    Raises ConnectionFailed, and RefusedError where another server answers.
+    """
+    from bwtui.source.raw.session import connect_raw
+    from bwtui.source.raw.timeline import identify
+    from bwtui.source.slot import server_and_database
+
+    opened = connect_raw(settings.postgres)
+    try:
+        found = identify(opened).system_identifier
+    finally:
+        opened.finish()
+    expected, _ = server_and_database(connection)
+    if found != expected:
+        raise RefusedError(
+            f"replication reaches another server: its system identifier is {found}, not {expected}",
+            "give one server's own address in -d/--postgres",
+        )
+    return f"opens, on server {found}"
 
 
 def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Result]:

@@ -60,6 +60,11 @@ _MALFORMED = re.compile(
     r"invalid (?:integer value|port number|[a-z_]+ value)\b|could not match \d+ (?:port numbers|host names)"
 )
 
+#: PgBouncer's words, and those of poolers that follow it.
+_POOLER = re.compile(
+    r"unsupported startup parameter(?: in options)?: replication\b|replication .*not supported"
+)
+
 Connection = psycopg2.extensions.connection
 
 
@@ -162,6 +167,10 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
         hint = "move the data into a database with ENCODING 'UTF8'"
     elif _CERTIFICATE.search(plain):
         hint = "check sslmode, sslrootcert, sslcert and sslkey in -d/--postgres, and the server's certificate"
+    elif _POOLER.search(plain):
+        hint = (
+            "a connection pooler refuses replication: give the address of PostgreSQL itself in -d/--postgres"
+        )
     elif "does not exist" in plain:
         hint = "check the database and user names in -d/--postgres"
     else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
@@ -21,6 +22,7 @@ from bwtui.relay.memory import SlotMemory
 from bwtui.relay.process.lock import RelayLock
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
+from tests.proxy import address_of, way_to
 
 pytestmark = pytest.mark.services
 
@@ -76,6 +78,24 @@ def listed(database: str) -> dict[str, dict[str, Any]]:
     code, out, err = invoke("slots", "list", "-d", database, "--json")
     assert (code, err) == (0, "")
     return {found["name"]: found for found in json.loads(out)}
+
+
+def test_doctor_sees_a_pooler_that_refuses_replication(services: Services, database: str) -> None:
+    """Ordinary sessions pass it, so that every other check holds."""
+    with way_to(address_of(services.postgres), "postgres") as way:
+        url = urlsplit(database)
+        login = url.netloc.rpartition("@")[0]
+        dsn = url._replace(netloc=f"{login}@{way.address}", query="sslmode=disable").geturl()
+        ends = ("-d", dsn, "-b", services.broker, "-r", services.schema_registry, "--json")
+        code, out, err = doctor(*ends)
+        assert code == 0, out + err
+        way.refuses_replication = True
+        code, out, _ = doctor(*ends)
+    assert code
+    (failed,) = [one for one in json.loads(out)["checks"] if one["result"] == "failed"]
+    assert failed["name"] == "replication session"
+    assert "unsupported startup parameter: replication" in failed["message"]
+    assert "connection pooler" in failed["hint"]
 
 
 def test_slots_are_listed(database: str, slot: str) -> None:
