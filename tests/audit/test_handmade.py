@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.audit.made import LAST_MS, Made
-from tests.audit.world import NOW_MS, Record
+from tests.audit.world import DAY_MS, NOW_MS, Record
 
 # -- messages of which no word came --------------------------------------------------------------------------
 
@@ -31,6 +31,27 @@ def test_an_unheard_row_that_nothing_replaced_is_lost() -> None:
     made.send(1, 10)
     made.send(2, 20, state="unknown", arrives=False)
     assert made.classes()[0] == {"matched": 1, "lost_unacked": 1}
+
+
+@pytest.mark.parametrize(
+    ("later", "messages"),
+    [
+        ("a row", {"matched": 1, "indeterminate": 2, "lost_acked": 1}),
+        ("none", {"matched": 1, "indeterminate": 1, "lost_acked": 1}),
+        ("an older row survives", {"matched": 2, "lost_acked": 2}),
+    ],
+)
+def test_a_young_tombstone_may_have_been_replaced_by_what_is_gone_too(
+    later: str, messages: dict[str, int]
+) -> None:
+    """A later row replaced it, and is lost. Where an older one survives, the cleaner has not been there."""
+    made = Made(compacts=True, deletes=False, delete_retention_ms=30 * DAY_MS)
+    made.send(1, 10)
+    made.send(2, 20, arrives=later.startswith("an older"))
+    made.send(2, None, arrives=False)
+    if later != "none":
+        made.send(2, 30, arrives=False)
+    assert made.classes()[0] == messages
 
 
 def test_what_may_be_behind_an_open_transaction_is_undecided() -> None:

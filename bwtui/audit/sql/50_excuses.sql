@@ -75,9 +75,10 @@ select m.id, m.topic_id, m.partition_id, m.log_offset, m.key_digest, m.value_dig
          when has_later and getvariable('now_ms') - written_ms < min_compaction_lag_ms then 'lost_acked'
          when has_eligible then 'compacted'
          when m.value_digest is not null then 'unproven'
-         when v.first_offset < m.log_offset or getvariable('now_ms') - received_us // 1000 < delete_retention_ms
-           -- Whatever replaced it may itself have been removed since.
-           then case when has_later then 'indeterminate' else 'lost_acked' end
+         -- Whatever replaced it may itself have been removed since, but not before an older record of the key.
+         when v.first_offset < m.log_offset then case when has_later then 'indeterminate' else 'lost_acked' end
+         when getvariable('now_ms') - received_us // 1000 < delete_retention_ms
+           then case when has_later then 'indeterminate' else 'unproven' end
          else 'tombstone_expired' end as class
   from missing_reason m left join surviving_key v
     on v.topic_id = m.topic_id and v.partition_id = m.partition_id and v.key_digest = m.key_digest;
