@@ -63,6 +63,35 @@ def incompatibilities(before: str, after: str, rule: str) -> list[str]:
     return sorted(one.reason for one in _of_records(old, new) if one.breaks & demanded)
 
 
+def misread(before: str, after: str) -> list[str]:
+    """Return the fields in which readers of one schema take the other's values for different ones, and why.
+
+    Avro's rules, and so a registry's, compare the types that carry the logical types alone: a decimal of a
+    different scale, or days for a number, passes them. Decimals of one scale are read as they are.
+    """
+    old, new = as_record(before), as_record(after)
+    if old is None or new is None:
+        return []
+    then = {str(field["name"]): field["type"] for field in old["fields"]}
+    return [
+        f'field "{field["name"]}" was {described(then[field["name"]])} and is {described(field["type"])}'
+        for field in new["fields"]
+        if field["name"] in then and _meaning(then[field["name"]]) != _meaning(field["type"])
+    ]
+
+
+def _meaning(avro: Any) -> list[tuple[str, Any]]:
+    """Return the logical types within a type, with a decimal's scale. A UUID is sent as its text."""
+    if isinstance(avro, list):
+        return [one for branch in avro for one in _meaning(branch)]
+    if not isinstance(avro, dict):
+        return []
+    logical = avro.get("logicalType")
+    if logical is not None and logical != "uuid":
+        return [(str(logical), avro.get("scale", 0))]
+    return _meaning(avro.get("items", avro.get("values", [])))
+
+
 def as_record(schema: str) -> dict[str, Any] | None:
     """Return what an Avro record's schema says, or None for any other: a subject may be another tool's."""
     try:

@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.blocking import interruptible, within
 from bwtui.command_log import COMMANDS, REGISTRY
-from bwtui.encode.differences import as_record, incompatibilities
+from bwtui.encode.differences import as_record, incompatibilities, misread
 from bwtui.encode.registry_config import registry_config
 from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, UsageError
 from bwtui.settings import Pairs
@@ -167,7 +167,8 @@ class SchemaRegistry:
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Register ``schema`` (JSON text) under ``subject``, or find it there.
 
-        Raises SchemaRefused when the registry says no to this schema (409 incompatible, 422 invalid).
+        Raises SchemaRefused when the registry says no to this schema (409 incompatible, 422 invalid), and
+        when older rows would be misread under it, which a registry does not see.
         Everything else is worth another try, and raises ConnectionFailed: it can't be reached, fails itself,
         does not let us, or what answers is no registry.
         """
@@ -175,6 +176,10 @@ class SchemaRegistry:
         self._asked += 1
         if self._asked % _SCHEMAS_KEPT == 0:
             self._client.clear_caches()  # type: ignore[no-untyped-call]
+        found = self._look_up(subject, wanted)
+        if found is not None and found.schema_id is not None and found.version is not None:
+            return RegisteredSchema(subject, found.schema_id, found.version, schema)
+        self._refuse_misread(subject, schema)
         try:
             with self._asking(subject):
                 answer = self._client.register_schema_full_response(subject, wanted)
@@ -189,6 +194,19 @@ class SchemaRegistry:
             # Rows under an id that is made up could never be read.
             raise self._unavailable(ValueError(f"it gave {subject} no id"))
         return RegisteredSchema(subject, answer.schema_id, version, schema)
+
+    def _refuse_misread(self, subject: str, schema: str) -> None:
+        latest = self._latest(subject)
+        if latest is None or not (reasons := misread(latest, schema)):
+            return
+        rule = self.level(subject)
+        if rule != "NONE":
+            raise SchemaRefused(
+                f"subject {subject}, whose rule is {rule}, can't take the new schema: {'; '.join(reasons)}: "
+                "readers would take older rows' values for different ones, which the registry does not see",
+                self._relax(subject),
+                409,
+            )
 
     def register_id(self, subject: str, schema: str) -> int:
         """Register ``schema`` as `register` does, and return its id alone."""
@@ -220,6 +238,9 @@ class SchemaRegistry:
             return SchemaCheck(subject, "new", rule)
         if self._look_up(subject, wanted) is not None:
             return SchemaCheck(subject, "unchanged", rule)
+        wrong = tuple(misread(latest, schema)) if rule != "NONE" else ()
+        if wrong:
+            return SchemaCheck(subject, "incompatible", rule, wrong)
         with self._asking(subject):
             if self._client.test_compatibility(subject, wanted, verbose=True):
                 return SchemaCheck(subject, "compatible", rule)
@@ -286,10 +307,16 @@ class SchemaRegistry:
             )
         return SchemaRefused(
             f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {reasons}",
+            self._relax(subject),
+            409,
+        )
+
+    def _relax(self, subject: str) -> str:
+        """Return the hint with the command that takes the subject's rule away."""
+        return (
             "altering the table back does not undo what is written: relax the rule until that is through: "
             """curl -X PUT -H 'Content-Type: application/json' -d '{"compatibility": "NONE"}' """
-            f"{self.url_without_user}/config/{subject}",
-            409,
+            f"{self.url_without_user}/config/{subject}"
         )
 
     @contextmanager

@@ -101,6 +101,40 @@ def test_before_and_after(checks: Checks, source: Session, database: str) -> Non
     assert len(subjects(services, prefix)) == 4
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("numeric(10,2)", "numeric(10,4)", "was decimal(10,2) and is decimal(10,4)"),
+        ("timestamp", "timestamptz", "was local-timestamp-micros and is timestamp-micros"),
+        ("int", "date using date '1970-01-01' + c", "was int and is date"),
+    ],
+)
+def test_a_type_under_which_older_rows_are_misread(
+    checks: Checks, source: Session, database: str, before: str, after: str, reason: str
+) -> None:
+    """Any registry takes it: only the type that carries the logical one counts there. NONE lets it pass."""
+    source.run(f"alter table t add c {before}")
+    checks.attempts.succeed(database)
+    subject = f"{checks.attempts.name}.t-value"
+    set_rule(checks.attempts.services, subject, "BACKWARD")
+    script = f"alter table t alter c type {after}"
+    assert checks.found(1, script=script)["public.t"]["value"] == {
+        "subject": subject,
+        "result": "incompatible",
+        "rule": "BACKWARD",
+        "reasons": [f'field "c" {reason}'],
+    }
+    source.run(f"{script}; insert into t values (1)")
+    error, hint = checks.attempts.fail(database, 2)
+    assert f'field "c" {reason}' in error and "whose rule is BACKWARD" in error
+    assert f"config/{subject}" in hint
+    set_rule(checks.attempts.services, subject, "NONE")
+    assert checks.found(0)["public.t"]["value"]["result"] == "compatible"
+    checks.attempts.succeed(database)
+    found = latest(decoded_avro(checks.attempts.services, f"{checks.attempts.name}.t"))
+    assert [row["id"] for row in found.values()] == [1]
+
+
 def test_for_people(checks: Checks, source: Session, database: str) -> None:
     checks.attempts.succeed(database)
     set_rule(checks.attempts.services, f"{checks.attempts.name}.t-value", "FULL")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.encode.differences import differences, directions, incompatibilities
+from bwtui.encode.differences import differences, directions, incompatibilities, misread
 
 
 def schema(*fields: tuple[str, Any], name: str = "Value", default: bool = True) -> str:
@@ -47,6 +47,31 @@ def test_types(before: Any, after: Any, backward: list[str], forward: list[str])
     assert incompatibilities(old, new, "BACKWARD_TRANSITIVE") == backward
     assert incompatibilities(old, new, "FORWARD") == forward
     assert incompatibilities(old, new, "FULL") == (backward or forward)
+
+
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+UUID = {"type": "string", "logicalType": "uuid"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reasons"),
+    [
+        (DECIMAL, {**DECIMAL, "scale": 4}, ['field "a" was decimal(10,2) and is decimal(10,4)']),
+        (DECIMAL, WIDER, []),
+        (DECIMAL, "string", ['field "a" was decimal(10,2) and is string']),
+        (LOCAL, MICROS, ['field "a" was local-timestamp-micros and is timestamp-micros']),
+        ("int", DAY, ['field "a" was int and is date']),
+        (DAY, MICROS, ['field "a" was date and is timestamp-micros']),
+        ({"type": "array", "items": ["null", "int"]}, {"type": "array", "items": ["null", DAY]},
+         ['field "a" was array of int and is array of date']),
+        (UUID, "string", []),
+        ("int", "string", []),
+        ("int", "double", []),
+    ],
+)  # fmt: skip
+def test_values_that_readers_would_take_for_others(before: Any, after: Any, reasons: list[str]) -> None:
+    assert misread(schema(("a", before), ("b", "int")), schema(("a", after), ("c", "int"))) == reasons
 
 
 def test_fields_without_default_and_another_record() -> None:

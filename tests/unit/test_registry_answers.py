@@ -201,6 +201,7 @@ def test_a_subject_that_holds_no_record_is_refused(server: Answering, held: str)
     stored = {"subject": "t-key", "version": 1, "id": 1, "schema": held}
     server.status, server.body = 409, told(409)
     server.paths = {
+        "/subjects/t-key?normalize=False&deleted=False": {"subject": "t-key"},
         "/subjects/t-key/versions/latest": stored,
         "/config/t-key?defaultToGlobal=true": {"compatibilityLevel": "BACKWARD"},
     }
