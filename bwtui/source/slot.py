@@ -29,6 +29,7 @@ CURRENT_LSN = (
     "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
     " else pg_catalog.pg_current_wal_lsn() end)::text"
 )
+_TIME_SQL = "select pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint::text"
 _COMMITTED_SQL = """
 select ((case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
               else pg_catalog.pg_current_wal_insert_lsn() end) - '0/0')::bigint,
@@ -92,12 +93,16 @@ select {", ".join(f"({column})::text" for column, _ in _STATE)}
 
 @dataclass(frozen=True, slots=True)
 class TemporarySlot:
-    """A temporary slot and its exported snapshot; both live as long as ``connection`` stays idle and open."""
+    """A temporary slot and its exported snapshot; both live as long as ``connection`` stays idle and open.
+
+    ``time_ms`` is the server's time: whatever the slot streams was committed then or later.
+    """
 
     connection: pq.abc.PGconn
     name: str
     consistent_point: int
     snapshot: str
+    time_ms: int
 
     def close(self) -> None:
         """End the session, and with it the slot."""
@@ -185,12 +190,14 @@ def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     name = f"bwtui_tmp_{os.getpid()}_{secrets.token_hex(4)}"
     sql = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
     try:
+        # A slot waits for the transactions that run as it is made, so that their commits lie before it.
+        [(time_ms,)] = execute_raw(connection, _TIME_SQL)
         row = execute_raw(connection, sql)[0]
     except ServerError as error:
         if connection.status != pq.ConnStatus.OK:
             raise connection_failed(error.message) from error
         raise creation_refused(error.message, error.sqlstate, error.hint) from error
-    return TemporarySlot(connection, name, parse_lsn(row[1] or "0/0"), row[2] or "")
+    return TemporarySlot(connection, name, parse_lsn(row[1] or "0/0"), row[2] or "", int(time_ms or 0))
 
 
 def make_permanent(connection: Connection, temporary: str, name: str) -> None:

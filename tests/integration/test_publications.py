@@ -22,6 +22,7 @@ from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
 from tests.faults.relays import Relay, new_name
 from tests.integration.test_verify_database import arguments, relaying
+from tests.raw_topic import raw_records
 from tests.waiting import eventually
 
 
@@ -503,3 +504,23 @@ def test_a_change_after_the_export_makes_another(
     if publication_of == "all tables":
         expected.setdefault("root", set()).add(11)
     assert sent == expected
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_rows_of_a_snapshot_are_no_younger_than_the_changes_after_it(
+    attempts: Attempts, database: str, source: Session, after_export: Callable[[str], None], workers: str
+) -> None:
+    """Readers that order a key's records by their timestamps must end with the change."""
+    source.run("create table t (id int primary key, note text); create table u (id int primary key)")
+    source.run("insert into t values (1, 'before'); insert into u values (1)")
+    after_export("update t set note = 'after'")
+    services = attempts.services
+    ends = ["-d", database, "-b", services.broker, "-r", services.schema_registry]
+    words = ["connect", "--headless", "--json", "--until-caught-up", "-s", attempts.name, "-p", attempts.name]
+    ended = attempts.command_here(*words, *ends, "--snapshot-workers", workers)
+    assert ended.code == 0, ended.stderr
+    attempts.succeed(database)
+    topic = f"{attempts.name}.t"
+    records = [one for found in raw_records(services, [topic]).values() for one in found]
+    assert len(records) == 2
+    assert records[0].timestamp()[1] <= records[1].timestamp()[1]

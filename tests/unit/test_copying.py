@@ -88,8 +88,7 @@ def copying(headers: bool) -> tuple[Wide, Any]:
         samples=seen.samples,
         settings=RelaySettings(headers=headers),
     )
-    made = Wide(cast(Any, context), 77, lambda: None)
-    made._timestamp = 5
+    made = Wide(cast(Any, context), 77, 5, lambda: None)
     made._route = route_of(report)
     return made, seen
 

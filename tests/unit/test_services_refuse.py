@@ -137,7 +137,11 @@ def test_a_right_to_read_that_is_missing_drops_no_row() -> None:
 def test_a_schema_without_an_id_is_no_schema() -> None:
     registry = SchemaRegistry("http://127.0.0.1:1")
     answer = SimpleNamespace(schema_id=None, version=1)
-    cast(Any, registry)._client = SimpleNamespace(register_schema_full_response=lambda *_: answer)
+    cast(Any, registry)._client = SimpleNamespace(
+        lookup_schema=lambda *_: answer,
+        get_latest_version=lambda _: SimpleNamespace(schema=SimpleNamespace(schema_str='"string"')),
+        register_schema_full_response=lambda *_: answer,
+    )
     with pytest.raises(ConnectionFailed, match="no id"):
         registry.register("orders-value", '"string"')
 
@@ -155,7 +159,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
         session=b"",
         recorder=None,
     )
-    return Copying(cast(RelayContext, context), 0, lambda: None)
+    return Copying(cast(RelayContext, context), 0, 0, lambda: None)
 
 
 def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:

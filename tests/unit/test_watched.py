@@ -235,7 +235,7 @@ def copier(sink: MemorySink, report: Report) -> Copying:
         stop_requested=lambda: False,
         samples=SimpleNamespace(refill=lambda: None),
     )
-    return Copying(cast(Any, context), 0, lambda: None)
+    return Copying(cast(Any, context), 0, 0, lambda: None)
 
 
 def test_the_end_of_a_snapshot_is_no_stall_while_rows_become_durable(

@@ -213,7 +213,7 @@ class Beginning:
         tables: list[SnapshotTable],
     ) -> None:
         lsn = temporary.consistent_point
-        copying = Taking(self._context, lsn, temporary.snapshot, partial(self._ask, connection))
+        copying = Taking(self._context, temporary, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
         exactly, beside = self._context.exactly, self._beside(tables)
         if exactly is not None:

@@ -75,10 +75,11 @@ class Copying:
         self,
         context: Context,
         consistent_point: int,
+        time_ms: int,
         ask: Callable[[], None],
         share: int = 1,
     ) -> None:
-        """``consistent_point`` is the LSN that the snapshot shows.
+        """``consistent_point`` is the LSN that the snapshot shows, ``time_ms`` the rows' record timestamp.
 
         ``ask`` is called every second, and raises ConnectionFailed once another relay may take a snapshot.
         Of what may be in flight one of ``share`` processes has its part.
@@ -92,7 +93,7 @@ class Copying:
         self._recorder: RowRecorder | None = context.recorder
         self._acks = Acknowledgements(0, context.recorder)
         self._batch = Batch(context.sink, self._acks, context.report, context.recorder)
-        self._timestamp = int(time.time() * 1000)
+        self._timestamp = time_ms
         self._route: Route | None = None
         #: The newest route into each topic.
         self._routes: dict[str, Route] = {}

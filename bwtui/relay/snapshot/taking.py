@@ -21,6 +21,7 @@ from bwtui.sink.destination import Offsets
 from bwtui.source.chunks.page_ranges import sizes
 from bwtui.source.connection import Connection
 from bwtui.source.failover.hosts import complete
+from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import SnapshotTable
 
 if TYPE_CHECKING:
@@ -32,12 +33,10 @@ class Taking(Copying):
 
     _context: RelayContext
 
-    def __init__(
-        self, context: RelayContext, consistent_point: int, snapshot: str, ask: Callable[[], None]
-    ) -> None:
-        """``snapshot`` is the exported one, which shows ``consistent_point``; ``ask`` as in `Copying`."""
-        super().__init__(context, consistent_point, ask)
-        self._snapshot = snapshot
+    def __init__(self, context: RelayContext, temporary: TemporarySlot, ask: Callable[[], None]) -> None:
+        """``temporary`` has exported the snapshot; ``ask`` as in `Copying`."""
+        super().__init__(context, temporary.consistent_point, temporary.time_ms, ask)
+        self._snapshot = temporary.snapshot
         self._pool: Pool | None = None
 
     def run(

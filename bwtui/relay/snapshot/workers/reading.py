@@ -61,8 +61,7 @@ class ReadingPieces(Copying):
     """Sends the rows of one piece after the other."""
 
     def __init__(self, context: WorkerContext, begin: Begin, line: Line) -> None:
-        super().__init__(context, begin.lsn, lambda: None, begin.share)
-        self._timestamp = begin.time_ms
+        super().__init__(context, begin.lsn, begin.time_ms, lambda: None, begin.share)
         self._line = line
         self._plans: dict[int, Route] = {}
         #: The last number that rows of each table may have, and that they have.
