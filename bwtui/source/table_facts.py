@@ -56,7 +56,9 @@ select c.oid, n.nspname, c.relname, format('%%I.%%I', n.nspname, c.relname), c.r
            join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
           where x.indrelid = c.oid and k.place <= x.indnkeyatts
             and case c.relreplident when 'n' then false when 'i' then x.indisreplident
-                     else x.indisprimary and x.indimmediate end), '')
+                     else x.indisprimary and x.indimmediate end), ''),
+       array(select a.attname::text from pg_catalog.pg_attribute a
+              where a.attrelid = c.oid and a.attnum > 0 and a.atthasmissing and not a.attisdropped order by 1)
   from tree join pg_catalog.pg_class c using (oid) join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_inherits i on i.inhrelid = c.oid and c.relispartition
 """
@@ -122,6 +124,8 @@ class TableFacts:
     version: str
     #: Its replica identity and the columns of that.
     key: str
+    #: Columns whose value in earlier rows is the default with which they were added.
+    defaulted: list[str] = field(default_factory=list)
     #: Labels of the enums that it uses, by oid.
     labels: dict[str, str] = field(default_factory=dict)
     #: By oid, as text.
@@ -158,6 +162,8 @@ class TableFacts:
                 f"has another key, {self.key_columns} instead of {before.key_columns}: "
                 "its topic may hold rows under the former key"
             )
+        if added := [name for name in self.defaulted if name not in before.defaulted]:
+            yield f"got column {added[0]} with a default: its topic holds earlier rows without that value"
         if any(self.labels.get(oid, label) != label for oid, label in before.labels.items()):
             yield "uses an enum whose labels were renamed: its topic holds the former labels"
         yield from self._changes_of_leaves(before)
@@ -253,7 +259,7 @@ def read_facts(connection: Connection, publications: Collection[str], settings: 
     owners = _owners(relations, members, {name for name, (_, via_root, _) in published.items() if via_root})
     facts: Facts = {}
     for owner, leaves in owners.items():
-        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key = relations[owner]
+        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _ = relations[owner]
         line = [owner, *_ancestors(relations, owner)]
         entries = {pub: entry for oid in line for pub, entry in members.get(oid, {}).items()}
         facts[f"{namespace}.{name}"] = TableFacts(
@@ -272,6 +278,7 @@ def read_facts(connection: Connection, publications: Collection[str], settings: 
             filenode=filenode,
             version=version if by_schema.intersection(line) else "",
             key=key,
+            defaulted=sorted({name for oid in (owner, *leaves) for name in relations[oid][11]}),
             labels=labels.get(owner, {}),
             leaves={str(oid): _leaf(relations[oid]) for oid in leaves},
         )
@@ -279,7 +286,7 @@ def read_facts(connection: Connection, publications: Collection[str], settings: 
 
 
 def _leaf(row: Sequence[Any]) -> Leaf:
-    _, namespace, name, quoted, kind, persistence, filenode, _, _, attached, key = row
+    _, namespace, name, quoted, kind, persistence, filenode, _, _, attached, key, _ = row
     return Leaf(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached)
 
 

@@ -97,6 +97,7 @@ GAPS = [
         ),
         publication="create publication {p} for all tables",
     ),
+    Gap("a column comes with a default", ("alter table accounts add more text default 'as before'",)),
     Gap(
         "values are rewritten by ALTER TABLE",
         ("alter table accounts alter number type bigint using number + 1",),

@@ -60,6 +60,7 @@ def begun(folder: Path, *, is_whole: bool = True) -> tuple[Ledger, Report]:
         (replace(FACTS, version="701"), "was altered"),
         (replace(FACTS, key="d id:20,x:25"), "has another key, (id, x) instead of (id)"),
         (replace(FACTS, key="n "), "replica identity nothing instead of (id)"),
+        (replace(FACTS, defaulted=["more"]), "got column more with a default"),
         (replace(FACTS, labels={"50": "old"}), "whose labels were renamed"),
         (replace(FACTS, leaves={}), "lost partition public.low"),
         (replace(FACTS, leaves={"40": replace(LEAF, attached="701")}), "detached and attached again"),
