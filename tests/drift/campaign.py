@@ -30,6 +30,8 @@ NOTICE_SECONDS = 15.0
 CLOSE_SECONDS = 60.0
 _POLLS_SECONDS = 6.0
 _LAST = 12
+#: The maximum number of times that commands of the status are followed, one after another.
+_COMMANDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class Campaign:
                     result = self._change(stand, drawn, scene, one.drawn[: number + 1])
                     self.outcome.results.append(result)
                     if self._logs:
-                        print(f"{result.seconds:6.1f} s  {result.ending}: {drawn}", flush=True)
+                        print(f"{result.seconds:6.1f} s  {result.ending}: {drawn}", result.report, flush=True)
                     is_over = time.monotonic() > until or len(self.outcome.results) >= changes > 0
                     # The next change must not be blamed for what this one has broken.
                     if is_over or not result.is_expected:
@@ -346,17 +348,22 @@ class Look:
 def settled(stand: Stand) -> tuple[Ending, str]:
     """Wait until the relay has closed the gap, or named it; then follow its commands. Nothing may write."""
     look, ending = _watched(stand)
-    if ending != "named" or look is None:
-        return ending, _ended(stand) if look is None else look.text()
-    says = [stand.follow(e.command) for e in look.status.not_proven]
-    if not says:
-        # Tables that are not captured: what has to be done is in the status's own hint, and not a command.
-        return "named", ""
-    after, ending = _watched(stand)
+    text: list[str] = []
+    # A statement may be needed before the command that sends the rows.
+    for _ in range(_COMMANDS):
+        if ending != "named" or look is None:
+            break
+        text += ["  before:", look.text()]
+        entries = look.status.not_proven
+        text += [stand.follow(command) for command in dict.fromkeys(entry.command for entry in entries)]
+        if not entries:
+            # The hint for tables that are not captured is for people, and not a command.
+            return "named", ""
+        look, ending = _watched(stand)
+    text += ["  after:", _ended(stand) if look is None else look.text()]
     if ending == "closed":
-        return "named", ""
-    text = _ended(stand) if after is None else after.text()
-    return "false", "\n".join(("  before:", look.text(), *says, "  after:", text))
+        return ("named" if len(text) > 2 else "closed"), ""
+    return ("false" if ending == "named" else ending), "\n".join(text)
 
 
 def _watched(stand: Stand) -> tuple[Look | None, Ending]:
@@ -380,7 +387,7 @@ def _watched(stand: Stand) -> tuple[Look | None, Ending]:
         if look.is_silent and seconds > NOTICE_SECONDS:
             return look, "silent"
         if seconds > CLOSE_SECONDS:
-            return look, "false" if not look.differing else "silent"
+            return look, "silent" if look.is_silent else "false"
         stand.last(0.3)
 
 

@@ -238,9 +238,11 @@ class Stand:
         return self.ends.enter_context(fresh_database(self.services, "drift_other"))
 
     def follow(self, command: str) -> str:
-        """Run a command that the status names, as printed; return what it says, and its exit code."""
-        program, *args = shlex.split(command)
-        assert program == "bwtui", command
+        """Run a command or a statement that the status names; return its output and exit code."""
+        if not command.startswith("bwtui "):
+            self.run(command)
+            return f"{command}: run as SQL"
+        _, *args = shlex.split(command)
         yes = ["--yes"] if args[0] == "repair" and "--yes" not in args else []
         done = subprocess.run(
             [str(Path(sys.executable).with_name("bwtui")), *args, *yes],

@@ -30,6 +30,10 @@ _BY_NAME = {change.name: change for change in CHANGES}
 _SHORT = (
     ("written without triggers as a replica", When.RUNNING),
     ("replica identity full and back", When.KILLED),
+    ("another output format", When.STOPPED),
+    ("another topic prefix", When.STOPPED),
+    ("another namespace", When.STOPPED),
+    ("another registry", When.STOPPED),
 )
 
 
