@@ -7,7 +7,7 @@ the slot or the slot was dropped and made again. Both leave a gap that no later 
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from bwtui.durable import write_durably
@@ -376,6 +376,7 @@ class SlotMemory:
     def _load(self) -> Remembered | None:
         try:
             data = json.loads(self.path.read_text())
+            self._refuse_newer(data)
             remembered = Remembered(**data)
             marks = {t: {int(p): o for p, o in ends.items()} for t, ends in remembered.marks.items()}
             forks = tuple((timeline, lsn) for timeline, lsn in remembered.forks)
@@ -389,6 +390,15 @@ class SlotMemory:
             ) from error
         identity = remembered.system_identifier, remembered.database, remembered.slot
         return remembered if identity == self._identity else None
+
+    def _refuse_newer(self, data: dict[str, object]) -> None:
+        """Raise StateFailed for a newer version's checkpoint, whose fields may change what others mean."""
+        known = {field.name for field in fields(Remembered)}
+        if known <= data.keys() and (unknown := sorted(data.keys() - known)):
+            raise StateFailed(
+                f"slot checkpoint {self.path} is from a newer version of bwtui: it has {', '.join(unknown)}",
+                "install that version again, and keep the file: it says what was confirmed",
+            )
 
 
 def newest_memory(system_identifier: str, database: str, slot: str) -> Remembered | None:

@@ -1,12 +1,13 @@
 """The slot's memory: which states of the slot are resumed, and which are a gap that is refused."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.position import Position
 from bwtui.relay.exactly.forgotten import forget, is_forgotten
 from bwtui.relay.memory import SlotMemory
@@ -413,3 +414,14 @@ def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met:
     met.remember(0x3000)
     assert met.start_lsn(promoted, synced) == 0x2000
     assert met.start_lsn(promoted, replace(synced, confirmed_lsn=0x2800)) == 0x2800
+
+
+def test_a_checkpoint_of_a_newer_version_is_kept(tmp_path: Path) -> None:
+    """Who removes it takes the slot as it stands, and no gap is seen any more."""
+    identity = ("7", "shop", "orders")
+    memory = SlotMemory(tmp_path, *identity)
+    memory.remember(0x77)
+    memory.path.write_text(json.dumps(json.loads(memory.path.read_text()) | {"coverage": {}}))
+    with pytest.raises(StateFailed, match="is from a newer version of bwtui: it has coverage") as raised:
+        SlotMemory(tmp_path, *identity)
+    assert raised.value.hint is not None and "remove" not in raised.value.hint
