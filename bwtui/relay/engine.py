@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg2
 
 from bwtui.blocking import StopRequested, check_stop
-from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.events import event
 from bwtui.model.history import History
@@ -62,13 +62,14 @@ from bwtui.relay.watch.account import Turn
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.relay.watch.topics import FILE as TOPICS_FILE
 from bwtui.relay.watch.topics import TopicWatch
+from bwtui.relay.watch.wait import ending
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
 from bwtui.source import slot
 from bwtui.source.connection import Connection, statement_failed
 from bwtui.source.failover.stream_server import StreamServer
-from bwtui.source.lag import LagSampler
+from bwtui.source.lag import Blocker, LagSampler
 from bwtui.source.preflight import Findings, inspect
 from bwtui.state_folder import state_folder
 
@@ -81,6 +82,10 @@ _UNKNOWN_SLOT = (
 )
 #: The hint of a note on what went to a recording alone.
 _RECORDED = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
+
+
+#: What an error about a lock lasts with.
+_LOCK = "the lock of a table"
 
 
 class Engine:
@@ -107,7 +112,7 @@ class Engine:
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
-        self._lag = LagSampler(server, lambda: self._slot_in_use, self._on_tick)
+        self._lag = LagSampler(server, lambda: self._slot_in_use, self._on_tick, self._on_lock)
         folder = state_folder(settings.relay_name)
         self._backfills = Store(folder / FOLDER)
         self._asking = Asking(self._backfills, self._report)
@@ -495,6 +500,16 @@ class Engine:
         else:
             self._destination.sink.poll(seconds)
             check_stop(self._asked_to_stop)
+
+    def _on_lock(self, blockers: tuple[Blocker, ...] | None) -> None:
+        """Report that a lock keeps publications from being checked, or that none does."""
+        if blockers is None:
+            self._report.recovered(_LOCK)
+            return
+        held = ", ".join(str(blocker._replace(seconds=None)) for blocker in blockers)
+        by = f" by {held}" if held else ""
+        says = f"publications and new tables can't be checked: a table is locked{by}"
+        self._report.error("lock", ConnectionFailed(says, ending(blockers)), dependency=_LOCK)
 
     def _on_tick(self, connection: Connection) -> None:
         """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""

@@ -12,12 +12,14 @@ import psycopg2
 
 from bwtui.errors import BwtuiError
 from bwtui.model.figures import duration
-from bwtui.source.connection import Connection, query, statement_failed
+from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.slot import CURRENT_LSN, slot_state
 
 _PAUSE_SECONDS = 1.0
 _KEPT = 7_200
+#: The maximum time that the second session waits for a lock; the first one looks meanwhile who holds it.
+_LOCK_SECONDS = 3
 #: Over so many seconds the rate is taken at which WAL is written.
 _RATE_SECONDS = 60.0
 #: Waits that are work: for a disk, and for a moment's turn at memory.
@@ -27,7 +29,8 @@ select wait_event_type, wait_event, (sent_lsn - '0/0')::bigint
   from pg_catalog.pg_stat_activity left join pg_catalog.pg_stat_replication using (pid) where pid = %s"""
 #: Of a role that we may not look at the begin is not known.
 _BLOCKERS_SQL = """
-select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_start)::float8,
+select distinct other.pid, other.application_name,
+       extract(epoch from clock_timestamp() - other.xact_start)::float8,
        (select relation::regclass::text from pg_catalog.pg_locks
          where pid = ours.pid and not granted and relation is not null
            and database = (select oid from pg_catalog.pg_database where datname = current_database()) limit 1)
@@ -36,13 +39,34 @@ select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_sta
   join pg_catalog.pg_stat_activity other on other.pid = blocker
  where ours.datname = current_database() and ours.usename = current_user
    and ours.application_name = current_setting('application_name') and ours.wait_event_type = 'Lock'
- order by 2 desc nulls last limit 3"""
+ order by 3 desc nulls last limit 3"""
 #: One row, whether or not there is such a slot.
 _SPILL_SQL = """
 select extract(epoch from clock_timestamp())::float8,
        (select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s)"""
 #: What is said of a server that has said nothing; by libpq, and by the system through it.
 _SILENT = re.compile("time(?:d )?out")
+
+
+class Blocker(NamedTuple):
+    """A session that holds a lock which one of ours waits for."""
+
+    pid: int
+    application: str
+    #: For how long its transaction is open; None of a role whose sessions we may not look at.
+    seconds: float | None
+    #: The table that it has locked; None where it is no table.
+    table: str | None
+
+    def __str__(self) -> str:
+        table = f" with a lock on {self.table}" if self.table else ""
+        age = f", whose transaction is open for {duration(self.seconds)}" if self.seconds else ""
+        return f"pid {self.pid}{table}{age}{f', application {self.application}' if self.application else ''}"
+
+    @property
+    def end(self) -> str:
+        """The statement that ends it."""
+        return f"SELECT pg_terminate_backend({self.pid})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +89,8 @@ class Lag:
     sender_pid: int | None = None
     #: Up to where it has read the WAL, or None where we may not know (pg_read_all_stats).
     sent_lsn: int | None = None
-    #: Sessions that hold locks which our sessions wait for: "pid 4711 with a lock on public.orders, whose
-    #: transaction is open for 5 m".
-    blockers: tuple[str, ...] = ()
+    #: Sessions that hold locks which our sessions wait for.
+    blockers: "tuple[Blocker, ...]" = ()
 
 
 class Asking(NamedTuple):
@@ -81,13 +104,29 @@ class Asking(NamedTuple):
 
 
 class LagSampler:
-    """Looks at the slot once a second; while the server does not answer, the last look ages."""
+    """Looks at the slot once a second; while the server does not answer, the last look ages.
+
+    Nothing that it asks needs the lock of a table. What does is asked by ``on_tick`` over another session and
+    in another thread: pg_publication_tables locks each table, and waits behind ALTER TABLE.
+    """
 
     def __init__(
-        self, server: StreamServer, slot: Callable[[], str], on_tick: Callable[[Connection], None]
+        self,
+        server: StreamServer,
+        slot: Callable[[], str],
+        on_tick: Callable[[Connection], None],
+        on_lock: Callable[[tuple[Blocker, ...] | None], None] = lambda blockers: None,
     ) -> None:
-        """``slot`` names the slot in use now; ``on_tick`` may ask more over the sampler's session."""
+        """``slot`` names the slot in use now; ``on_tick`` may ask more, once a second.
+
+        ``on_lock`` is called with the sessions that keep ``on_tick`` waiting for a lock, and with None once
+        it has got through.
+        """
         self.lag = Lag()
+        self._on_lock = on_lock
+        self._is_waiting = False
+        self._tick_soon = threading.Event()
+        self._ticks = threading.Thread(target=self._tick, name="publications", daemon=True)
         self._server = server
         self._slot = slot
         self._on_tick = on_tick
@@ -107,6 +146,7 @@ class LagSampler:
         """Start looking."""
         self._begun = time.monotonic()
         self._thread.start()
+        self._ticks.start()
 
     @property
     def age(self) -> float:
@@ -116,13 +156,15 @@ class LagSampler:
     def stop(self) -> None:
         """Stop, and wait for the thread."""
         self._stop.set()
-        self._soon.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        self.hurry()
+        for thread in (self._thread, self._ticks):
+            if thread.is_alive():
+                thread.join(timeout=5)
 
     def hurry(self) -> None:
         """Look again at once, and not in a second."""
         self._soon.set()
+        self._tick_soon.set()
 
     def seconds_behind(self, confirmed_lsn: int) -> float:
         """Return for how long WAL beyond ``confirmed_lsn`` has been there, as far as the samples tell."""
@@ -160,8 +202,6 @@ class LagSampler:
                     self.asking = Asking(self.asking.since or time.monotonic(), is_long=True)
                     connection = self._server.connect()
                 self._look(connection)
-                self._ask(is_long=True)
-                self._on_tick(connection)
                 self.asking, self.failure = Asking(), ""
             except (psycopg2.Error, BwtuiError) as error:
                 if connection is not None:
@@ -173,6 +213,34 @@ class LagSampler:
                     # It has answered, though it lets nobody in.
                     self.asking = Asking()
                 self._stop.wait(_PAUSE_SECONDS)
+        if connection is not None:
+            connection.close()
+
+    def _tick(self) -> None:
+        connection: Connection | None = None
+        epoch = self._server.epoch
+        while not self._stop.is_set():
+            try:
+                if connection is not None and epoch != self._server.epoch:
+                    connection.close()
+                    connection = None
+                if connection is None:
+                    epoch = self._server.epoch
+                    connection = self._server.connect()
+                    execute(connection, f"set lock_timeout = '{_LOCK_SECONDS}s'")
+                self._is_waiting = True
+                self._on_tick(connection)
+                self._on_lock(None)
+            except psycopg2.errors.LockNotAvailable:
+                self._on_lock(self.lag.blockers)
+            except (psycopg2.Error, BwtuiError):
+                # The other session says why.
+                if connection is not None:
+                    connection.close()
+                connection = None
+            self._is_waiting = False
+            self._tick_soon.wait(_PAUSE_SECONDS)
+            self._tick_soon.clear()
         if connection is not None:
             connection.close()
 
@@ -225,13 +293,7 @@ class LagSampler:
         while look.looked_at - self._written[0][0] > _RATE_SECONDS:
             self._written.popleft()
 
-    def _blockers(self, connection: Connection) -> tuple[str, ...]:
-        if not self.asks_for_blockers:
+    def _blockers(self, connection: Connection) -> tuple[Blocker, ...]:
+        if not (self.asks_for_blockers or self._is_waiting):
             return ()
-        found = self._query(connection, _BLOCKERS_SQL)
-        return tuple(
-            f"pid {pid}"
-            + (f" with a lock on {table}" if table else "")
-            + (f", whose transaction is open for {duration(seconds)}" if seconds else "")
-            for pid, seconds, table in found
-        )
+        return tuple(Blocker(*row) for row in self._query(connection, _BLOCKERS_SQL))

@@ -262,3 +262,24 @@ def test_a_huge_transaction_is_read(database: str, relay: Relay) -> None:
     while seen[-1].tables["public.accounts"].inserts < 1_000_000:
         seen += never(relay, lambda status: status.verdict.condition == "stalled", 1)
     assert any("in one transaction of" in status.verdict.sentence for status in seen)
+
+
+def test_a_table_is_locked_while_a_relay_streams(database: str, relay: Relay) -> None:
+    """What is asked of publications waits for the lock; what is known of the slot stays fresh."""
+    execute(database, "create table locked (id int primary key)")
+    with session(database) as blocker, trickle(database):
+        blocker.run("set application_name = 'migration'")
+        blocker.run("begin")
+        blocker.run("alter table locked add column v int")
+        pid = blocker.connection.info.backend_pid
+        status = relay.wait("who holds it", lambda now: any(entry.kind == "lock" for entry in now.errors))
+        [entry] = [entry for entry in status.errors if entry.kind == "lock"]
+        assert f"locked by pid {pid} with a lock on public.locked, application migration" in entry.message
+        assert f"SELECT pg_terminate_backend({pid})" in (entry.hint or "")
+        # Longer than the figures may be old.
+        seen = never(relay, lambda now: now.verdict.condition == "stalled" or now.aside, 12)
+        assert seen[-1].server_lsn > seen[0].server_lsn
+        assert not any("has not told of the slot" in now.verdict.sentence for now in seen)
+        blocker.run("rollback")
+    relay.wait("its end", lambda now: all(one.is_over for one in now.errors if one.kind == "lock"))
+    execute(database, "drop table locked")

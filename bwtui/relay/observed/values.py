@@ -24,7 +24,7 @@ _POSITIONS = ("confirmed", "received", "server", "restart")
 #: Errors of these kinds are counted from the beginning, so that the first of them is an increase.
 _ERROR_KINDS = (
     *("notice", "outage", "stalled", "row", "delivery", "backfill", "recording", "topic", "worker", "state"),
-    "fatal",
+    *("lock", "fatal"),
 )
 
 

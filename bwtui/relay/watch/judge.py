@@ -22,6 +22,7 @@ from bwtui.relay.watch.wait import (
     UNANSWERED_SECONDS,
     Wait,
     dropped,
+    ending,
     held_by,
     lost_slot,
     sender,
@@ -175,24 +176,25 @@ class Judge:
                 yield Wait("kafka", names.sink, "acknowledge", since, says)
             case "ending":
                 yield Wait("postgresql", names.postgresql, "read", since, "has not ended the stream")
+            case "begin" | "catalog" if seen.blockers:
+                says = "gives no lock on a table that it is asked about, and has waited"
+                because, hint = held_by(seen), ending(seen.blockers)
+                yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
             case "catalog" | "connect":
                 yield Wait(
                     "postgresql", names.postgresql, "read", since, silent, because, is_explained=bool(reason)
                 )
-            case "begin" if seen.blockers:
-                says = "gives no lock on a table that it is asked about, and has waited"
-                hint = "end those transactions, or wait: the relay goes on by itself"
-                because = held_by(seen)
-                yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
             case "slot" | "locks" if self._is_unanswered(seen):
                 # Nobody knows what a server that does not answer waits for.
                 return
             case "slot":
                 says = "makes the slot no sooner than open transactions end, and has waited"
-                yield Wait("transactions", names.postgresql, "read", since, says, held_by(seen))
+                because, hint = held_by(seen), ending(seen.blockers) if seen.blockers else ""
+                yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
             case "locks":
                 says = "gives no locks on the tables of the snapshot, and has waited"
-                yield Wait("transactions", names.postgresql, "read", since, says, held_by(seen))
+                because, hint = held_by(seen), ending(seen.blockers) if seen.blockers else ""
+                yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
 
     def _kafka(self, seen: Seen) -> Iterator[Wait]:
         """Yield Kafka while something is in flight that it does not acknowledge."""

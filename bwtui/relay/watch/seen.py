@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from bwtui.model.status import State
 from bwtui.relay.watch.account import Activity
+from bwtui.source.lag import Blocker
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Seen:
     sender_pid: int | None = None
     #: Rows that were dropped since the relay began.
     dropped: int = 0
-    blockers: tuple[str, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     safe_bytes: int | None = None
     safe_seconds: float | None = None
     wal_status: str = ""

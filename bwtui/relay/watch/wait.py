@@ -1,10 +1,12 @@
 """Whoever a relay waits for, and what is said of it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bwtui.model.figures import duration
 from bwtui.model.verdict import Cause
 from bwtui.relay.watch.seen import Names, Seen
+from bwtui.source.lag import Blocker
 from bwtui.source.slot import HEAL
 
 #: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
@@ -72,6 +74,12 @@ def sender(seen: Seen) -> str:
     return f" (its process{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
 
 
+def ending(blockers: Sequence[Blocker]) -> str:
+    """Return the hint of a wait for locks: the statement that ends who holds them."""
+    statements = "; ".join(blocker.end for blocker in blockers)
+    return f"end that session, or wait: the relay continues automatically; {statements}"
+
+
 def dropped(seen: Seen) -> str:
     """Tell of rows that are not in Kafka."""
     rows = "1 row was" if seen.dropped == 1 else f"{seen.dropped:,} rows were"
@@ -80,4 +88,4 @@ def dropped(seen: Seen) -> str:
 
 def held_by(seen: Seen) -> str:
     """Name the sessions that hold up what is waited for."""
-    return f" (held by {'; '.join(seen.blockers)})" if seen.blockers else ""
+    return f" (held by {'; '.join(map(str, seen.blockers))})" if seen.blockers else ""
