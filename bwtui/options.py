@@ -39,7 +39,9 @@ from bwtui.settings import LogFormat, OnError, OnNewTables, OnRecordError, Outpu
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
 
-_BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
+# With a protocol that librdkafka does not know it has no broker, and waits for none.
+_PROTOCOL = r"(?:(?i:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?"
+_BROKER = re.compile(_PROTOCOL + r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from bwtui.cli.connect import show
+from bwtui.cli.main import cli
 from bwtui.errors import BwtuiError, SlotLost
+from bwtui.options import BY_NAME, parse
 from bwtui.relay.process import outcome
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.outcome import Outcome
@@ -83,3 +86,12 @@ def test_a_relay_that_was_killed_behind_the_screens_is_an_error(screens: Screens
     screens(lambda name, *, owned, fleet, kafka, choices: 0)
     with pytest.raises(BwtuiError, match="relay one was killed"):
         show("one", owned=False)
+
+
+@pytest.mark.parametrize("broker", ["http://localhost:9092", "https://localhost"])
+def test_a_broker_is_none_over_http(broker: str) -> None:
+    """Librdkafka would have no broker, and the relay would wait for one."""
+    ended = CliRunner().invoke(cli, ["doctor", "-d", "host=127.0.0.1 port=1", "-b", broker])
+    assert ended.exit_code == 2, ended.output
+    assert "is not a broker" in ended.stderr
+    assert parse(BY_NAME["broker"], "SASL_SSL://localhost:9092")
