@@ -174,8 +174,10 @@ class Campaign:
         with standing(self._services, self._folder, one.publication, one.options) as stand:
             scenes = [_scene(stand, drawn, number) for number, drawn in enumerate(one.drawn)]
             stand.publish()
-            tables = [*BYSTANDERS, *(scene.table for scene in scenes)]
-            stand.writer = Writer(stand.database, tables, one.drawn[0].seed)
+            # Updates of a table without a key are in no stream, and no difference.
+            pairs = zip(one.drawn, scenes, strict=True)
+            tables = [scene.table for drawn, scene in pairs if "-u" not in drawn.change.options]
+            stand.writer = Writer(stand.database, [*BYSTANDERS, *tables], one.drawn[0].seed)
             with stand.writer.running():
                 for number, (drawn, scene) in enumerate(zip(one.drawn, scenes, strict=True)):
                     result = self._change(stand, drawn, scene, one.drawn[: number + 1])

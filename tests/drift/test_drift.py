@@ -30,6 +30,9 @@ _BY_NAME = {change.name: change for change in CHANGES}
 _SHORT = (
     ("written without triggers as a replica", When.RUNNING),
     ("replica identity full and back", When.KILLED),
+    ("partition truncated", When.BETWEEN_POLLS),
+    ("partition dropped", When.BETWEEN_POLLS),
+    ("partition detached, written and attached", When.BETWEEN_POLLS),
     ("another output format", When.STOPPED),
     ("another topic prefix", When.STOPPED),
     ("another namespace", When.STOPPED),
