@@ -426,12 +426,13 @@ def identity_full(at: Scene) -> Iterator[None]:
 
 @change(
     "a table without a key gets one",
-    tables=("create table {t} (id int not null, n int not null, v text)", ROWS),
+    # Without -u a relay does not start while there is such a table.
+    tables=(),
     publications=("list",),
 )
 def gets_a_key(at: Scene) -> Iterator[None]:
-    """A table joins without a key, is written, and gets a key."""
-    at.run("insert into {t} select g, g, 'no key' from generate_series(301, 340) g")
+    """A new table has no key, is written, gets a key, and joins."""
+    at.run("create table {t} (id int not null, n int not null, v text)", ROWS)
     yield
     at.run("alter table {t} add primary key (id)")
     yield
