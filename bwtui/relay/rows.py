@@ -2,13 +2,14 @@
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NoReturn
 
 from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.errors import BwtuiError, RefusedError, RowError
 from bwtui.model.headers import make_headers
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
@@ -18,7 +19,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes, relation_of
 from bwtui.relay.samples import Commit
-from bwtui.relay.toast import RowIsGone
+from bwtui.relay.toast import RowIsGone, Update
 from bwtui.sink.dead_letter import DroppedRow, Identity
 
 _oid = struct.Struct(">I").unpack_from
@@ -27,6 +28,7 @@ _begin = struct.Struct(">QqI").unpack_from
 #: Offsets in a frame: of the first tuple's kind, after the relation's oid, and of the tuple itself.
 _KIND = BODY_OFFSET + 4
 TUPLE = _KIND + 1
+_BEGIN, _RELATION, _UPDATE = 0x42, 0x52, 0x55  # 'B', 'R', 'U'
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
 _NOTHING: Iterator[bytes] = iter(())
 
@@ -56,6 +58,7 @@ class Rows:
         """``ahead`` returns frames that come after the one that is being handled."""
         self._context = context
         self._batch = batch
+        self._ahead = ahead
         #: With --transaction-topic: told of each message that is added; those of the transaction by table.
         self.on_message: Callable[[Route], None] | None = None
         self.events: dict[str, int] = {}
@@ -172,7 +175,8 @@ class Rows:
                 at += 1
             new = route.split(data, at)
             full = old if data[_KIND] == _OLD_FULL else None
-            route, key, value, new = self._encode(route, old, new, full=full is not None)
+            update = Update(data, new, old, full is not None, self.xid)
+            route, key, value, new = self._encode(route, update, new)
             old_key = key if old is None else self._old_key(route, data, old)
             if old_key != key:
                 self._send(route, "delete", old_key, None, None, None)
@@ -264,7 +268,7 @@ class Rows:
         return route.key(old)
 
     def _encode(
-        self, route: Route, old: list[Field] | None, new: list[Field], *, full: bool
+        self, route: Route, update: Update, new: list[Field]
     ) -> tuple[Route, bytes | None, bytes | None, list[Field]]:
         """Encode an updated row, whose unchanged TOAST values `ToastFill` puts in first.
 
@@ -279,7 +283,7 @@ class Rows:
             wider = self._wider(route)
             return wider, *wider.both(new), new
         try:
-            row = self._context.toast.fill(route, new, old, full=full, xid=self.xid)
+            row = self._context.toast.fill(route, update, partial(self._updates_ahead, route))
         except RowIsGone as gone:
             route.counters.toast_superseded += 1
             self._without(route, Without.SUPERSEDED)
@@ -291,6 +295,26 @@ class Rows:
             key, value = route.both_filled(row)
         self._note_filled(new, row)
         return route, key, value, row
+
+    def _updates_ahead(self, route: Route) -> Iterator[Update]:
+        """Yield the table's updates among the frames that come next, up to where the table changes."""
+        xid, oid = self.xid, route.relation.oid
+        for frame in self._ahead():
+            if frame[0] != XLOG_DATA:
+                continue
+            tag = frame[PAYLOAD_OFFSET]
+            if tag == _BEGIN:
+                xid = _begin(frame, BODY_OFFSET)[2]
+            elif tag in (_UPDATE, _RELATION) and _oid(frame, BODY_OFFSET)[0] == oid:
+                if tag == _RELATION:
+                    return
+                try:
+                    old, at = (None, TUPLE) if frame[_KIND] == _NEW else split_tuple(frame, TUPLE)
+                    new = route.split(frame, at if old is None else at + 1)
+                except _OF_THE_ROW:
+                    # Its own turn says so.
+                    return
+                yield Update(frame, new, old, frame[_KIND] == _OLD_FULL, xid)
 
     def _wider(self, route: Route) -> Route:
         """Return the table's route under a schema with room for what its columns can't hold, from now on.

@@ -5,13 +5,15 @@ there, exactly. Otherwise no exact source exists, and ``--toast`` decides:
 
 - ``fetch`` reads the row's present value by key. The topic's latest value is right; one in between may hold a
   value that is newer than its commit. A row that is gone by now has its delete still to come, so that this
-  version of it is passed over. A column that was dropped meanwhile gets a placeholder.
+  version of it is passed over. A column that was dropped meanwhile gets a placeholder. The values of the
+  table's rows that come next are read with the same statement.
 - ``error`` leaves the row to ``--on-error``.
 - ``placeholder`` sends null for the column, and names the column in the record's field ``__escaped``.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
 
 import psycopg2
 
@@ -22,12 +24,16 @@ from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
-from bwtui.source.present_row import present_fields
+from bwtui.source.present_row import present_rows
 from bwtui.source.printed import printed
 from bwtui.source.snapshot import right_to_read
 
-_LOCKED_SQL = """select exists (select from pg_catalog.pg_locks
-                  where locktype = 'transactionid' and transactionid = %s::text::xid)"""
+_LOCKED_SQL = """select transactionid::text from pg_catalog.pg_locks
+                  where locktype = 'transactionid' and transactionid::text = any(%s)"""
+#: How many rows are read with one statement, at first and at most.
+_ROWS_FIRST, _ROWS_MOST = 64, 1_000
+#: For so many tables, or sets of missing columns, values are kept at once.
+_KINDS_MOST = 8
 
 
 T = TypeVar("T")
@@ -42,6 +48,25 @@ class RowIsGone(Exception):
     def __init__(self, row: list[Field]) -> None:
         super().__init__()
         self.row = row
+
+
+class Update(NamedTuple):
+    """An update in the stream."""
+
+    frame: bytes
+    new: Sequence[Field]
+    #: The old row when ``full``, else its key, or None where the key is the same.
+    old: Sequence[Field] | None
+    full: bool
+    xid: int
+
+
+class _Wanted(NamedTuple):
+    """A row of which values are missing."""
+
+    frame: bytes
+    xid: int
+    key: dict[str, bytes]
 
 
 class Ask(Protocol):
@@ -59,27 +84,25 @@ class ToastFill:
         self._mode = settings.toast
         self._ask = ask
         self._pulse = pulse
-        self._visible_xid = 0
+        self._rows = _ROWS_FIRST
+        #: Values that were read for frames to come, by table and missing columns, and then by the frame's
+        #: identity; None: the row is gone.
+        self._read: dict[tuple[int, ...], dict[int, tuple[bytes, list[Field] | None]]] = {}
 
     def begin_session(self) -> None:
-        """Forget which transaction is visible: a number says nothing of another server's."""
-        self._visible_xid = 0
+        """Forget what was read for the session before: its frames come again, perhaps later ones first."""
+        self._read.clear()
 
     def fill(
-        self, route: Route, new: Sequence[Field], old: Sequence[Field] | None, *, full: bool, xid: int
+        self, route: Route, update: Update, ahead: Callable[[], Iterable[Update]] = lambda: ()
     ) -> list[Field]:
-        """Return ``new`` without UNCHANGED, or with it where a placeholder is to stand for it.
+        """Return the new row without UNCHANGED, or with it where a placeholder is to stand for it.
 
-        ``old`` holds the whole old row when ``full``, and else the key's old values; ``xid`` is the
-        transaction that changed the row. Raises
+        ``ahead`` returns the table's updates that come next. Raises
         UnchangedToastError under --toast error, BwtuiError when the value can't be read, and RowIsGone.
         """
         names = route.column_names
-        row = list(new)
-        for index, field in enumerate(new):
-            if field is UNCHANGED and old is not None and (full or names[index] in route.key_columns):
-                row[index] = old[index]
-        missing = [index for index, field in enumerate(row) if field is UNCHANGED]
+        row, missing = _completed(route, update)
         if not missing:
             return row
         if self._mode == "error" or not route.key_columns:
@@ -89,45 +112,89 @@ class ToastFill:
             error.hint = f"use --toast fetch, or run: {alter}"
             raise error
         if self._mode == "fetch":
-            self._wait_until_visible(xid)
-            for index, field in zip(missing, self._fetch(route, row, missing), strict=True):
+            kind = route.relation.oid, *missing
+            if id(update.frame) not in self._read.get(kind, ()):
+                first = _Wanted(update.frame, update.xid, _key(route, row))
+                # Frames that came and never asked for their values are not kept.
+                self._read.pop(kind, None)
+                if len(self._read) >= _KINDS_MOST:
+                    self._read.clear()
+                self._read[kind] = self._fetch(route, first, missing, ahead)
+            fetched = self._read[kind].pop(id(update.frame))[1]
+            if fetched is None:
+                raise RowIsGone(row)
+            for index, field in zip(missing, fetched, strict=True):
                 row[index] = field
         marked = sum(row[index] is UNCHANGED for index in missing)
         route.counters.toast_placeholders += marked
         route.counters.toast_fetched += len(missing) - marked
         return row
 
-    def _wait_until_visible(self, xid: int) -> None:
-        """Wait until other sessions see what the transaction did.
+    def _fetch(
+        self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Callable[[], Iterable[Update]]
+    ) -> dict[int, tuple[bytes, list[Field] | None]]:
+        """Return the values of ``first``, and of rows that come next as far as they lack the same."""
+        more = islice(_lacking(route, missing, ahead()), self._rows - 1)
+        wanted = self._visible([first, *more])
+        columns = [route.column_names[index] for index in missing]
 
-        PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
-        synchronous replication, only when the standby has answered. Until then the row's present value would
-        be an old one. A transaction gives up the lock on its id after it has become visible.
-        """
-        while xid != self._visible_xid:
-            if self._ask(lambda session: bool(query(session, _LOCKED_SQL, str(xid))[0][0])):
-                self._pulse(0.01)
-            else:
-                self._visible_xid = xid
-
-    def _fetch(self, route: Route, row: list[Field], missing: Sequence[int]) -> list[Field]:
-        key: dict[str, bytes] = {}
-        for name, field in zip(route.column_names, row, strict=True):
-            if name in route.key_columns:
-                if not isinstance(field, bytes):
-                    raise UnchangedToastError(name)
-                key[name] = field
-        wanted = [route.column_names[index] for index in missing]
-
-        def question(session: Connection) -> list[Field] | None:
+        def question(session: Connection) -> dict[int, list[Field] | None]:
             try:
-                return present_fields(session, route.relation, key, wanted)
+                return present_rows(session, route.relation, [one.key for one in wanted], columns)
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
                 hint = right_to_read(reason, route.relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
 
-        fetched = self._ask(question)
-        if fetched is None:
-            raise RowIsGone(row)
-        return fetched
+        found: dict[int, list[Field] | None] = {}
+        while 0 not in found:
+            found = self._ask(question)
+            is_whole = len(found) == len(wanted)
+            self._rows = min(self._rows * 2, _ROWS_MOST) if is_whole else max(1, len(found) // 2)
+            if 0 not in found:
+                wanted = wanted[:1]
+        return {id(wanted[at].frame): (wanted[at].frame, fields) for at, fields in found.items()}
+
+    def _visible(self, wanted: list[_Wanted]) -> list[_Wanted]:
+        """Wait until other sessions see what the first one's transaction did; return all that they see.
+
+        PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
+        synchronous replication, only when the standby has answered. Until then the row's present value would
+        be an old one. A transaction gives up the lock on its id after it has become visible.
+        """
+        xids = sorted({str(one.xid) for one in wanted})
+        while str(wanted[0].xid) in (locked := self._ask(lambda session: _locked(session, xids))):
+            self._pulse(0.01)
+        return [one for one in wanted if str(one.xid) not in locked]
+
+
+def _locked(session: Connection, xids: Collection[str]) -> set[str]:
+    return {xid for (xid,) in query(session, _LOCKED_SQL, list(xids))}
+
+
+def _completed(route: Route, update: Update) -> tuple[list[Field], list[int]]:
+    """Return the new row with what the old one has of it, and the places of what is missing still."""
+    row, old = list(update.new), update.old
+    for index, field in enumerate(update.new):
+        from_old = update.full or route.column_names[index] in route.key_columns
+        if field is UNCHANGED and old is not None and from_old:
+            row[index] = old[index]
+    return row, [index for index, field in enumerate(row) if field is UNCHANGED]
+
+
+def _key(route: Route, row: Sequence[Field]) -> dict[str, bytes]:
+    key: dict[str, bytes] = {}
+    for name, field in zip(route.column_names, row, strict=True):
+        if name in route.key_columns:
+            if not isinstance(field, bytes):
+                raise UnchangedToastError(name)
+            key[name] = field
+    return key
+
+
+def _lacking(route: Route, missing: Sequence[int], ahead: Iterable[Update]) -> Iterable[_Wanted]:
+    """Yield the rows among ``ahead`` of which the same columns are ``missing``."""
+    for update in ahead:
+        row, lacks = _completed(route, update)
+        if lacks == missing and all(isinstance(row[index], bytes) for index in route.key_indexes):
+            yield _Wanted(update.frame, update.xid, _key(route, row))

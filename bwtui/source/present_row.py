@@ -1,6 +1,7 @@
-"""Some columns of one row, as they are now: where the replication stream leaves out what did not change."""
+"""Some columns of rows, as they are now: where the replication stream leaves out what did not change."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import psycopg2
 
@@ -20,6 +21,41 @@ _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_c
 _TEXTS = frozenset((25, 1043, 1042))
 #: The table may be altered between the look at the catalog and the query.
 _TRIES = 5
+#: The values that `present_rows` returns may have about this many bytes together.
+_MOST_BYTES = 16 << 20
+
+
+class _Enough(Exception):
+    """The rows that have arrived are as large as is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table as it is now, for one who knows an earlier form of it."""
+
+    source: str
+    #: Each column as it was: its name now, or None where it is gone.
+    names: Mapping[str, str | None]
+    #: The same, and None also where its values can't be recognised any more.
+    readable: Mapping[str, str | None]
+
+
+def present_rows(
+    connection: Connection, relation: Relation, keys: Sequence[Mapping[str, bytes]], wanted: Sequence[str]
+) -> dict[int, list[Field] | None]:
+    """Return what `present_fields` does for each of ``keys``, by its index, read with one statement.
+
+    Keys are left out, perhaps the first as well, where the rows are too large together, which closes the
+    session. Where one statement can't read them all, the first is there alone. Raises psycopg2.Error.
+    """
+    if len(keys) > 1:
+        try:
+            if (found := _read_many(connection, relation, keys, wanted)) or connection.closed:
+                return found
+        except (psycopg2.DataError, psycopg2.IntegrityError, psycopg2.ProgrammingError):
+            # The single statement says what to do about it.
+            pass
+    return {0: present_fields(connection, relation, keys[0], wanted)}
 
 
 def present_fields(
@@ -57,15 +93,11 @@ def _read(
     *,
     has_operators: bool,
 ) -> list[Field] | None:
-    tables = query(connection, _NAME_SQL, relation.oid)
-    if not tables:
+    table = _table(connection, relation)
+    if table is None:
         return None
-    present = present_columns(relation, attributes(connection, relation.oid))
-    pairs = list(zip(relation.columns, present, strict=True))
-    names = {column.name: None if now is None else now.name for column, now in pairs}
-    readable = {column.name: now.name if now and _reads_as(column, now) else None for column, now in pairs}
-    places = {names[column]: value for column, value in key.items()}
-    selected = [name for column in wanted if (name := readable[column]) is not None]
+    places = {table.names[column]: value for column, value in key.items()}
+    selected = [name for column in wanted if (name := table.readable[column]) is not None]
     if None in places or not selected:
         return [UNCHANGED] * len(wanted)
     columns = {one.name: one for one in key_of(connection, relation.oid)} if has_operators else {}
@@ -73,15 +105,94 @@ def _read(
     conditions = [
         _equal(name, value, columns.get(name), is_utf8=is_utf8) for name, value in places.items() if name
     ]
-    namespace, table, partitioned = tables[0]
-    source = f"{'' if partitioned else 'only '}{quote_qualified(namespace, table)}"
     chosen = ", ".join(map(quote_identifier, selected))
     lines: list[bytes] = []
-    copy_out(connection, f"select {chosen} from {source} where {' and '.join(conditions)}", lines.append)
+    sql = f"select {chosen} from {table.source} where {' and '.join(conditions)}"
+    copy_out(connection, sql, lines.append)
     if not lines:
         return None
     fields = iter(unescape_copy_line(lines[0]))
-    return [UNCHANGED if readable[column] is None else next(fields) for column in wanted]
+    return [UNCHANGED if table.readable[column] is None else next(fields) for column in wanted]
+
+
+def _read_many(
+    connection: Connection, relation: Relation, keys: Sequence[Mapping[str, bytes]], wanted: Sequence[str]
+) -> dict[int, list[Field] | None]:
+    """Return the rows; none where one statement can't read them."""
+    table = _table(connection, relation)
+    if table is None:
+        return dict.fromkeys(range(len(keys)))
+    places = {column: table.names[column] for column in keys[0]}
+    selected = [name for column in wanted if (name := table.readable[column]) is not None]
+    by_name = {one.name: one for one in key_of(connection, relation.oid)}
+    columns = [one for name in places.values() if (one := by_name.get(name or "")) is not None]
+    if len(columns) < len(places) or not selected:
+        return {}
+    is_utf8 = server_encoding(connection) == "UTF8"
+    values = []
+    for number, key in enumerate(keys):
+        literals = [_literal(key[column], is_utf8=is_utf8) for column in places]
+        if None in literals:
+            return {}
+        # As `_equal` has each: from a literal to the type, never by way of text.
+        typed = (f"cast({text} as {one.type_name})" for text, one in zip(literals, columns, strict=True))
+        values.append(f"({number}, {', '.join(typed)})")
+    names = [f'"bwtui.{number}"' for number in range(len(places))]
+    conditions = " and ".join(
+        f"{one.operand()} {one.operator('=')} k.{name}" for one, name in zip(columns, names, strict=True)
+    )
+    chosen = ", ".join(f"t.{quote_identifier(name)}" for name in selected)
+    sql = (
+        f'select k."bwtui.n", {chosen} from (values {", ".join(values)}) as k ("bwtui.n", {", ".join(names)})'
+    )
+    lines, is_whole = _some(connection, f"{sql} join {table.source} as t on {conditions}")
+    found: dict[int, list[Field] | None] = dict.fromkeys(range(len(keys))) if is_whole else {}
+    for line in lines:
+        number_text, *rest = unescape_copy_line(line)
+        assert isinstance(number_text, bytes)
+        fields = iter(rest)
+        found[int(number_text)] = [
+            UNCHANGED if table.readable[column] is None else next(fields) for column in wanted
+        ]
+    return found
+
+
+def _some(connection: Connection, sql: str) -> tuple[list[bytes], bool]:
+    """Return the rows that arrive before they are too large, and whether these are all.
+
+    The session is closed where they are not.
+    """
+    lines: list[bytes] = []
+    left = _MOST_BYTES
+
+    def add(line: bytes) -> None:
+        nonlocal left
+        lines.append(line)
+        left -= len(line)
+        if left <= 0:
+            raise _Enough
+
+    try:
+        copy_out(connection, sql, add)
+    except _Enough:
+        connection.close()
+        return lines, False
+    return lines, True
+
+
+def _table(connection: Connection, relation: Relation) -> _Table | None:
+    """Return the table of ``relation`` as it is now, or None when there is no such table any more."""
+    tables = query(connection, _NAME_SQL, relation.oid)
+    if not tables:
+        return None
+    present = present_columns(relation, attributes(connection, relation.oid))
+    pairs = list(zip(relation.columns, present, strict=True))
+    namespace, name, partitioned = tables[0]
+    return _Table(
+        f"{'' if partitioned else 'only '}{quote_qualified(namespace, name)}",
+        {column.name: None if now is None else now.name for column, now in pairs},
+        {column.name: now.name if now and _reads_as(column, now) else None for column, now in pairs},
+    )
 
 
 def _reads_as(column: Column, now: Attribute) -> bool:
@@ -91,12 +202,19 @@ def _reads_as(column: Column, now: Attribute) -> bool:
 
 def _equal(name: str, value: bytes, column: KeyColumn | None, *, is_utf8: bool) -> str:
     """Return the condition that a column has the value of a text; without ``column`` texts are compared."""
-    try:
-        literal = quote_literal(value.decode())
-    except UnicodeDecodeError:
-        if is_utf8:
-            # No literal says what is no UTF-8. The session is in UTF8 too, so that nothing is converted.
-            written = f"pg_catalog.format('%s', {quote_identifier(name)})"
-            return f"pg_catalog.textsend({written}) = '\\x{value.hex()}'::bytea"
-        literal = " E'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"
+    literal = _literal(value, is_utf8=is_utf8)
+    if literal is None:
+        written = f"pg_catalog.format('%s', {quote_identifier(name)})"
+        return f"pg_catalog.textsend({written}) = '\\x{value.hex()}'::bytea"
     return text_of_equals(name, literal) if column is None else column.equals(literal)
+
+
+def _literal(value: bytes, *, is_utf8: bool) -> str | None:
+    """Return ``value`` as SQL. None where no literal says it: what is no UTF-8, in a database in UTF8.
+
+    The session is in UTF8 too, so that nothing is converted.
+    """
+    try:
+        return quote_literal(value.decode())
+    except UnicodeDecodeError:
+        return None if is_utf8 else " E'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"

@@ -88,6 +88,81 @@ def test_fetched(attempts: Attempts, source: Session, database: str, form: str) 
     assert figures(status) == (4, 0, 2)
 
 
+def _finished(source: Session) -> int:
+    """Return how many transactions of all sessions ended in the database; each statement of ours is one."""
+    sql = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
+    return int(source.value(sql))
+
+
+def test_values_of_many_rows_are_read_with_few_statements(
+    attempts: Attempts, source: Session, database: str
+) -> None:
+    """Also of several transactions, of rows whose key changed or that are gone, and beside another table."""
+    source.run("create type mood as enum ('glad', 'sad')")
+    source.run(
+        """create table pairs (a int[], b mood, c char(4), n int, big text, more text,
+           primary key (a, b, c))"""
+    )
+    source.run("alter table pairs alter big set storage external, alter more set storage external")
+    source.run("insert into doc select i, 0, repeat(md5(i::text), 100) from generate_series(1, 3000) i")
+    source.run(
+        """insert into pairs
+           select array[i, null], 'sad', 'x', 0, repeat(md5(i::text), 100), repeat(md5(i::text), 90)
+             from generate_series(1, 200) i"""
+    )
+    attempts.succeed(database)
+    source.run("update doc set n = 1 where id <= 1000")
+    for number in range(100):
+        source.run("update doc set n = 2 where id between %s and %s", number * 20 + 1001, number * 20 + 1020)
+        source.run("update pairs set n = 1 where a[1] between %s and %s", number * 2 + 1, number * 2 + 2)
+    source.run("update pairs set n = 2, big = 'short' where a[1] % 2 = 0")
+    source.run("update pairs set n = 2, more = 'short' where a[1] % 2 = 1")
+    source.run("delete from doc where id % 100 = 0")
+    source.run("update doc set id = -id where id % 100 = 1")
+    before = _finished(source)
+    status = attempts.succeed(database).status
+    assert _finished(source) - before < 1_000
+    rows = latest(decoded_avro(attempts.services, f"{attempts.name}.doc"))
+    want = source.rows("select id, n, big from doc")
+    assert rows == {(id,): {"id": id, "n": n, "big": big} for id, n, big in want}
+    pairs = latest(decoded_avro(attempts.services, f"{attempts.name}.pairs")).values()
+    found = sorted((row["a"], row["n"], row["big"], row["more"]) for row in pairs)
+    assert found == source.rows("select a, n, big, more from pairs order by a")
+    fetched, marked, superseded = figures(status)
+    # Each row that is gone, or has another key by now, was passed over once.
+    assert (fetched, marked, superseded) == (3_000 - 60 + 30, 0, 60)
+
+
+def test_values_that_are_large_together_are_read_in_parts(
+    attempts: Attempts, source: Session, database: str
+) -> None:
+    source.run("insert into doc select i, 0, repeat(md5(i::text), 25000) from generate_series(1, 40) i")
+    attempts.succeed(database)
+    source.run("update doc set n = 1")
+    status = attempts.succeed(database).status
+    rows = latest(decoded_avro(attempts.services, f"{attempts.name}.doc"))
+    assert rows == {
+        (id,): {"id": id, "n": 1, "big": big} for id, big in source.rows("select id, big from doc")
+    }
+    assert figures(status) == (40, 0, 0)
+
+
+def test_a_table_that_is_altered_between_updates_is_read_as_it_was_each_time(
+    attempts: Attempts, source: Session, database: str
+) -> None:
+    big = fill(source, 3)
+    attempts.succeed(database)
+    source.run("update doc set n = 1")
+    source.run("alter table doc rename big to large")
+    source.run("alter table doc rename id to number")
+    source.run("update doc set n = 2")
+    attempts.succeed(database)
+    rows = [row for _, row in decoded_avro(attempts.services, f"{attempts.name}.doc") if row is not None]
+    # Another key schema moves a key to another partition, so rows are in no order here.
+    assert {row["number"]: row["large"] for row in rows if row["n"] == 2} == big
+    assert {row["id"]: row["big"] for row in rows if row["n"] == 1} == big
+
+
 @pytest.mark.parametrize("mode", ["fetch", "error", "placeholder"])
 def test_the_old_row_has_it_under_full(attempts: Attempts, source: Session, database: str, mode: str) -> None:
     source.run("alter table doc replica identity full")

@@ -92,7 +92,7 @@ def relayed(
         "policy": SimpleNamespace(
             refuse=lambda _, row, error, __: refused.append((row, type(error), error.message))
         ),
-        "toast": SimpleNamespace(fill=lambda _, new, old, *, full, xid: [new[0], b"read", new[2]]),
+        "toast": SimpleNamespace(fill=lambda _, update, ahead: [update.new[0], b"read", update.new[2]]),
     }
     made: list[Route] = []
 

@@ -16,6 +16,7 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ConnectionFailed, NotLetIn, RefusedError, ServiceRefused
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
+from bwtui.relay import toast as toast_values
 from bwtui.relay.context import RelayContext
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
@@ -23,7 +24,7 @@ from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.routing import Router
 from bwtui.relay.snapshot.copying import Copying
-from bwtui.relay.toast import ToastFill
+from bwtui.relay.toast import ToastFill, Update
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DeadLetters
@@ -112,7 +113,7 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
         router.route(Relation(1, "public", "items", "d", (Column("id", 20, -1, True),)))
 
 
-def test_a_right_to_read_that_is_missing_drops_no_row() -> None:
+def test_a_right_to_read_that_is_missing_drops_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an unchanged TOAST value needs is asked for each row; the right to ask is not the row's."""
 
     def forbidden(question: Callable[[Any], T]) -> T:
@@ -126,12 +127,12 @@ def test_a_right_to_read_that_is_missing_drops_no_row() -> None:
 
     settings = RelaySettings(toast="fetch")
     toast = ToastFill(settings, forbidden, lambda seconds: None)
-    toast._visible_xid = 7
+    monkeypatch.setattr(toast_values, "_locked", lambda session, xids: set())
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
     route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
     with pytest.raises(ServiceRefused, match="can't be fetched"):
-        toast.fill(route, [b"1", UNCHANGED], None, full=False, xid=7)
+        toast.fill(route, Update(b"", [b"1", UNCHANGED], None, False, 7))
 
 
 def test_a_schema_without_an_id_is_no_schema() -> None:

@@ -15,7 +15,7 @@ from psycopg import pq
 from bwtui.blocking import StopRequested
 from bwtui.errors import ConnectionFailed, ServiceRefused, SlotLost
 from bwtui.model.delivery import Span
-from bwtui.pgoutput.messages import UNCHANGED
+from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.recording.check import check
 from bwtui.recording.format.batch import Without
 from bwtui.relay import following, toast
@@ -25,11 +25,13 @@ from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.promotion import failover_slot, former
-from bwtui.relay.report import Report
+from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.routes.route import Route
 from bwtui.relay.streaming import Streaming
-from bwtui.relay.toast import ToastFill
+from bwtui.relay.toast import ToastFill, Update
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
+from bwtui.sink.destination import TopicLimits
 from bwtui.sink.kafka import KafkaSink
 from bwtui.source.failover.stream_server import ReachedServer
 from bwtui.source.preflight import wait_for_release
@@ -339,21 +341,27 @@ def test_a_right_that_is_missing_is_no_reason_to_build_a_route_anew(
         relay.router.still_holds(route)
 
 
-def test_a_new_session_asks_again_whether_a_transaction_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server may be another one, and a row may have changed between the two."""
+    read: list[int] = []
 
-    def answer(session: object, sql: str, xid: str) -> list[tuple[bool]]:
-        asked.append(xid)
-        return [(False,)]
+    def rows(session: object, relation: object, keys: list[object], wanted: object) -> dict[int, list[Any]]:
+        read.append(len(keys))
+        return {number: [b"large"] for number in range(len(keys))}
 
-    monkeypatch.setattr(toast, "query", answer)
+    monkeypatch.setattr(toast, "_locked", lambda session, xids: set())
+    monkeypatch.setattr(toast, "present_rows", rows)
+    columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
+    limits = TopicLimits(1 << 20, compacted=True)
+    route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
     fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)
-    fill._wait_until_visible(7)
-    fill._wait_until_visible(7)
-    assert asked == ["7"]
+    first, *rest = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(3)]
+    assert fill.fill(route, first, lambda: rest) == [b"0", b"large"]
+    assert fill.fill(route, rest[0]) == [b"1", b"large"]
+    assert read == [3]
     fill.begin_session()
-    fill._wait_until_visible(7)
-    assert asked == ["7", "7"]
+    assert fill.fill(route, rest[1]) == [b"2", b"large"]
+    assert read == [3, 1]
 
 
 @pytest.mark.parametrize("what", ["rows that are left out", "transactions without rows"])
