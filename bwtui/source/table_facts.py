@@ -137,11 +137,16 @@ class TableFacts:
         return cls(**{**data, "leaves": {oid: Leaf(**leaf) for oid, leaf in data["leaves"].items()}})
 
     @property
+    def columns(self) -> list[str]:
+        """The columns that identify a row."""
+        columns = self.key.partition(" ")[2]
+        return [column.rpartition(":")[0] for column in columns.split(",")] if columns else []
+
+    @property
     def key_columns(self) -> str:
         """The columns that identify a row, as people write them."""
-        identity, _, columns = self.key.partition(" ")
-        names = ", ".join(column.rpartition(":")[0] for column in columns.split(",")) if columns else ""
-        return f"({names})" if names else f"replica identity {_IDENTITIES.get(identity, identity)}"
+        identity = _IDENTITIES.get(self.key[0], self.key[0])
+        return f"({', '.join(self.columns)})" if self.columns else f"replica identity {identity}"
 
     def changes_since(self, before: "TableFacts") -> Iterator[str]:
         """Yield what happened since ``before`` that the stream may not tell, as the rest of a sentence."""

@@ -27,6 +27,7 @@ from bwtui.model.proof import NotProven
 from bwtui.model.sql import quote_identifier
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
+from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, query
 from bwtui.source.printed import printed
 from bwtui.source.slot import CURRENT_LSN
@@ -37,6 +38,13 @@ _SECONDS = 5.0
 _WRITE_SECONDS = 30.0
 Identity = tuple[str, str, str]
 
+_UNPUBLISHED_SQL = """
+select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
+         select from pg_catalog.pg_index i where i.indrelid = c.oid
+            and case c.relreplident when 'i' then i.indisreplident when 'd' then i.indisprimary and i.indimmediate
+                     else false end)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = any(%s)
+"""
 #: Settings that decide which topic a row goes to, and the bytes of its key and value; by option name.
 _FORM = ("output-format", "topic-prefix", "namespace", "connect-names", "schema-registry")
 
@@ -183,16 +191,27 @@ class Ledger(Coverage):
         # First: what happens between the two is seen with an LSN that is too old, never too new.
         lsn = int(query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0])
         facts = read_facts(connection, publications, self._settings)
-        dropped = _dropped(connection, (self._facts or {}).values(), facts)
+        self._keep_unpublished(connection, facts)
         filled = self._filled(connection, facts)
         with self._lock:
             self._looked_at = now
-            self._compare(facts, dropped, filled)
+            self._compare(facts, filled)
             self._lsn = max(self._lsn, lsn)
             if self._facts != facts or now - self._written_at > _WRITE_SECONDS:
                 self._facts = facts
                 self._write()
             self._publish()
+
+    def _keep_unpublished(self, connection: Connection, facts: Facts) -> None:
+        """Add the recorded tables that are in no publication any more, and are still there."""
+        gone = {one.oid: one for one in (self._facts or {}).values() if one.name not in facts}
+        chosen = TableFilter(self._settings)
+        for oid, namespace, name, has_identity in query(connection, _UNPUBLISHED_SQL, list(gone)):
+            former = gone[oid]
+            if former.name == f"{namespace}.{name}":
+                selected, key = chosen.passes(namespace, name), former.key if has_identity else "n "
+                now = replace(former, selected=selected, publications={}, entries={}, key=key)
+                facts[former.name] = now
 
     def _filled(self, connection: Connection, facts: Facts) -> list[tuple[str, Leaf]]:
         """Return partitions that are new and may have held rows when they were attached."""
@@ -204,21 +223,12 @@ class Ledger(Coverage):
             if oid not in before.leaves and had_rows(connection, leaf)
         ]
 
-    def _compare(self, facts: Facts, dropped: Collection[str], filled: list[tuple[str, Leaf]]) -> None:
+    def _compare(self, facts: Facts, filled: list[tuple[str, Leaf]]) -> None:
         before = self._facts or {}
-        for name in dropped:
-            # A table that does not exist has nothing to equal.
-            self._entries.pop(name, None)
-            before.pop(name, None)
         for name, former in before.items():
             now = facts.get(name)
-            if now is None:
-                if former.selected:
-                    now = replace(former, publications={}, entries={})
-                    facts[name] = now
-                else:
-                    continue
-            if not now.selected:
+            if now is None or not now.selected:
+                # A table that was dropped, or is not to be relayed, has nothing to equal.
                 self._entries.pop(name, None)
                 continue
             for reason in now.changes_since(former):
@@ -283,6 +293,11 @@ class Ledger(Coverage):
         """Return the statement that ends a gap."""
         if statement:
             return printed(statement)
+        former = (self._facts or {}).get(table.name)
+        if former is not None and former.columns and not table.columns:
+            # Without its key the application could not update it in the publication.
+            columns = ", ".join(map(quote_identifier, former.columns))
+            return printed(f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({columns})")
         name = next(iter(self._former_publications(table.name)), self._settings.publication_name)
         return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table.quoted}")
 
@@ -318,7 +333,7 @@ class Ledger(Coverage):
         """Return whether a table had a key at the last look."""
         with self._lock:
             facts = (self._facts or {}).get(table)
-            return facts is not None and bool(facts.key.partition(" ")[2])
+            return facts is not None and bool(facts.columns)
 
     def to_compare(self) -> list[str]:
         """Return the tables that a comparison by the relay may prove now."""
@@ -387,15 +402,3 @@ def _form(settings: RelaySettings) -> dict[str, str]:
         "connect-names": str(settings.connect_names).lower(),
         "schema-registry": url_without_user(settings.schema_registry),
     }
-
-
-def _dropped(connection: Connection, recorded: Iterable[TableFacts], facts: Facts) -> list[str]:
-    """Return the tables that exist no more under their recorded name, of those that are in no publication."""
-    gone = {one.oid: one.name for one in recorded if one.name not in facts}
-    if not gone:
-        return []
-    sql = """select c.oid::bigint, n.nspname || '.' || c.relname
-               from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-              where c.oid = any(%s)"""
-    there = dict(query(connection, sql, list(gone)))
-    return [name for oid, name in gone.items() if there.get(oid) != name]
