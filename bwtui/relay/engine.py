@@ -475,7 +475,9 @@ class Engine:
     def _late_records(self, findings: Findings, memory: SlotMemory, session: bytes) -> LateRecords:
         path = memory.path.with_name(f"unsettled-{self._settings.slot}")
         send_again = self._naming.send_again
-        self._late = late = LateRecords(self._destination, self._report, session, send_again, path)
+        self._late = late = LateRecords(
+            self._destination, self._report, session, send_again, path, self._ledger or Coverage()
+        )
         if findings.slot is not None and memory.last is None:
             # Another host's relay may have been killed.
             late.expect()

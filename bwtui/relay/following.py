@@ -84,12 +84,12 @@ class Following:
             self._follow(publications, target)
 
     def _late_records(self) -> contextlib.AbstractContextManager[object]:
-        """Return what looks for late records, where they are expected.
+        """Return what looks for late records and other producers.
 
-        With --exactly-once Kafka fences those who sent them.
+        With --exactly-once Kafka fences those who sent late records.
         """
         late = self._context.late
-        if late is None or not late.is_expected:
+        if late is None:
             return contextlib.nullcontext()
         self._context.patience.ask(self._context.destination.service.name, late.begin)
         return late

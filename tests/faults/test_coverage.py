@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -19,7 +19,7 @@ from bwtui.sandbox.supervisor import Services
 from tests.faults.records import assert_equal
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import TABLES, create_tables
-from tests.raw_topic import raw_records
+from tests.raw_topic import place_of, raw_records
 
 pytestmark = pytest.mark.services
 
@@ -305,6 +305,23 @@ def test_a_slot_without_a_record_is_not_proven(
     assert {entry.table for entry in status.not_proven} == {"public.accounts", "public.visits"}
     assert all("bwtui repair --relay" in entry.command for entry in status.not_proven)
     relay.stop()
+
+
+@pytest.mark.long
+def test_another_producer_is_noticed(services: Services, database: str, new_relay: NewRelay) -> None:
+    relay = begin(database, new_relay)
+    execute(database, "update accounts set number = 5 where id = 5")
+    relay.wait_caught_up()
+    topic = f"{relay.name}.accounts"
+    records = [record for some in raw_records(services, [topic]).values() for record in some]
+    producer = Producer({"bootstrap.servers": services.broker})
+    for record in records[:20]:
+        # As another relay that is behind would.
+        producer.produce(topic, record.value(), record.key(), place_of(record)[1])
+    producer.flush(30)
+    relay.wait("it is reported", not_proven, every=0.2)
+    assert "another producer, or another relay, writes to it" in relay.log()
+    closes(relay, services, database)
 
 
 def test_the_snapshot_is_watched(services: Services, database: str, new_relay: NewRelay) -> None:

@@ -41,8 +41,8 @@ Identity = tuple[str, str, str]
 _UNPUBLISHED_SQL = """
 select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
          select from pg_catalog.pg_index i where i.indrelid = c.oid
-            and case c.relreplident when 'i' then i.indisreplident when 'd' then i.indisprimary and i.indimmediate
-                     else false end)
+            and case c.relreplident when 'i' then i.indisreplident
+                     when 'd' then i.indisprimary and i.indimmediate else false end)
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = any(%s)
 """
 #: Settings that decide which topic a row goes to, and the bytes of its key and value; by option name.

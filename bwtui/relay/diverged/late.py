@@ -6,7 +6,8 @@ a new producer id at each start (KIP-360), and librdkafka sends nothing outside 
 transactional.id is set. So late records are counted. Nobody else writes to a topic of ours, so it grows by
 what this run hands over; if it grows by more, the keys that were written twice since are sent again.
 
-A small file says that a run has messages on their way. Only a start that finds it looks for late records.
+A small file says that a run has messages on their way. Only a start that finds it looks for late records. At
+any other time more records than were handed over are another producer's: the table is not proven any more.
 """
 
 import logging
@@ -22,12 +23,15 @@ from bwtui.durable import private_parent, write_durably
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.events import event
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.diverged.keys_on_disk import each, in_batches, keys_on_disk
 from bwtui.relay.report import Report
 from bwtui.sink.destination import Destination, Offsets
 
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
+#: While no late records are expected.
+_RARE_SECONDS = 15.0
 #: TCP sends the data of a process that has died for about as long (net.ipv4.tcp_retries2).
 WATCH_SECONDS = 900.0
 #: A topic that has late records more often has another producer.
@@ -61,11 +65,14 @@ class LateRecords:
         session: bytes,
         send_again: Callable[[str, Iterable[bytes]], int],
         path: Path,
+        coverage: Coverage,
     ) -> None:
         """Note, durably, in ``path`` that messages may be on their way. Raises StateFailed.
 
         ``session`` is this run's; ``send_again``: see `bwtui.relay.diverged.naming.Naming.send_again`.
+        ``coverage`` is told of tables whose topics have another producer.
         """
+        self._coverage = coverage
         self._path = path
         self._until = self._expected_until()
         self._write("")
@@ -142,13 +149,20 @@ class LateRecords:
             if late > one.seen:
                 # More may come: it is scanned once it does not grow any more.
                 one.seen = late
+            elif one.seen > one.scanned and not self.is_expected:
+                more, one.scanned = one.seen - one.scanned, one.seen
+                self._coverage.mark(
+                    one.table,
+                    f"has {more:,} records in topic {topic} that this relay did not send: "
+                    "another producer, or another relay, writes to it",
+                )
             elif one.seen > one.scanned and one.scans < _MOST_SCANS:
                 self._scan(topic, one, ends)
 
     def _watch(self) -> None:
         stop, pause = self._stop, _FIRST_SECONDS
-        while self.is_expected and not stop.wait(pause):
-            pause = _LOOK_SECONDS
+        while not stop.wait(pause):
+            pause = _LOOK_SECONDS if self.is_expected else _RARE_SECONDS
             try:
                 self.look()
             except StopRequested:
