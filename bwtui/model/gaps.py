@@ -47,11 +47,13 @@ class Gap(NamedTuple):
 
 def gaps_of(status: Status) -> list[Gap]:
     """Return what is open, those that need action first."""
+    # A table that left the publication is among these, with the statement that brings it back.
+    proof = {entry.table for entry in status.not_proven}
     found = [
         *_of_heal(status.heal),
         *_of_proof(status.not_proven),
         *_of_backfills(status.backfills),
-        *_of_publication(status.not_captured),
+        *_of_publication([one for one in status.not_captured if one not in proof]),
     ]
     return sorted(found, key=lambda gap: not gap.needs_action)
 

@@ -330,7 +330,9 @@ class Engine:
         is_unknown = ledger.is_empty and context.memory.was_empty
         if self._healing.is_due:
             ledger.renew()
-        ledger.look(connection, publications, at_once=True)
+        # A session that ends here is no reason to end: the next look compares with the same facts.
+        with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
+            ledger.look(connection, publications, at_once=True)
         if is_unknown:
             ledger.distrust(
                 "is sent from a slot that this host has no record of: nothing says what its topic lacks"

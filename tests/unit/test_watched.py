@@ -332,6 +332,7 @@ def test_locks_are_waited_for_only_while_tables_are_locked(
     begin._settings = cast(Any, None)
     begin._report = watched.report
     begin._check_publications = note("publications")  # type: ignore[method-assign]
+    begin._joined = SimpleNamespace(begin=note("joined"))  # type: ignore[assignment]
     begin._tables(cast(Any, None), cast(Any, None), (), ())
     assert at.pop("lock_tables") == "locks"
     assert "locks" not in at.values()
