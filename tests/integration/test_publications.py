@@ -125,7 +125,7 @@ def test_a_publication_for_all_tables_is_told_of(
     assert not told(database, name)
     relay.run()
     sent = [value["i"] for _, value in decoded_avro(relay.services, f"{relay.name}.bare") if value]
-    # It was created and listed between two looks, so its rows may come again: no key says that they were sent.
+    # Created and listed between two looks: its rows may come again, as no key says that they were sent.
     assert set(sent) == {1, 2, 3}
     (row,) = latest(decoded_avro(relay.services, f"{relay.name}.keyed")).values()
     assert row == {"id": 1, "n": 2}
