@@ -204,7 +204,10 @@ class Ledger(Coverage):
 
     def _keep_unpublished(self, connection: Connection, facts: Facts) -> None:
         """Add the recorded tables that are in no publication any more, and are still there."""
-        gone = {one.oid: one for one in (self._facts or {}).values() if one.name not in facts}
+        # A table that was attached to a published root is sent under the name of that.
+        leaves = {int(oid) for one in facts.values() for oid in one.leaves}
+        recorded = (self._facts or {}).values()
+        gone = {one.oid: one for one in recorded if one.name not in facts and one.oid not in leaves}
         chosen = TableFilter(self._settings)
         for oid, namespace, name, has_identity in query(connection, _UNPUBLISHED_SQL, list(gone)):
             former = gone[oid]
@@ -247,9 +250,8 @@ class Ledger(Coverage):
                 self._add(name, gap, lasts=True, command=self._statement(now, statement))
             elif not gap and entry is not None and entry.lasts:
                 # From now on a comparison can prove it.
-                self._entries[name] = replace(
-                    entry, lasts=False, seen=time.time(), command=self._command(name)
-                )
+                reason = f"{entry.reason}; that has ended"
+                self._entries[name] = Entry(entry.since_lsn, reason, time.time(), False, self._command(name))
 
     def sends(self, oid: int, table: str) -> None:
         with self._lock:
