@@ -369,7 +369,11 @@ class Engine:
                 self._ledger.hurry()
                 if self._proving is None:
                     self._proving = Proving(
-                        self._settings.relay_name, self._ledger, self._may_compare, self._ensure_topics
+                        self._settings.relay_name,
+                        self._ledger,
+                        self._may_compare,
+                        self._ensure_topics,
+                        gives_up=self._settings.until_caught_up,
                     )
                     self._proving.start()
 

@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 #: Between two looks for something to compare, and between failures at first and at most (seconds).
 _LOOK_SECONDS, _PAUSE_SECONDS, _MOST_SECONDS = 0.5, 2.0, 300.0
 _END_SECONDS = 20.0
+_MOST_FAILURES = 3
 
 
 class Proving:
@@ -32,11 +33,15 @@ class Proving:
         ledger: Ledger,
         may_compare: Callable[[], bool],
         ensure_topics: Callable[[Sequence[str]], None],
+        *,
+        gives_up: bool,
     ) -> None:
         """``may_compare`` says whether the relay streams and nothing else compares.
 
-        ``ensure_topics`` creates those of some tables that are missing; it may raise.
+        ``ensure_topics`` creates those of some tables that are missing; it may raise. ``gives_up``: after
+        some failures a person has to repair, since the relay is to end on its own.
         """
+        self._gives_up = gives_up
         self._ensure_topics = ensure_topics
         self._relay = relay
         self._ledger = ledger
@@ -62,7 +67,7 @@ class Proving:
             self._command.signal(signal.SIGKILL)
 
     def _run(self) -> None:
-        pause = _PAUSE_SECONDS
+        pause, failures = _PAUSE_SECONDS, 0
         while not self._stop.wait(_LOOK_SECONDS):
             tables = self._ledger.to_compare()
             if not tables or not self._may_compare():
@@ -76,8 +81,11 @@ class Proving:
                 _log.warning("a comparison failed", exc_info=True, extra=event("comparison_failed"))
                 is_proven = False
             if is_proven:
-                pause = _PAUSE_SECONDS
+                pause, failures = _PAUSE_SECONDS, 0
+            elif self._gives_up and failures == _MOST_FAILURES:
+                self._ledger.given_up(tables, f"bwtui repair --relay {self._relay}")
             else:
+                failures += 1
                 self._stop.wait(pause)
                 pause = min(2 * pause, _MOST_SECONDS)
 
