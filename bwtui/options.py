@@ -34,7 +34,16 @@ from bwtui.model.option_checks import (
     check_workers,
     parse_number,
 )
-from bwtui.settings import LogFormat, OnError, OnNewTables, OnRecordError, OutputFormat, SnapshotBy, Toast
+from bwtui.settings import (
+    LogFormat,
+    OnError,
+    OnGap,
+    OnNewTables,
+    OnRecordError,
+    OutputFormat,
+    SnapshotBy,
+    Toast,
+)
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
@@ -308,6 +317,13 @@ OPTIONS: tuple[Option, ...] = (
         "publication, and its earlier rows follow; 'announce' only reports the statement that adds it.",
         metavar="HOW",
         choices=get_args(OnNewTables),
+    ),
+    Option(
+        "on-gap",
+        "A table that is not proven, since something changed that the stream does not report: 'close' "
+        "compares it with its topic and sends what differs; 'report' only names the command.",
+        metavar="HOW",
+        choices=get_args(OnGap),
     ),
     Option("headers", "Add Kafka headers: commit LSN, ordinal, operation, xid.", kind="switch"),
     Option(

@@ -10,6 +10,7 @@ OnError = Literal["exit", "log"]
 Toast = Literal["fetch", "error", "placeholder"]
 OnRecordError = Literal["stop", "stop-recording"]
 SnapshotBy = Literal["export", "chunks"]
+OnGap = Literal["close", "report"]
 OnNewTables = Literal["add", "announce"]
 LogFormat = Literal["text", "json"]
 
@@ -72,6 +73,8 @@ class RelaySettings:
     exclude_tables: tuple[str, ...] = ()
     #: Whether a table that is created later joins the publication on its own.
     new_tables: OnNewTables = "add"
+    #: What to do about a table that is not proven: compare it and send what differs, or only report it.
+    on_gap: OnGap = "close"
     headers: bool = False
     dead_letter_topic: str = ""
     end_lsn: int | None = None

@@ -25,6 +25,8 @@ from tests.waiting import eventually
 #: Every refusal comes sooner than this, the ten seconds' wait for an active slot or for a silent broker
 #: included, and the stalls of a busy machine.
 QUICK_SECONDS = 60.0
+#: What the stream alone sends is to be seen, not what a comparison sends after it.
+_ALONE = ("--on-gap", "report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,13 @@ class Attempts:
     def run(self, dsn: str, *args: str) -> Ended:
         """Run ``bwtui connect`` on ``dsn`` until it has caught up or ends on an error."""
         full = ["connect", "--headless", "--json", "--until-caught-up", "-s", self.name, "-p", self.name]
-        full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry]
+        full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry, *_ALONE]
         return self.command(*full, *args)
 
     def start(self, dsn: str, *args: str) -> "subprocess.Popen[str]":
         """Start ``bwtui connect`` without an end; the caller ends it."""
         full = ["connect", "--headless", "--json", "-s", self.name, "-p", self.name]
-        full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry, *args]
+        full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry, *_ALONE, *args]
         return forked.begin(full, self._environment, **self._given_to())
 
     def begin(self, *args: str) -> "subprocess.Popen[str]":

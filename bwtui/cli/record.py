@@ -37,6 +37,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
         "table",
         "exclude-table",
         "new-tables",
+        "on-gap",
         "headers",
         "toast",
         "namespace",

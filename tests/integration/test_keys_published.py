@@ -145,7 +145,7 @@ def relay(
 ) -> Iterator[Relay]:
     """A relay of a publication of inserts, for PostgreSQL itself refuses the others."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
-    made = Relay(services, database, tmp_path, new_name("keys"), "--publication", "p")
+    made = Relay(services, database, tmp_path, new_name("keys"), "--publication", "p", "--on-gap", "report")
     yield made
     made.close()
 
@@ -211,8 +211,9 @@ def test_it_comes_about_while_streaming(
     assert "it is published by now" in relay.last_words()
     relay.run("--on-error", "log")
     assert len(relay.letters()) == 3
-    keys = [key for key, _ in decoded_avro(relay.services, f"{relay.name}.t")]
-    assert len(keys) == len({tuple(key.values()) for key in keys if key}) == 2
+    keys = {tuple(key.values()) for key, _ in decoded_avro(relay.services, f"{relay.name}.t") if key}
+    # A table that gets its key, or is listed again, brings the rows that it has.
+    assert keys >= {(1, 1), (1, 5)}
     eventually("nothing is left to read", lambda: relay.has_ended)
 
 

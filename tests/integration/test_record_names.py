@@ -145,7 +145,7 @@ def test_topics_that_are_there_keep_their_names(
     for part in ("key", "value"):
         set_rule(attempts.services, f"{topic}-{part}", rule)
     source.run("update order_items set price = 14")
-    ended = attempts.run(database, "--namespace", "com.acme")
+    ended = attempts.run(database, "--namespace", "com.acme", "--accept-settings")
     message, hint = ended.stderr.splitlines()[-2:]
     assert ended.code != 0
     assert f"subject {topic}-" in message and "not com.acme.OrderItems" in message
@@ -154,7 +154,7 @@ def test_topics_that_are_there_keep_their_names(
     checked = attempts.command("schema", "check", *asked(attempts, database, "--namespace", "com.acme"))
     assert checked.code == 1 and "has records called public.order_items." in checked.stdout
     # Nothing is lost by the attempt.
-    attempts.succeed(database)
+    attempts.succeed(database, "--accept-settings")
     (row,) = latest(decoded_avro(attempts.services, topic)).values()
     assert row["price"] == 14
 

@@ -273,7 +273,8 @@ def test_unlogged_tables(attempts: Attempts, source: Session, database: str) -> 
     source.run("alter table fast set logged")
     source.run("insert into fast values (2)")
     attempts.succeed(database)
-    assert latest(read(attempts, "fast")) == {(2,): {"id": 2}}
+    # With the row from before, which is in no stream.
+    assert latest(read(attempts, "fast")) == {(1,): {"id": 1}, (2,): {"id": 2}}
 
 
 def test_truncate(attempts: Attempts, source: Session, database: str) -> None:
@@ -282,11 +283,11 @@ def test_truncate(attempts: Attempts, source: Session, database: str) -> None:
     source.run("alter table low replica identity full")
     source.run("insert into top values (1); insert into low values (1)")
     told = f"{attempts.name}.truncates"
-    attempts.succeed(database, "-u", "--truncate-topic", told)
+    attempts.succeed(database, "-u", "--on-gap", "close", "--truncate-topic", told)
     source.run("truncate top restart identity cascade")
     source.run("insert into top values (2)")
     source.run("truncate low")
-    tables = attempts.succeed(database, "-u", "--truncate-topic", told).status["tables"]
+    tables = attempts.succeed(database, "-u", "--on-gap", "close", "--truncate-topic", told).status["tables"]
     assert [tables[name]["truncates"] for name in ("public.top", "public.low")] == [1, 2]
     assert latest(read(attempts, "top")) == {(2,): {"id": 2}}
     messages: list[dict[str, Any]] = [

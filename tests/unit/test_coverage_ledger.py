@@ -166,7 +166,6 @@ def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> Non
         ({"output_format": "json"}, "--output-format was avro and is json now"),
         ({"topic_prefix": "new"}, "--topic-prefix was empty and is new now"),
         ({"namespace": "shop"}, "--namespace was empty and is shop now"),
-        ({"connect_names": True}, "--connect-names was false and is true now"),
         (
             {"schema_registry": "http://other:8081"},
             "--schema-registry was http://registry:8081 and is http://other:8081 now",

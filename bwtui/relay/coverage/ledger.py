@@ -46,7 +46,7 @@ select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = any(%s)
 """
 #: Settings that decide which topic a row goes to, and the bytes of its key and value; by option name.
-_FORM = ("output-format", "topic-prefix", "namespace", "connect-names", "schema-registry")
+_FORM = ("output-format", "topic-prefix", "namespace", "schema-registry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Ledger(Coverage):
 
     def _command(self, table: str) -> str:
         """Return what a person has to run; "" where the relay compares the table itself."""
-        if self._is_whole:
+        if self._is_whole and self._settings.on_gap == "close":
             return ""
         pattern = shlex.quote(re.escape(table))
         return f"bwtui repair --relay {self._settings.relay_name} --table {pattern}"
@@ -381,9 +381,9 @@ class Ledger(Coverage):
             self._form = dict(data["settings"])
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
             for name, entry in self._entries.items():
-                if self._is_whole and not entry.lasts:
+                if not entry.lasts:
                     # A new run compares what an earlier one could not prove.
-                    self._entries[name] = replace(entry, command="")
+                    self._entries[name] = replace(entry, command=self._command(name))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -401,6 +401,5 @@ def _form(settings: RelaySettings) -> dict[str, str]:
         "output-format": settings.output_format,
         "topic-prefix": settings.topic_prefix,
         "namespace": settings.namespace,
-        "connect-names": str(settings.connect_names).lower(),
         "schema-registry": url_without_user(settings.schema_registry),
     }
