@@ -28,6 +28,7 @@ EVENTS = {
     "diverged": "What topics hold that a promoted server lacks.",
     "kafka_changed": "Kafka is another cluster than before.",
     "topic_changed": "A topic is not the one that it was.",
+    "tables_unseen": "Publications or tables could not be looked at.",
     "topics_unseen": "Topics or schemas could not be looked at.",
     "producer_ended": "librdkafka has ended the producer; the relay makes another.",
     "publication_left": "A publication that was just made could not be dropped.",

@@ -391,7 +391,8 @@ class Engine:
         """Whether requests for rows may still come of what the relay does before it has caught up."""
         joined = self._joined
         has_joined = joined is not None and not joined.has_looked(self._began)
-        is_comparing = self._ledger is not None and self._ledger.is_comparing
+        # A heal that is given up stays due, and no table is compared while one is.
+        is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
         return has_joined or is_comparing or self._healing.is_at_work or self._naming.is_at_work
 
     def _connect(self) -> Connection:
@@ -525,11 +526,14 @@ class Engine:
             # What is asked here may wait for the same locks as the check of the tables.
             return
         self._lag.forget_before(self._report.confirmed_lsn)
-        if self._joined is not None:
+        # Without a session another server, or an older copy, may have answered.
+        is_in_session = isinstance(self._phase, Streaming)
+        if self._ledger is not None and is_in_session:
+            # First: it waits for no lock.
+            self._ledger.look(connection, self._new_tables.reads)
+        if self._joined is not None and is_in_session:
             self._joined.look(connection, self._backfills)
         self._new_tables.look(connection)
         if self._backfill is not None:
             self._backfill.look(connection)
-        if self._ledger is not None:
-            self._ledger.look(connection, self._new_tables.reads)
         self._looks.tick(connection)

@@ -1,5 +1,6 @@
 """How far the slot is behind, asked of PostgreSQL once a second by a thread of its own."""
 
+import logging
 import re
 import threading
 import time
@@ -11,11 +12,13 @@ from typing import Any, NamedTuple
 import psycopg2
 
 from bwtui.errors import BwtuiError
+from bwtui.model.events import event
 from bwtui.model.figures import duration
 from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.slot import CURRENT_LSN, slot_state
 
+_log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
 _KEPT = 7_200
 #: The maximum time that the second session waits for a lock; the first one looks meanwhile who holds it.
@@ -233,8 +236,12 @@ class LagSampler:
                 self._on_lock(None)
             except psycopg2.errors.LockNotAvailable:
                 self._on_lock(self.lag.blockers)
-            except (psycopg2.Error, BwtuiError):
-                # The other session says why.
+            except Exception as error:
+                # None may end this thread: who looks at publications would never look again.
+                is_expected = isinstance(error, psycopg2.Error | BwtuiError)
+                says = _log.info if is_expected else _log.warning
+                extra = event("tables_unseen")
+                says("publications and tables: %s", error, exc_info=not is_expected, extra=extra)
                 if connection is not None:
                     connection.close()
                 connection = None

@@ -76,9 +76,13 @@ with recursive used (relid, typ) as (
                           where f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped) part (typ))
 select used.relid, e.oid::text, e.enumlabel from used join pg_catalog.pg_enum e on e.enumtypid = used.typ
 """
-# Rows of the attaching transaction count: they may have been written before ATTACH PARTITION.
+# A partition that the attaching transaction created may have been filled before ATTACH PARTITION, by that
+# transaction alone. Any row of one that was there before may be from before.
 _ROWS_FROM_BEFORE_SQL = """
-select exists (select from only {} where pg_catalog.age(xmin) >= pg_catalog.age(%s::xid))
+select exists (
+  select from only {table} where pg_catalog.age(xmin) >= pg_catalog.age(%(attached)s::xid) or not exists (
+         select from pg_catalog.pg_attribute a where a.attrelid = %(table)s::pg_catalog.regclass
+            and a.attnum = -1 and a.xmin = %(attached)s::xid))
 """
 #: The part of a table's key that says how PostgreSQL identifies its rows (pg_class.relreplident).
 _IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
@@ -326,13 +330,17 @@ def had_rows(connection: Connection, leaf: Leaf) -> bool:
     """
     if leaf.kind != "r":
         return True
+    former = query(connection, "select current_setting('lock_timeout')")[0][0]
     try:
         execute(connection, "set lock_timeout = '100ms'")
-        return bool(query(connection, _ROWS_FROM_BEFORE_SQL.format(leaf.quoted), leaf.attached)[0][0])
+        sql = _ROWS_FROM_BEFORE_SQL.format(table=leaf.quoted)
+        with connection.cursor() as cursor:
+            cursor.execute(sql, {"table": leaf.quoted, "attached": leaf.attached})
+            return bool(cursor.fetchall()[0][0])
     except psycopg2.ProgrammingError:
         # It has gone, or the role may not read it.
         return True
     except psycopg2.errors.LockNotAvailable:
         return True
     finally:
-        execute(connection, "set lock_timeout = 0")
+        execute(connection, f"set lock_timeout = '{former}'")

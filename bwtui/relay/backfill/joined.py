@@ -175,9 +175,11 @@ class Joined:
         Raises psycopg2.Error where the session ends.
         """
         publications = self._new_tables.reads
-        if not publications or (self._settings.skip_snapshot and not self._settings.adds_new_tables):
-            return
         now = time.monotonic()
+        if not publications or (self._settings.skip_snapshot and not self._settings.adds_new_tables):
+            # Nothing is ever asked for: a run that ends once it has caught up waits for no look.
+            self._asked_at = now
+            return
         if self._known is None:
             # The tables that were there are kept first; without them, rows of new ones would seem to be sent.
             self._look(connection, publications, store)

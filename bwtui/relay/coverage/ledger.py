@@ -134,6 +134,7 @@ class Ledger(Coverage):
         now = _form(self._settings)
         changed = [name for name in _FORM if name in self._form and self._form[name] != now[name]]
         if not changed:
+            self._form = now
             return
         slot = self._identity[2]
         if self._settings.accept_settings:
@@ -243,7 +244,10 @@ class Ledger(Coverage):
             if facts[name].selected:
                 self._add(name, f"got partition {leaf.name} with rows in it: these are in no stream")
         for name, now in facts.items():
-            first = self._operations.setdefault(name, now.operations)
+            first = self._operations.get(name, "")
+            if not set(now.operations.split(", ")) <= set(first.split(", ")):
+                # More is published than was: from now on that is what counts.
+                first = self._operations[name] = now.operations
             gap, statement = next(now.gaps(first), ("", "")) if now.selected else ("", "")
             entry = self._entries.get(name)
             if gap and (entry is None or not entry.lasts):

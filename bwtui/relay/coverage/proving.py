@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 #: Between two looks for something to compare, and between failures at first and at most (seconds).
 _LOOK_SECONDS, _PAUSE_SECONDS, _MOST_SECONDS = 0.5, 2.0, 300.0
 _END_SECONDS = 20.0
-_MOST_FAILURES = 3
+_FEW_FAILURES, _MOST_FAILURES = 3, 10
 
 
 class Proving:
@@ -39,7 +39,7 @@ class Proving:
         """``may_compare`` says whether the relay streams and nothing else compares.
 
         ``ensure_topics`` creates those of some tables that are missing; it may raise. ``gives_up``: after
-        some failures a person has to repair, since the relay is to end on its own.
+        few failures a person has to repair, since the relay is to end on its own.
         """
         self._gives_up = gives_up
         self._ensure_topics = ensure_topics
@@ -82,7 +82,7 @@ class Proving:
                 is_proven = False
             if is_proven:
                 pause, failures = _PAUSE_SECONDS, 0
-            elif self._gives_up and failures == _MOST_FAILURES:
+            elif failures == (_FEW_FAILURES if self._gives_up else _MOST_FAILURES):
                 self._ledger.given_up(tables, f"bwtui repair --relay {self._relay}")
             else:
                 failures += 1

@@ -146,16 +146,18 @@ class LateRecords:
             # Read after the ends: what is on its way makes it more, and never less.
             sent = recall.handed_over(topic) - one.handed_over
             late = sum(end - one.begun.get(number, 0) for number, end in ends.items()) - sent
-            if late > one.seen:
-                # More may come: it is scanned once it does not grow any more.
-                one.seen = late
-            elif one.seen > one.scanned and not self.is_expected:
-                more, one.scanned = one.seen - one.scanned, one.seen
+            if late > one.scanned and not self.is_expected:
+                # What is counted is never too much, so a producer that goes on is told of, too.
+                more = late - one.scanned
+                one.seen = one.scanned = late
                 self._coverage.mark(
                     one.table,
                     f"has {more:,} records in topic {topic} that this relay did not send: "
                     "another producer, or another relay, writes to it",
                 )
+            elif late > one.seen:
+                # More may come: it is scanned once it does not grow any more.
+                one.seen = late
             elif one.seen > one.scanned and one.scans < _MOST_SCANS:
                 self._scan(topic, one, ends)
 
@@ -177,6 +179,7 @@ class LateRecords:
         """Have the keys sent again that were written more than once since the stream began."""
         if not self._report.table(one.table).key_columns:
             # Rows without a key that were on their way are sent twice in any case.
+            one.scanned = one.seen
             return
         records, handed_over = 0, self._destination.recall.handed_over
         with keys_on_disk("keys (key blob primary key, records int)") as database:

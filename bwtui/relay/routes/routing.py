@@ -133,6 +133,8 @@ class Router:
     # -- the stages of building ----------------------------------------------------------------------------
 
     def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
+        # A name that is left out, too: what is written under it is in no topic.
+        self._coverage.sends(relation.oid, relation.qualified_name)
         if not self._filter(relation):
             return None
         counters = self._report.table(relation.qualified_name)
@@ -235,7 +237,6 @@ class Router:
         if draft.refusal is not None:
             return Route(relation, topic, draft.keys, counters, None, None, draft.refusal)
         route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
-        self._coverage.sends(relation.oid, relation.qualified_name)
         route.in_part = draft.in_part
         route.recipe = Recipe(draft.types, draft.any_bytes, draft.with_room)
         keyed = (draft.keys, counters.key_schema_id)

@@ -127,9 +127,9 @@ class Beginning:
         self._joined.forget()
         # Before the slot: what changes from here on is seen as a change.
         facts = read_facts(connection, publications, self._settings)
+        self._context.coverage.begin(facts, 0, is_whole=False)
         self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
         memory.remember(self._report.confirmed_lsn)
-        self._context.coverage.begin(facts, self._report.confirmed_lsn, is_whole=False)
 
     def _snapshot(self, connection: Connection, publications: tuple[str, ...]) -> None:
         self._report.state = "snapshot"
