@@ -125,6 +125,8 @@ class Report:
         self.not_captured: tuple[str, ...] = ()
         #: Tables whose topic may differ from them; only a clean comparison removes one. Replaced whole.
         self.not_proven: tuple[NotProven, ...] = ()
+        #: Topics of tables that Kafka says do not exist, though rows were sent to them. Replaced whole.
+        self.missing_topics: tuple[str, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.
         self.on_error: Callable[[ErrorEntry], None] | None = None
         #: The error that ended the relay.

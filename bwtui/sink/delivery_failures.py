@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException
 
+from bwtui.kafka.client import TOPIC_GONE
 from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, Message
 
@@ -23,9 +24,7 @@ _SETUP_ERRORS = {
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
 }
 #: The topic is not there any more: it is made again, so that nothing that comes now is lost.
-_TOPIC_GONE = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
+_TOPIC_GONE = TOPIC_GONE | {KafkaError._UNKNOWN_PARTITION}
 #: Nothing is wrong with the message: another one was refused before it, or in the same request (KIP-467).
 _HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._INVALID_DIFFERENT_RECORD})
 
@@ -52,6 +51,8 @@ def delivery_failure(
     reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
     if is_setup:
         reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
+    elif code in TOPIC_GONE:
+        reason = f"topic {topic} does not exist: {error.str()}"
     elif code in _HELD_BACK:
         reason = "a message was held back behind one that failed"
     hint = _hint(code, topic, is_outage=is_outage)

@@ -46,7 +46,8 @@ select distinct other.pid, other.application_name,
 #: One row, whether or not there is such a slot.
 _SPILL_SQL = """
 select extract(epoch from clock_timestamp())::float8,
-       (select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s)"""
+       (select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s),
+       pg_catalog.pg_is_in_recovery()"""
 #: What is said of a server that has said nothing; by libpq, and by the system through it.
 _SILENT = re.compile("time(?:d )?out")
 
@@ -94,6 +95,8 @@ class Lag:
     sent_lsn: int | None = None
     #: Sessions that hold locks which our sessions wait for.
     blockers: "tuple[Blocker, ...]" = ()
+    #: Whether the server is a standby.
+    in_recovery: bool = False
 
 
 class Asking(NamedTuple):
@@ -269,10 +272,12 @@ class LagSampler:
         self._ask()
         state = slot_state(connection, name)
         if state is None:
-            server = self._query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0]
-            self._keep(Lag(time.time(), time.monotonic(), server_lsn=int(server)), connection)
+            sql = f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint, pg_catalog.pg_is_in_recovery()"
+            [(server, in_recovery)] = self._query(connection, sql)
+            look = Lag(time.time(), time.monotonic(), server_lsn=int(server), in_recovery=in_recovery)
+            self._keep(look, connection)
             return
-        [(clock, spill)] = self._query(connection, _SPILL_SQL, name)
+        [(clock, spill, in_recovery)] = self._query(connection, _SPILL_SQL, name)
         ahead = clock - time.time()
         sender = self._query(connection, _SENDER_SQL, state.active_pid) if state.active_pid else []
         kind, event, sent = sender[0] if sender else (None, None, None)
@@ -289,6 +294,7 @@ class LagSampler:
             waits_for=("" if kind in _WORK else event or "") if sender else None,
             sender_pid=state.active_pid,
             sent_lsn=None if sent is None else int(sent),
+            in_recovery=in_recovery,
         )
         self._keep(look, connection)
 

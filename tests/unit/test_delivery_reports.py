@@ -12,6 +12,7 @@ from bwtui.model.delivery import UNKNOWN, Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink import delivery_reports
 from bwtui.sink.base import Message, MessageTuple
+from bwtui.sink.delivery_failures import delivery_failure
 from bwtui.sink.delivery_reports import DeliveryReports, Section
 from bwtui.sink.kafka import KafkaSink
 from tests.compiled_twin import COMPILER, built
@@ -198,3 +199,11 @@ def test_what_librdkafka_says_of_brokers_is_no_message() -> None:
         sink.discard(in_order=True)
         sink.flush(0.01)
         assert sink.answered() == sink._accepted == 0
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC])
+def test_a_message_to_a_deleted_topic_names_the_topic_and_no_refusal(code: int) -> None:
+    failure = delivery_failure("orders", KafkaError(code), Message(b"1", b"row", 0), Span(), None, 0)
+    assert failure.reason.startswith("topic orders does not exist: ")
+    assert (failure.is_outage, failure.is_final) == (True, True), "the relay tries again as before"
+    assert failure.hint.startswith("topic orders was deleted; it is made again")

@@ -246,3 +246,20 @@ def test_a_slot_that_is_lost_comes_before_whoever_else_is_waited_for(heals: bool
     assert ("--heal" in verdict.hint) != heals
     judge.look(replace(seen, now=1_006.0, wal_status="reserved", in_flight=0))
     assert judge.look(replace(seen, now=1_006.5, wal_status="reserved", in_flight=0)).condition == "healthy"
+
+
+KAFKA: dict[str, Any] = {"in_flight": 5, "oldest_since": 1_000.0}
+
+
+def test_a_topic_that_does_not_exist_is_no_outage_of_the_brokers() -> None:
+    verdict = after(3, **KAFKA, missing_topics=("public.orders",))
+    assert (verdict.condition, verdict.cause) == ("stalled", "kafka")
+    assert verdict.sentence.startswith(
+        "Kafka at k:9092 has acknowledged nothing for 3.0 s: topic public.orders does not exist; "
+    )
+    assert "see that the brokers run" not in verdict.hint
+    refused = after(3, **KAFKA, missing_topics=("public.orders",), outage="Kafka can't be reached: refused")
+    assert "does not exist" not in refused.sentence
+    assert "see that the brokers run" in refused.hint
+    several = after(3, **KAFKA, missing_topics=("a", "b", "c")).sentence
+    assert ": topics a and 2 more do not exist" in several

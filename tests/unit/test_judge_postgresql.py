@@ -169,3 +169,15 @@ def test_a_role_that_may_not_see_the_sender_is_told_the_right_that_it_lacks() ->
     assert "all that is committed" not in few.sentence
     assert "pg_read_all_stats" in few.hint
     assert not after(6, **{**hidden, "unread_bytes": 300_000, "server_waits_for": "", "sent_lsn": 5}).hint
+
+
+def test_a_standby_waits_for_its_primary_and_no_transaction_is_blamed() -> None:
+    waits: dict[str, Any] = {"phase": "snapshot", "activity": "slot", "activity_since": 1_000.0}
+    verdict = after(5, **waits, in_recovery=True)
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
+    assert verdict.sentence.startswith(
+        "PostgreSQL at db:5432/shop is a standby and makes the slot once its primary logs the running "
+        "transactions, and has waited for 5.0 s"
+    )
+    assert verdict.hint.startswith("run SELECT pg_log_standby_snapshot(); on the primary")
+    assert after(5, **waits).cause == "transactions"

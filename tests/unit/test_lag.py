@@ -63,7 +63,7 @@ class Server:
         if "pg_blocking_pids" in sql:
             return []
         if "pg_stat_replication_slots" in sql:
-            return [(time.time() - self.clock_behind, 7)]
+            return [(time.time() - self.clock_behind, 7, True)]
         return [self.sender]
 
 
@@ -216,6 +216,7 @@ def test_the_servers_clock_is_compared_with_ours(server: Server) -> None:
     sampler.stop()
     assert sampler.lag.clock_ahead == pytest.approx(-3_600, abs=2)
     assert sampler.lag.spill_bytes == 7
+    assert sampler.lag.in_recovery
 
 
 def test_a_look_ages_from_the_beginning_on(server: Server) -> None:

@@ -78,8 +78,10 @@ def test_a_topic_that_was_made_again_lacks_what_was_in_it(watched: Watched, is_a
 
 def test_a_topic_that_is_gone_is_told_of_once(watched: Watched) -> None:
     assert watched.told(None) == [], "a broker that has just started may not know of it yet"
+    assert watched.report.missing_topics == ("orders",), "the verdict says so at once"
     assert watched.told(None, None) == ["topic orders was deleted, and what was in it is gone"]
     assert watched.told(PresentTopic("second", 3)) == []
+    assert watched.report.missing_topics == ()
     assert len(watched.told(PresentTopic("third", 3))) == 1
 
 
@@ -219,3 +221,23 @@ def test_a_schema_that_is_written_in_another_form_is_the_same(watched: Watched) 
     watch.look()
     registry.text = RECORD.replace(" ", "")
     watch.look()
+
+
+def test_a_kafka_that_does_not_answer_says_nothing_of_topics(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.told(None)
+    assert watched.report.missing_topics == ("orders",)
+
+    def away(topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
+        raise ConnectionFailed("Kafka is away", "wait")
+
+    monkeypatch.setattr(watched.kafka, "present_topics", away)
+    with pytest.raises(ConnectionFailed):
+        watched.watch.look()
+    assert watched.report.missing_topics == ()
+    watched.begin()
+    watched.report.table(ORDERS).messages = 0
+    monkeypatch.undo()
+    watched.told(None)
+    assert watched.report.missing_topics == (), "nothing was sent to it yet"

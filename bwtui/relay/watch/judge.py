@@ -19,13 +19,16 @@ from bwtui.relay.watch.wait import (
     END_SENDER,
     HINTS,
     STALLED_SECONDS,
+    TOPIC_GONE,
     UNANSWERED_SECONDS,
     Wait,
     dropped,
     ending,
     held_by,
     lost_slot,
+    missing,
     sender,
+    standby_slot,
 )
 
 #: A longer question, or one that takes several turns, may be left unanswered for so long.
@@ -187,6 +190,8 @@ class Judge:
             case "slot" | "locks" if self._is_unanswered(seen):
                 # Nobody knows what a server that does not answer waits for.
                 return
+            case "slot" if seen.in_recovery and not seen.blockers:
+                yield standby_slot(names, since)
             case "slot":
                 says = "makes the slot no sooner than open transactions end, and has waited"
                 because, hint = held_by(seen), ending(seen.blockers) if seen.blockers else ""
@@ -203,7 +208,9 @@ class Judge:
         if not seen.in_flight or not begun or seen.now - seen.settled_at > _TOLD_SECONDS:
             return
         since = self._since(self._moved["durable"], begun + self.names.linger)
-        because = f": {seen.outage}" if seen.outage else ""
+        because, hint = f": {seen.outage}" if seen.outage else "", ""
+        if seen.missing_topics and not seen.outage:
+            because, hint = missing(seen.missing_topics), TOPIC_GONE
         yield Wait(
             "kafka",
             self.names.sink,
@@ -211,6 +218,7 @@ class Judge:
             since,
             "has acknowledged nothing",
             because,
+            hint=hint,
             is_explained=bool(because),
         )
 

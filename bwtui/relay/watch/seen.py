@@ -55,6 +55,8 @@ class Seen:
     #: When a part of a message came that is not whole yet.
     partial_at: float = 0.0
     outage: str | None = None
+    #: Topics of the relay that Kafka says do not exist.
+    missing_topics: tuple[str, ...] = ()
     backlog_bytes: int = 0
     backlog_seconds: float = 0.0
     #: How long ago the newest transaction was committed that was read.
@@ -76,3 +78,5 @@ class Seen:
     safe_bytes: int | None = None
     safe_seconds: float | None = None
     wal_status: str = ""
+    #: Whether the server is a standby.
+    in_recovery: bool = False

@@ -123,7 +123,18 @@ class TopicWatch:
             for name, counters in self._report.tables.items()
             if counters.topic and (counters.messages or counters.topic in self._known)
         }
-        present = self._service.present_topics(tables, with_beginnings=with_beginnings)
+        try:
+            present = self._service.present_topics(tables, with_beginnings=with_beginnings)
+        except BwtuiError:
+            self._report.missing_topics = ()
+            raise
+        self._report.missing_topics = tuple(
+            sorted(
+                topic
+                for topic, now in present.items()
+                if now is None and self._report.table(tables[topic]).messages
+            )
+        )
         with self._lock:
             before = dict(self._known)
             for topic, now in present.items():

@@ -57,6 +57,30 @@ END_SENDER = (
 )
 
 
+#: What to do about a topic that was deleted while the relay sends to it.
+TOPIC_GONE = (
+    "no action needed, and the brokers answer: the relay creates the topic again and sends what differs from "
+    "its table"
+)
+
+
+def missing(topics: Sequence[str]) -> str:
+    """Return why Kafka acknowledges nothing, where it says that these topics do not exist."""
+    more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+    noun, verb = ("topics", "do") if more else ("topic", "does")
+    return f": {noun} {topics[0]}{more} {verb} not exist"
+
+
+def standby_slot(names: Names, since: float) -> Wait:
+    """Return the wait of a slot on a standby: it begins at the primary's next list of transactions."""
+    says = "is a standby and makes the slot once its primary logs the running transactions, and has waited"
+    hint = (
+        "run SELECT pg_log_standby_snapshot(); on the primary: an idle primary does not log them; "
+        "a transaction that is open there delays the slot as well"
+    )
+    return Wait("postgresql", names.postgresql, "read", since, says, hint=hint)
+
+
 def lost_slot(names: Names, since: float) -> Wait:
     """Return the wait of a relay whose slot lacks WAL that was not read: it can't read on."""
     says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, and topics will lack changes"

@@ -97,6 +97,7 @@ class Watch:
             called_at=report.called_at,
             partial_at=report.partial_at,
             outage=self._outage(),
+            missing_topics=report.missing_topics,
             backlog_bytes=max(0, server - confirmed) if confirmed else 0,
             backlog_seconds=sampler.seconds_behind(confirmed) if confirmed else 0.0,
             commit_age=max(0.0, time.time() + lag.clock_ahead - report.commit_time)
@@ -115,6 +116,7 @@ class Watch:
             safe_bytes=lag.safe_wal_bytes,
             safe_seconds=sampler.safe_seconds(),
             wal_status=lag.wal_status,
+            in_recovery=lag.in_recovery,
         )
 
     def _run(self) -> None:
