@@ -248,7 +248,117 @@ def test_a_slot_that_is_lost_comes_before_whoever_else_is_waited_for(heals: bool
     assert judge.look(replace(seen, now=1_006.5, wal_status="reserved", in_flight=0)).condition == "healthy"
 
 
+def looks(*changes: dict[str, Any]) -> list[Any]:
+    """Return the verdicts of looks twice a second, each with its ``changes``, after all moved."""
+    judge = Judge(NAMES)
+    judge.look(START)
+    seen, verdicts = replace(START, rows=1, durable=1, transactions=1), []
+    judge.look(seen)
+    for step, one in enumerate(changes, 1):
+        now = START.now + step / 2
+        moved: Any = {"now": now, "time": START.time + step / 2, "settled_at": now}
+        verdicts.append(judge.look(replace(seen, **{**moved, **one})))
+    return verdicts
+
+
+SILENT: dict[str, Any] = {**BACKLOG, "server_waits_for": "WalSenderMain", "sent_lsn": 5}
+REGISTRY: dict[str, Any] = {"activity": "registry", "activity_since": 1_000.0}
 KAFKA: dict[str, Any] = {"in_flight": 5, "oldest_since": 1_000.0}
+
+
+@pytest.mark.parametrize(
+    ("stall", "errand"),
+    [
+        # The main loop takes turns: for a moment it is not at reading.
+        (SILENT, {"activity": "produce", "activity_since": 1_004.5}),
+        # The sender wakes up, finds nothing to do, and waits on.
+        (SILENT, {"server_waits_for": ""}),
+        # The relay writes down an LSN that it confirmed meanwhile, and the question goes on.
+        (REGISTRY, {"activity": "state", "activity_since": 1_004.5}),
+        # The main thread was late to take deliveries.
+        (KAFKA, {"settled_at": 1_002.0}),
+    ],
+)
+def test_a_stall_does_not_flicker_while_nothing_passes(stall: dict[str, Any], errand: dict[str, Any]) -> None:
+    later = {**stall, "activity_since": 1_005.0} if stall is REGISTRY else stall
+    verdicts = looks(*[stall] * 8, {**stall, **errand}, *[later] * 10)
+    assert [verdict.condition for verdict in verdicts[4:]] == ["stalled"] * 15
+    assert len({verdict.cause for verdict in verdicts[4:]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("stall", "passes"),
+    [
+        (SILENT, {**SILENT, "rows": 2, "sent_lsn": 6}),
+        (REGISTRY, {"activity": "read", "activity_since": 1_004.5, "answered_at": 1_004.4}),
+        (KAFKA, {"durable": 6}),
+        ({"asking_since": 1_000.0}, {}),
+        ({"ledger_since": 1_000.0}, {}),
+        ({"activity": "connect", "activity_since": 1_000.0}, {"activity": "read"}),
+    ],
+)
+def test_a_stall_ends_at_once_when_something_passes(stall: dict[str, Any], passes: dict[str, Any]) -> None:
+    assert [verdict.condition for verdict in looks(*[stall] * 8, passes)[-2:]] != ["stalled", "stalled"]
+
+
+def test_a_sender_that_answers_late_again_and_again_is_not_one_long_stall() -> None:
+    """It answers a call after 1.6 s, and the next one has just been made."""
+    calls: dict[str, Any] = {"called_at": 1_000.4, "server_waits_for": "WalSenderMain"}
+    again = {**calls, "heard_at": 1_002.1, "called_at": 1_002.4}
+    assert [verdict.condition for verdict in looks(*[calls] * 4, again)[-2:]] == ["stalled", "healthy"]
+
+
+def test_a_stall_that_no_look_sees_any_more_is_over_soon() -> None:
+    decodes = {**SILENT, "server_waits_for": "", "totals": {"read": 1.0}}
+    assert [verdict.condition for verdict in looks(*[SILENT] * 8, *[decodes] * 4)[-2:]] == [
+        "stalled",
+        "behind",
+    ]
+
+
+def catching_up_after_a_stall(**changes: Any) -> list[Any]:
+    """Return the verdicts right after Kafka was away, while the main thread had nothing to read."""
+    stall = [{**KAFKA, **BACKLOG, "totals": {"read": step / 2}} for step in range(1, 9)]
+    moving = [
+        {
+            **BACKLOG,
+            "rows": 100 * step,
+            "durable": 100 * step,
+            "server_waits_for": "",
+            "totals": {"read": 4.0, "work": step * 0.4, "room": step * 0.1},
+            **changes,
+        }
+        for step in range(1, 5)
+    ]
+    return looks(*stall, *moving)[-4:]
+
+
+def test_time_spent_in_a_stall_blames_nobody_afterwards() -> None:
+    first, *later = catching_up_after_a_stall()
+    assert (first.condition, first.cause, first.stage) == ("behind", "", "")
+    assert "what holds it up" not in first.sentence
+    assert {(verdict.condition, verdict.cause, verdict.stage) for verdict in later} == {
+        ("behind", "relay", "encode")
+    }
+
+
+def test_postgresql_holds_nothing_up_once_all_is_read() -> None:
+    """Kafka has the rest in flight, and the main thread waits for WAL that is yet to be written."""
+    read_up: dict[str, Any] = {
+        **BACKLOG,
+        "unread_bytes": 100,
+        "in_flight": 9,
+        "oldest_since": 1_000.0,
+        "server_waits_for": "WalSenderWaitForWal",
+    }
+    moving = [
+        {**read_up, "durable": n, "rows": n, "totals": {"read": n / 2}, "oldest_since": 1_000 + n / 2}
+        for n in range(2, 12)
+    ]
+    last = looks(*moving)[-1]
+    assert (last.condition, last.cause, last.stage) == ("behind", "", "")
+    decodes = looks(*[{**one, "server_waits_for": ""} for one in moving])[-1]
+    assert (decodes.condition, decodes.cause, decodes.stage) == ("behind", "postgresql", "read")
 
 
 def test_a_topic_that_does_not_exist_is_no_outage_of_the_brokers() -> None:

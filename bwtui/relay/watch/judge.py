@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from bwtui.model.figures import duration, rate, size
 from bwtui.model.verdict import FORESEEABLE_SECONDS, Cause, Verdict, runway
+from bwtui.relay.watch.account import Activity
 from bwtui.relay.watch.bottleneck import busy, slowest
 from bwtui.relay.watch.seen import Names, Seen
 from bwtui.relay.watch.unsent import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
@@ -56,6 +57,11 @@ _UNREADABLE_SECONDS = 40.0
 _WINDOW_SECONDS = 3.0
 #: After a gap this long between two looks the relay itself did not run; for so long after it, it is told of.
 _GAP_SECONDS, _GAP_TOLD_SECONDS = 2.5, 10.0
+#: A stall lasts until something passes, or until looks have missed its cause for this many seconds: one look
+#: may find the main thread between two waits, or the server's process awake for a moment.
+_HELD_SECONDS = 2.0
+#: Activities of the main loop, which takes turns at them while nothing passes.
+_LOOP: frozenset[Activity] = frozenset({"work", "produce", "read", "room"})
 #: A transaction that is read for so long is told of.
 _LONG_SECONDS = 3.0
 
@@ -76,14 +82,22 @@ class Judge:
         self._lost_since = 0.0
         #: When the server had no more than so many bytes of its WAL left to read, or had no session.
         self._read_up = {0: 0.0, _UNREADABLE_BYTES: 0.0}
+        #: The waits of the present stall, when a look last saw one, and what would end it by changing.
+        self._stall: list[Wait] = []
+        self._stall_seen = 0.0
+        self._passed: tuple[object, ...] = ()
+        self._at: Activity = "read"
+        #: When the last stall ended; shares of stages count from then on.
+        self._stall_ended = 0.0
 
     def look(self, seen: Seen) -> Verdict:
         """Return the verdict of this moment."""
         self._remember(seen)
         behind = self._is_behind(seen)
-        self.busy = busy(self._looks[0], seen, idle=not behind)
         waits = sorted(self._waits(seen), key=lambda wait: (not wait.loss, not wait.is_explained, wait.since))
-        stalled = [wait for wait in waits if seen.now - wait.since >= wait.patience]
+        stalled = self._stalled(seen, waits)
+        begun = next(look for look in self._looks if look.now >= self._stall_ended)
+        self.busy = busy(begun, seen, idle=not behind)
         if stalled:
             return self._waiting(seen, "stalled", stalled)
         long = [wait for wait in waits if seen.now - wait.since >= _TOLD_SECONDS]
@@ -116,6 +130,35 @@ class Judge:
         looks.append(seen)
         while len(looks) > 2 and seen.now - looks[1].now >= _WINDOW_SECONDS:
             looks.popleft()
+
+    def _stalled(self, seen: Seen, waits: list[Wait]) -> list[Wait]:
+        """Return the waits that are a stall; one look that misses them does not end it."""
+        if seen.activity != "state":
+            # The main thread also writes its state while it waits for an answer.
+            self._at = "read" if seen.activity in _LOOP else seen.activity
+        is_silent = bool(seen.asking_since) and seen.now - seen.asking_since >= UNANSWERED_SECONDS
+        passed = (
+            *(seen.rows, seen.transactions, seen.durable, seen.sent_lsn, seen.partial_at, seen.answered_at),
+            *(is_silent, seen.ledger_since, seen.wal_status, seen.phase, self._at),
+        )
+        had = bool(self._stall)
+        if passed != self._passed or seen.now - self._stall_seen >= _HELD_SECONDS:
+            self._stall = []
+        elif seen.heard_at > self._stall_seen:
+            # A keepalive ends the wait for an answer, and no other one.
+            self._stall = [wait for wait in self._stall if wait.patience != UNANSWERED_SECONDS]
+        self._passed = passed
+        begun = {(wait.cause, wait.says): wait.since for wait in self._stall}
+        waits = [
+            wait._replace(since=min(wait.since, begun.get((wait.cause, wait.says), wait.since)))
+            for wait in waits
+        ]
+        stalled = [wait for wait in waits if seen.now - wait.since >= wait.patience]
+        if stalled:
+            self._stall, self._stall_seen = stalled, seen.now
+        if had and not self._stall:
+            self._stall_ended = seen.now
+        return self._stall
 
     def _since(self, *moments: float) -> float:
         """Return the latest of ``moments``, or when the relay itself woke up if that was later."""
@@ -350,7 +393,13 @@ class Judge:
             # The main thread may work all the same: what it hands over is not what gets through.
             stage, share = "acknowledge", 0.0
         cause, dependency, says = self._slow(seen, stage)
-        held = f"{says}, {share:.0%} of its time" if share >= 0.01 else says
+        is_known = bool(self.busy) or stage == "acknowledge"
+        if not is_known or (stage == "read" and self._is_read_up(seen)):
+            # Right after a stall, or once all WAL is read, there is no bottleneck.
+            stage, cause, dependency, held_up = "", "", "", ""
+        else:
+            held = f"{says}, {share:.0%} of its time" if share >= 0.01 else says
+            held_up = f"; what holds it up is {held}"
         if seen.phase == "snapshot":
             head = f"{seen.detail or 'copying tables'} at {rate(self._rate(seen))} rows/s"
         else:
@@ -358,9 +407,7 @@ class Judge:
             late = max(seen.backlog_seconds, seen.commit_age if self._rate(seen) > 0 else 0.0)
             away = f"{size(seen.backlog_bytes)} and {duration(late)} behind"
             head = f"catching up at {rate(self._rate(seen))} rows/s, {away}"
-        sentence = (
-            f"{self._woke(seen)}{head}{self._transaction(seen)}{dropped(seen)}; what holds it up is {held}"
-        )
+        sentence = f"{self._woke(seen)}{head}{self._transaction(seen)}{dropped(seen)}{held_up}"
         hint = missing_right(seen) if cause == "postgresql" else ""
         return self._verdict(
             seen,
@@ -370,6 +417,16 @@ class Judge:
             dependency=dependency,
             stage=stage,
             hint=hint,
+        )
+
+    def _is_read_up(self, seen: Seen) -> bool:
+        """Return whether the server was last seen to have sent all its WAL, and to wait for more."""
+        return (
+            seen.phase != "snapshot"
+            and seen.lag_age <= FRESH_SECONDS
+            and seen.unread_bytes is not None
+            and seen.unread_bytes <= _UNREADABLE_BYTES
+            and seen.server_waits_for != ""
         )
 
     def _waits_for_kafka(self, seen: Seen) -> bool:
