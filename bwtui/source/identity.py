@@ -15,6 +15,7 @@ from bwtui.source import publication
 from bwtui.source.catalog import Attribute, TableFilter, TableInfo, attributes, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.history import identity_not_in
+from bwtui.source.key_columns import key_of
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
 
@@ -120,6 +121,81 @@ def refusal(
         f"{plural} {', '.join(missing)} missing",
         "; ".join(_mend(connection, settings, oid, table, missing)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedKey:
+    """Why PostgreSQL does not identify a table's rows by the primary key that it has.
+
+    ``says`` continues a sentence about the table; ``advice`` stands alone, or before the ``statements``.
+    """
+
+    says: str
+    advice: str
+    statements: tuple[str, ...] = ()
+
+    @property
+    def hint(self) -> str:
+        """The advice with its statements."""
+        return f"{self.advice}: {printed(*self.statements)}" if self.statements else self.advice
+
+
+def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey | None:
+    """Return why a table without a key does not use its primary key; None where it has none."""
+    now = attributes(connection, table.oid)
+    if any(attribute.in_identity for attribute in now):
+        if isinstance(table, TableInfo) and table.partitioned:
+            return UnusedKey(
+                "has partitions without a replica identity", "give each partition a replica identity"
+            )
+        return None
+    # With REPLICA IDENTITY USING INDEX only the columns of that index; otherwise also of a deferrable key.
+    columns = [column.name for column in key_of(connection, table.oid)]
+    name = quote_qualified(table.namespace, table.name)
+    if any(attribute.in_primary_key for attribute in now):
+        says = (
+            "has REPLICA IDENTITY NOTHING, so its primary key does not identify rows"
+            if columns
+            else "has a primary key, but the index of its replica identity was dropped"
+        )
+        return UnusedKey(says, "run", (f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT",))
+    if not columns:
+        return None
+    says = "has a deferrable primary key, which can't be a replica identity"
+    if any(partitioned for *_, partitioned in query(connection, _NAME_SQL, table.oid)):
+        return UnusedKey(says, "give the table a primary key that is not deferrable")
+    index = quote_identifier(f"{table.name[:40]}_replica_identity")
+    return UnusedKey(
+        says,
+        "if no transaction relies on deferring it, run",
+        (
+            f"CREATE UNIQUE INDEX {index} ON {name} ({', '.join(map(quote_identifier, columns))})",
+            f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX {index}",
+        ),
+    )
+
+
+def unkeyed_refusal(connection: Connection, tables: Sequence[TableInfo | Relation]) -> RefusedError:
+    """Return the refusal of ``tables``, none of which has a key, with the statements that give them one."""
+    names = [table.qualified_name for table in tables]
+    unused = {table.qualified_name: unused_key(connection, table) for table in tables}
+    found = [(name, key) for name, key in unused.items() if key is not None]
+    keyless = [name for name, key in unused.items() if key is None]
+    reasons = [f"table {name} {key.says}" for name, key in found]
+    if len(keyless) == 1:
+        reasons.insert(0, f"table {keyless[0]} has no primary key and no replica identity index")
+    elif keyless:
+        without = "tables have no primary key and no replica identity index"
+        reasons.insert(0, f"{len(keyless)} {without}: {', '.join(keyless)}")
+    hint = f"leave out with {exclude_option(names)}, or allow with -u"
+    hint = f"add a primary key, {hint}" if keyless else hint
+    together: dict[str, tuple[str, ...]] = {}
+    for _, key in found:
+        together[key.advice] = together.get(key.advice, ()) + key.statements
+    # Statements come last, so that they can be pasted.
+    ordered = sorted(together.items(), key=lambda one: bool(one[1]))
+    advice = [UnusedKey("", one, statements).hint for one, statements in ordered]
+    return RefusedError("; ".join(reasons), "; or ".join([hint, *advice]))
 
 
 def _merges(settings: RelaySettings, size: int, missing: int) -> bool:

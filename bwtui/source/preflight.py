@@ -13,8 +13,8 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication, rights
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
-from bwtui.source.identity import check_published
-from bwtui.source.printed import exclude_option, printed
+from bwtui.source.identity import check_published, unkeyed_refusal
+from bwtui.source.printed import printed
 from bwtui.source.publication import PublishedTable
 from bwtui.source.slot import PLUGIN, SlotState, check_readable, reserve, slot_state
 
@@ -198,14 +198,9 @@ def _check_slot(connection: Connection, settings: RelaySettings) -> str:
 
 def _check_keys(connection: Connection, settings: RelaySettings) -> str:
     tables = selected_tables(connection, settings)
-    unkeyed = [table.qualified_name for table in tables if not table.has_key]
+    unkeyed = [table for table in tables if not table.has_key]
     if unkeyed and not settings.allow_unkeyed:
-        names = ", ".join(unkeyed)
-        plural = "tables have" if len(unkeyed) > 1 else "table has"
-        raise RefusedError(
-            f"{len(unkeyed)} {plural} no primary key and no replica identity index: {names}",
-            f"add a primary key, leave out with {exclude_option(unkeyed)}, or allow with -u",
-        )
+        raise unkeyed_refusal(connection, unkeyed)
     return f"{len(tables) - len(unkeyed)} of {len(tables)}"
 
 

@@ -31,7 +31,6 @@ from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
 from bwtui.source.connection import holds_any_bytes
 from bwtui.source.history import primary_key_then
-from bwtui.source.printed import exclude_option
 from bwtui.types.registry import TypeInfo, is_built_in
 
 
@@ -150,7 +149,7 @@ class Router:
                 draft.keys = self._keys(draft)
                 if not draft.keys and not self._settings.allow_unkeyed:
                     if self._patience.look(partial(attributes, oid=draft.relation.oid)):
-                        raise unkeyed_refusal(draft.name)
+                        raise self._unkeyed(draft.relation)
                     gone = "the table is gone, and its key with it: its messages have a null key"
                     draft.counters.note(gone)
                 draft.types = self._types(draft.relation)
@@ -280,6 +279,9 @@ class Router:
         self._catalog_memory.remember_key(oid, marked)
         return marked
 
+    def _unkeyed(self, relation: Relation) -> RefusedError:
+        return self._patience.look(lambda connection: identity.unkeyed_refusal(connection, [relation]))
+
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
         oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
         if not oids:
@@ -325,14 +327,6 @@ def claim_records(records: RecordOwners, table: Named) -> None:
             "another case",
             "leave one out with --exclude-table, and relay it with a slot and a --namespace of its own",
         )
-
-
-def unkeyed_refusal(table: str) -> RefusedError:
-    """Return the refusal of a table without a key."""
-    return RefusedError(
-        f"table {table} has no primary key and no replica identity index",
-        f"add a primary key, leave out with {exclude_option([table])}, or allow with -u",
-    )
 
 
 def _schemas(topic: str, encoder: TableEncoder) -> list[tuple[str, str, str]]:

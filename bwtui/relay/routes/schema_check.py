@@ -12,7 +12,7 @@ from bwtui.encode.registry import SchemaCheck, SchemaRefused, SchemaRegistry
 from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.routes.routing import claim_records, refuse_shared, topics_collide, unkeyed_refusal
+from bwtui.relay.routes.routing import claim_records, refuse_shared, topics_collide
 from bwtui.settings import RelaySettings
 from bwtui.source import identity, publication
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, list_tables, load_relation, load_types
@@ -106,7 +106,7 @@ def _encoder(connection: Connection, settings: RelaySettings, relation: Relation
     if relation.replica_identity == "f":
         keys = primary_key_then(relation, attributes(connection, relation.oid))
     if not keys and not settings.allow_unkeyed:
-        raise unkeyed_refusal(relation.qualified_name)
+        raise identity.unkeyed_refusal(connection, [relation])
     types = load_types(connection, [column.type_oid for column in relation.columns])
     any_bytes, placeholders = holds_any_bytes(connection), settings.toast == "placeholder"
     style = SchemaStyle.of(settings)

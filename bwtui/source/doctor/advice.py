@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bwtui.model.sql import quote_qualified
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
+from bwtui.source.identity import unused_key
 from bwtui.source.preflight import selected_tables
 from bwtui.source.printed import printed
 
@@ -82,6 +83,9 @@ def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advi
         if statements := nothing.get(table.oid):
             message = "REPLICA IDENTITY NOTHING: updates and deletes are not captured"
             yield Advice(name, message, f"run: {printed(*statements)}")
+        elif unused := None if table.has_key else unused_key(connection, table):
+            message = f"{unused.says}: messages have a null key and keep no order"
+            yield Advice(name, message, unused.hint)
         elif not table.has_key:
             full = table.replica_identity == "f"
             message = "no key: messages have a null key and keep no order" + (

@@ -1,0 +1,106 @@
+"""A primary key that PostgreSQL does not identify rows by is reported as what it is, with the statement."""
+
+import pytest
+
+from bwtui.errors import RefusedError
+from bwtui.pgoutput.messages import Relation
+from bwtui.settings import RelaySettings
+from bwtui.source import identity, preflight
+from bwtui.source.catalog import Attribute, TableInfo
+from bwtui.source.connection import Connection
+from bwtui.source.doctor import advice
+from bwtui.source.key_columns import KeyColumn
+
+CONNECTION = Connection.__new__(Connection)
+#: The columns of the catalog, those of the key, whether the table is partitioned.
+Facts = tuple[list[Attribute], list[str], bool]
+
+
+def column(*, primary: bool = False, identity: bool = False) -> Attribute:
+    return Attribute("id", 23, in_primary_key=primary, in_identity=identity)
+
+
+NOTHING: Facts = [column(primary=True)], ["id"], False
+INDEX_DROPPED: Facts = [column(primary=True)], [], False
+DEFERRABLE: Facts = [column()], ["id"], False
+DEFERRABLE_ROOT: Facts = [column()], ["id"], True
+LEAF_WITHOUT: Facts = [column(primary=True, identity=True)], ["id"], True
+KEYLESS: Facts = [column()], [], False
+
+
+def made(oid: int, name: str, facts: Facts) -> TableInfo:
+    return TableInfo(oid, "public", name, "n", False, True, facts[2], None)
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, *tables: Facts) -> None:
+    """Let the catalog say of each table, whose oid is its place, what is given."""
+
+    def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
+        return [KeyColumn(name, "integer", False, None, None, None, None) for name in tables[oid][1]]
+
+    monkeypatch.setattr(identity, "attributes", lambda connection, oid: tables[oid][0])
+    monkeypatch.setattr(identity, "key_of", key_of)
+    monkeypatch.setattr(identity, "query", lambda connection, sql, oid: [("public", "t", tables[oid][2])])
+
+
+@pytest.mark.parametrize(
+    ("facts", "says", "helps"),
+    [
+        (NOTHING, "has REPLICA IDENTITY NOTHING", 'run: ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT;'),
+        (INDEX_DROPPED, "replica identity was dropped", 'ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT;'),
+        (
+            DEFERRABLE,
+            "has a deferrable primary key",
+            'run: BEGIN; CREATE UNIQUE INDEX "t_replica_identity" ON "public"."t" ("id"); '
+            'ALTER TABLE "public"."t" REPLICA IDENTITY USING INDEX "t_replica_identity"; COMMIT;',
+        ),
+        (DEFERRABLE_ROOT, "has a deferrable primary key", "a primary key that is not deferrable"),
+        (LEAF_WITHOUT, "has partitions without a replica identity", "give each partition a replica identity"),
+        (KEYLESS, "has no primary key and no replica identity index", "add a primary key"),
+    ],
+)
+def test_what_keeps_a_table_from_having_a_key(
+    monkeypatch: pytest.MonkeyPatch, facts: Facts, says: str, helps: str
+) -> None:
+    planted(monkeypatch, facts)
+    table = made(0, "t", facts)
+    monkeypatch.setattr(preflight, "selected_tables", lambda *_: (table,))
+    (keyed,) = (
+        check
+        for check in preflight.server_checks(CONNECTION, RelaySettings())
+        if check.name == "tables are keyed"
+    )
+    with pytest.raises(RefusedError) as refused:
+        keyed.run()
+    assert says in refused.value.message
+    assert helps in refused.value.hint
+    assert "--exclude-table 'public.t', or allow with -u" in refused.value.hint
+    assert ("no primary key" in refused.value.message) == (facts is KEYLESS)
+
+
+def test_doctor_does_not_ask_for_a_primary_key_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, DEFERRABLE, KEYLESS)
+    tables = [made(0, "late", DEFERRABLE), made(1, "bare", KEYLESS)]
+    monkeypatch.setattr(advice, "selected_tables", lambda *_: tables)
+    monkeypatch.setattr(advice, "query", lambda *_: [])
+    deferrable, keyless = advice.advice(CONNECTION, RelaySettings(allow_unkeyed=True))
+    assert deferrable.message.startswith("has a deferrable primary key")
+    assert deferrable.hint.startswith("if no transaction relies on deferring it, run: BEGIN; CREATE UNIQUE")
+    assert keyless.hint.startswith("give it a primary key")
+
+
+def test_tables_are_named_with_their_own_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, KEYLESS, NOTHING, KEYLESS)
+    tables = [made(oid, f"t{oid}", KEYLESS) for oid in range(3)]
+    error = identity.unkeyed_refusal(CONNECTION, tables)
+    assert error.message == (
+        "2 tables have no primary key and no replica identity index: public.t0, public.t2; "
+        "table public.t1 has REPLICA IDENTITY NOTHING, so its primary key does not identify rows"
+    )
+    assert error.hint.endswith('or run: ALTER TABLE "public"."t1" REPLICA IDENTITY DEFAULT;')
+
+
+def test_rows_from_before_the_key_are_not_blamed_on_the_key_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, ([column(primary=True, identity=True)], ["id"], False))
+    error = identity.unkeyed_refusal(CONNECTION, [Relation(0, "public", "t", "d", ())])
+    assert error.message == "table public.t has no primary key and no replica identity index"
