@@ -4,14 +4,16 @@ Each precondition is one function that raises BwtuiError with the statement that
 them in order and returns what it found; ``bwtui doctor`` runs the same ones and shows each result.
 """
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_identifier
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, rights
-from bwtui.source.catalog import TableFilter, TableInfo, list_tables
+from bwtui.source.catalog import TableFilter, TableInfo, find_named, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.identity import check_published, unkeyed_refusal
 from bwtui.source.printed import printed
@@ -22,6 +24,8 @@ MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
 _RELEASE_SECONDS = 10.0
 _RELEASE_PAUSE_SECONDS = 0.1
+#: Maximum number of tables that an error names.
+_NAMED = 5
 _WAL_LEVEL = "ALTER SYSTEM SET wal_level = logical"
 
 #: Called with what is waited for.
@@ -289,9 +293,35 @@ def chosen_tables(
     tables = list(filter(chosen, listed))
     if published is not None:
         names = {(table.namespace, table.name) for table in published}
-        tables = [table for table in tables if (table.namespace, table.name) in names]
+        matching = tables
+        tables = [table for table in matching if (table.namespace, table.name) in names]
+        if matching and not tables and not chosen.is_open:
+            raise _unpublished(connection, settings, matching, {".".join(name) for name in names})
     if not tables and not chosen.is_open:
         raise RefusedError(
             "no table matches --table and --exclude-table", "they are matched whole against schema.table"
         )
     return tuple(tables)
+
+
+def _unpublished(
+    connection: Connection, settings: RelaySettings, matching: Sequence[TableInfo], published: set[str]
+) -> RefusedError:
+    """Return the refusal of a selection of which the publication has no table."""
+    name = settings.publication_name
+    for one in find_named(connection, [table.qualified_name for table in matching]):
+        if roots := published.intersection(one.ancestors):
+            return RefusedError(
+                f"table {one.qualified_name} is a partition, and publication {name} publishes it as part of "
+                f"table {min(roots)}",
+                f"choose that table: --table '{re.escape(min(roots))}'",
+            )
+    names = [table.qualified_name for table in matching]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    are = "tables {} are" if len(names) > 1 else "table {} is"
+    problem = f"{are.format(', '.join(names[:_NAMED]) + more)} not in publication {name}"
+    if not all(table.has_key for table in matching):
+        return RefusedError(problem, "'bwtui doctor' with the same options lists the statement for each table")
+    added = ", ".join(map(publication.table_clause, matching))
+    alter = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added}"
+    return RefusedError(problem, f"let the owner run: {printed(alter)}")
