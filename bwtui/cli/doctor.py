@@ -180,11 +180,15 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
     import psycopg2
 
     from bwtui.source.coverage import shortfalls
+    from bwtui.source.doctor.advice import is_chosen
     from bwtui.source.publication import existing
 
     try:
-        missing = [one for one in shortfalls(connection, settings) if not one.captured]
+        found = [one for one in shortfalls(connection, settings) if not one.captured]
+        missing = [one for one in found if is_chosen(settings, one)]
         captured = "all" if existing(connection, settings.publication_name) else "all will be"
+        if len(missing) < len(found):
+            captured = f"all of publication {settings.publication_name}"
     except (BwtuiError, psycopg2.Error):
         yield Result("tables are captured", "not checked: see above", skipped=True)
         return
@@ -204,16 +208,18 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
 
     from bwtui.source.connection import connect
     from bwtui.source.coverage import shortfalls
-    from bwtui.source.doctor.advice import Advice, advice
+    from bwtui.source.doctor.advice import Advice, advice, outside_publication
     from bwtui.source.doctor.failover import failover_advice
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
-            narrowed = [one for one in shortfalls(connection, settings) if one.captured]
+            found = list(shortfalls(connection, settings))
+            narrowed = [one for one in found if one.captured]
             return [
                 *advice(connection, settings),
                 *failover_advice(connection, settings),
                 *(Advice(one.subject, one.says, one.hint) for one in narrowed),
+                *outside_publication(settings, found),
             ]
     except (BwtuiError, psycopg2.Error):
         return []

@@ -65,6 +65,8 @@ class Shortfall:
     says: str
     hint: str
     captured: bool = True
+    #: Whether the publication does not have the table.
+    outside: bool = False
 
     @property
     def table(self) -> str | None:
@@ -240,9 +242,9 @@ def _left_out(
         missing = [leaf for leaf in leaves if (leaf.namespace, leaf.name) not in published]
         if table.partitioned and len(missing) < len(leaves):
             for leaf in filter(adding.chosen, missing):
-                yield _shortfall(leaf, "is not in the publication", adding.hint(leaf), captured=False)
+                yield _outside(leaf, adding.hint(leaf))
         elif leaves or not (table.partitioned and by_partition):
-            yield _shortfall(table, "is not in the publication", adding.hint(table), captured=False)
+            yield _outside(table, adding.hint(table))
 
 
 class _Adding:
@@ -308,6 +310,11 @@ def _add(name: str, table: TableInfo) -> str:
 
 def _shortfall(table: TableInfo, says: str, hint: str, *, captured: bool = True) -> Shortfall:
     return Shortfall(f"table {table.qualified_name}", table, says, hint, captured)
+
+
+def _outside(table: TableInfo, hint: str) -> Shortfall:
+    says = "is not in the publication"
+    return Shortfall(f"table {table.qualified_name}", table, says, hint, captured=False, outside=True)
 
 
 def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:

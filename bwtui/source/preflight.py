@@ -321,7 +321,7 @@ def _unpublished(
     are = "tables {} are" if len(names) > 1 else "table {} is"
     problem = f"{are.format(', '.join(names[:_NAMED]) + more)} not in publication {name}"
     if not all(table.has_key for table in matching):
-        return RefusedError(problem, "'bwtui doctor' with the same options lists the statement for each table")
+        return RefusedError(problem, "'bwtui doctor' with the same options says what to run")
     added = ", ".join(map(publication.table_clause, matching))
     alter = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {added}"
     return RefusedError(problem, f"let the owner run: {printed(alter)}")

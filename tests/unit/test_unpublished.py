@@ -1,5 +1,7 @@
 """A selection of tables that are not in the publication: the error names both, with the statement."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from bwtui.errors import RefusedError
@@ -17,15 +19,18 @@ def table(name: str, *, has_key: bool = True) -> TableInfo:
 
 
 def refused(
-    monkeypatch: pytest.MonkeyPatch, selected: str, tables: list[TableInfo], ancestors: list[str] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    selected: str,
+    tables: list[TableInfo],
+    ancestors: Sequence[str] = (),
 ) -> RefusedError:
     """Return the error where publication shop has table other alone."""
     monkeypatch.setattr(preflight, "list_tables", lambda *_, **__: tables)
     monkeypatch.setattr(
-        preflight, "find_named", lambda _, names: [Named(name, "r", ancestors or []) for name in names]
+        preflight, "find_named", lambda _, names: [Named(name, "r", list(ancestors)) for name in names]
     )
     settings = RelaySettings(tables=(selected,), publication="shop")
-    published = PublishedTable("public", "other", None, True, True, True, None)
+    published = PublishedTable("public", "other", None, None, True, True, True)
     with pytest.raises(RefusedError) as error:
         preflight.chosen_tables(CONNECTION, settings, [published])
     return error.value

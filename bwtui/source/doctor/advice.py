@@ -1,15 +1,18 @@
 """What is not wrong, but may hurt later: settings and tables, each with the statement that mends it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from bwtui.model.sql import quote_qualified
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
+from bwtui.source.coverage import Shortfall
 from bwtui.source.identity import unused_key
 from bwtui.source.preflight import selected_tables
 from bwtui.source.printed import printed
 
+#: Maximum number of tables that a note names.
+_NAMED = 5
 _SETTINGS_SQL = "select name, setting from pg_catalog.pg_settings where name = any(%s)"
 _RELOAD = "SELECT pg_reload_conf()"
 _TOAST_SQL = """
@@ -36,6 +39,28 @@ class Advice:
     name: str
     message: str
     hint: str
+
+
+def is_chosen(settings: RelaySettings, shortfall: Shortfall) -> bool:
+    """Whether ``shortfall`` is about a table that is requested, or that bwtui itself publishes.
+
+    A publication of the user's own is itself a choice of tables.
+    """
+    return settings.owns_publication or bool(settings.tables) or not shortfall.outside
+
+
+def outside_publication(settings: RelaySettings, found: Iterable[Shortfall]) -> Iterator[Advice]:
+    """Yield a note about the tables that the user's own publication does not have."""
+    names = [one.table or "" for one in found if not is_chosen(settings, one)]
+    if not names:
+        return
+    listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    yield Advice(
+        "tables outside the publication",
+        f"publication {settings.publication_name} does not have {len(names)}: {listed}",
+        "no action is needed if that is intended; otherwise name them with --table, and 'bwtui doctor' "
+        "prints the statement for each",
+    )
 
 
 def advice(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
