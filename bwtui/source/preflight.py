@@ -189,10 +189,13 @@ def _check_slot(connection: Connection, settings: RelaySettings) -> str:
     if slot is None:
         return "will be made"
     another = "name another slot with -s/--slot"
-    if slot.plugin != PLUGIN:
+    if not slot.plugin:
         raise RefusedError(
-            f"slot {slot.name} belongs to another plugin, {slot.plugin or 'physical replication'}", another
+            f"slot {slot.name} is for physical replication, as of a standby: the relay needs a logical one",
+            another,
         )
+    if slot.plugin != PLUGIN:
+        raise RefusedError(f"slot {slot.name} belongs to another plugin, {slot.plugin}", another)
     here = query(connection, "select current_database()")[0][0]
     if slot.database != here:
         raise RefusedError(f"slot {slot.name} belongs to database {slot.database}, not {here}", another)

@@ -25,6 +25,21 @@ from bwtui.settings import Pairs, RelaySettings
 _NAMED = re.compile(r'property "[^"]*"')
 _UNKNOWN = -2
 _OK = 0
+#: Settings of a topic, which the broker keeps: no client has them.
+_OF_TOPICS = frozenset(
+    {
+        "partitions",
+        "partition.count",
+        "num.partitions",
+        "replication.factor",
+        "cleanup.policy",
+        "retention.ms",
+        "retention.bytes",
+        "delete.retention.ms",
+        "min.insync.replicas",
+        "max.message.bytes",
+    }
+)
 _ROW = re.compile(
     r"(?P<name>\S+) +\| +(?P<side>[*CP]) +\|(?P<range>[^|]*)\|(?P<default>.*?)\|[^|]*\|(?P<text>.*)"
 )
@@ -48,6 +63,7 @@ def check(settings: RelaySettings, place: OfProperty = usual_place) -> None:
     """
     _check_files(settings.kafka_config, "kafka-config", place)
     _check_files(settings.registry_config, "registry-config", place)
+    _check_token(settings.kafka_config, place)
     library = _library()
     if library is None:
         return
@@ -66,6 +82,24 @@ def _check_files(pairs: Pairs, option: str, place: OfProperty) -> None:
         except OSError as error:
             problem = f"{place(option, key)}: {key} can't be read: {value}"
             raise file_failed(problem, error, UsageError) from error
+
+
+def _check_token(pairs: Pairs, place: OfProperty) -> None:
+    """Raise UsageError for OAUTHBEARER without a source of tokens: librdkafka would wait for one forever."""
+    given = dict(pairs)
+    key = "sasl.mechanism" if "sasl.mechanism" in given else "sasl.mechanisms"
+    is_used = given.get("security.protocol", "").upper().startswith("SASL")
+    has_source = (
+        given.get("sasl.oauthbearer.method", "").lower() == "oidc"
+        or given.get("enable.sasl.oauthbearer.unsecure.jwt", "").lower() in ("true", "1")
+        or "sasl.oauthbearer.metadata.authentication.type" in given
+    )
+    if is_used and given.get(key, "").upper() == "OAUTHBEARER" and not has_source:
+        raise UsageError(
+            f"{place('kafka-config', key)}: {key}=OAUTHBEARER does not say where its token comes from",
+            "add sasl.oauthbearer.method=oidc, sasl.oauthbearer.token.endpoint.url, "
+            "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
+        )
 
 
 def _check_pairs(library: ctypes.CDLL, pairs: Pairs, option: str, place: OfProperty) -> None:
@@ -91,6 +125,12 @@ def _unknown(key: str, topic: bool, where: str) -> UsageError:
     names = [p.name for p in properties() if p.topic or not topic]
     if topic and any(p.name == key for p in properties()):
         return UsageError(f"{where}: {key} is not a topic property", f"give it with -C {key}=…")
+    if key.replace("-", ".") in _OF_TOPICS:
+        return UsageError(
+            f"{where}: {key} is a setting of the topic, which the broker keeps, not of a producer",
+            "create the topic before the relay starts: kafka-topics.sh --create --partitions N --config K=V; "
+            "bwtui uses a topic that exists as it is, and gives a new one the broker's num.partitions",
+        )
     close = nearest(key, names)
     hint = f"did you mean {close}?" if close else "'bwtui connect --config-help' lists them"
     return UsageError(f"{where}: librdkafka has no property {key}", hint)
