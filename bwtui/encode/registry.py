@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -49,6 +49,20 @@ _RENAMED = (
     "--namespace is for topics that are new: give it as it was when these were made, or leave it out, or "
     "write into others with --topic-prefix"
 )
+
+
+_NO_SUCH_PATH = (
+    "check the path in -r/--schema-registry: Confluent's registry has none, Apicurio's is /apis/ccompat/v7; "
+    "and the proxy in front of the registry, if any"
+)
+
+
+class _Redirected(Exception):
+    """The answer redirects; its text is the address to use instead."""
+
+    def __init__(self, status: int, address: str) -> None:
+        super().__init__(address)
+        self.status = status
 
 
 class SchemaRefused(BwtuiError):
@@ -332,18 +346,33 @@ class SchemaRegistry:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> ConnectionFailed:
+        if isinstance(error, _Redirected):
+            return ConnectionFailed(
+                f"the schema registry at {self.url_without_user} redirects to {error} (HTTP {error.status}), "
+                "and redirects are not followed",
+                f"give the registry's own address, such as -r {error}",
+            )
         status = error.http_status_code if isinstance(error, SchemaRegistryError) else 0
         is_page = status > 0 and bool(_PAGE.search(str(error)))
         if isinstance(error, _NOT_ITS_FORM) or (
             is_page and status < 500 and status not in (401, 403, *_LATER)
         ):
-            return self._no_registry("its answer is none of a registry's")
-        reason = f"a page with HTTP status {status}" if is_page else " ".join(str(error).split())
+            why = "its answer is none of a registry's"
+            if status == 404:
+                return self._no_registry("it has no such path (HTTP 404)", _NO_SUCH_PATH)
+            return self._no_registry(f"{why} (HTTP {status})" if status else why)
+        is_silent = "Unknown Schema Registry Error: b''" in str(error)
+        reason = " ".join(str(error).split())
+        if is_page or is_silent:
+            reason = f"a page with HTTP status {status}" if is_page else f"HTTP {status} without a reason"
         reason = reason or type(error).__name__
         place = f"the schema registry at {self.url_without_user}"
         if _CERTIFICATE in reason.upper():
             hint = "check ssl.ca.location and the certificates of [registry]"
             return NotLetIn(f"{place} and we do not trust each other: {reason[:200]}", hint)
+        if status == 429:
+            hint = "try again later; a running relay retries, and a starting one with --wait-for-services"
+            return ConnectionFailed(f"{place} limits the rate of requests (HTTP 429): {reason[:200]}", hint)
         if (
             not isinstance(error, SchemaRegistryError)
             or error.http_status_code >= 500
@@ -357,14 +386,15 @@ class SchemaRegistry:
         if error.error_code == 42205:
             hint = "set the mode of the registry, and of the subject, to READWRITE"
             return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
-        hint = "check the path in -r/--schema-registry, and the proxy in front of the registry, if any"
+        hint = _NO_SUCH_PATH
+        if status != 404:
+            hint = "check the path in -r/--schema-registry, and the proxy in front of the registry, if any"
         return ConnectionFailed(f"{place} does not answer as a registry: {reason[:200]}", hint)
 
-    def _no_registry(self, why: str) -> ConnectionFailed:
-        return ConnectionFailed(
-            f"something other than a schema registry answers at {self.url_without_user}: {why}",
-            "check scheme, port and path of -r/--schema-registry, and the proxy before the registry, if any",
-        )
+    def _no_registry(self, why: str, hint: str = "") -> ConnectionFailed:
+        hint = hint or "check scheme, port and path of -r/--schema-registry, and the proxy before it, if any"
+        problem = f"something other than a schema registry answers at {self.url_without_user}: {why}"
+        return ConnectionFailed(problem, hint)
 
 
 def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
@@ -388,9 +418,18 @@ def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
             end(type(error).__name__)
             raise
         end("" if response.is_success else f"HTTP {response.status_code}")
+        if response.has_redirect_location:
+            raise _Redirected(response.status_code, _base(url, response.headers["location"]))
         return response
 
     session.request = watched
+
+
+def _base(url: str, location: str) -> str:
+    """Return the registry's address of which ``location`` is the target of a request to ``url``."""
+    asked, target = urlsplit(url), urlsplit(urljoin(url, location))
+    path = target.path.removesuffix("/").removesuffix(asked.path.removesuffix("/"))
+    return url_without_user(f"{target.scheme}://{target.netloc}{path}")
 
 
 def _record_name(schema: str) -> str:

@@ -21,6 +21,8 @@ class Answering(ThreadingHTTPServer):
 
     status = 200
     body = b""
+    #: Where it redirects to.
+    location = ""
     #: Answers to single paths, whose query is part of them.
     paths: Mapping[str, object] = MappingProxyType({})
 
@@ -38,6 +40,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.dumps(server.paths[self.path]).encode() if known else server.body
         self.send_response(200 if known else server.status)
         self.send_header("Content-Length", str(len(body)))
+        if server.location and not known:
+            self.send_header("Location", server.location)
         self.end_headers()
         self.wfile.write(body)
 
@@ -75,7 +79,9 @@ def told(code: int | None, message: str = "because") -> bytes:
         (413, HTML, "something other than a schema registry"),
         (422, HTML, "something other than a schema registry"),
         (422, told(42205, "Subject t-value is in read-only mode"), "takes no schemas at present"),
-        (429, HTML, "can't reach"),
+        (429, HTML, r"limits the rate of requests \(HTTP 429\)"),
+        (404, HTML, r"it has no such path \(HTTP 404\)"),
+        (404, b"", "does not answer as a registry: HTTP 404 without a reason"),
         (500, told(50001), "can't reach"),
         (503, HTML, "can't reach"),
         (200, HTML, "something other than a schema registry"),
@@ -90,6 +96,23 @@ def test_what_is_no_word_on_the_schema_is_waited_for(
     with pytest.raises(ConnectionFailed, match=words) as refused:
         registry.register("t-value", SCHEMA)
     assert refused.value.hint
+    registry.close()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("body", [b"", HTML])
+def test_a_redirect_names_its_target(server: Answering, status: int, body: bytes) -> None:
+    server.status, server.body = status, body
+    server.location = "https://me:secret@registry.example/base/subjects/?token=1"
+    registry = SchemaRegistry(server.url)
+    with pytest.raises(ConnectionFailed) as refused:
+        registry.check()
+    says = f"redirects to https://registry.example/base (HTTP {status}), and redirects are not followed"
+    assert says in refused.value.message
+    assert refused.value.hint == "give the registry's own address, such as -r https://registry.example/base"
+    server.location = "/login"
+    with pytest.raises(ConnectionFailed, match=f"redirects to {server.url}/login"):
+        registry.register("t-value", SCHEMA)
     registry.close()
 
 
