@@ -203,6 +203,12 @@ class Engine:
                 self._topics.check()
             if self._healing.ended is not None:  # It was stopped for that, in order.
                 raise self._healing.ended
+            if (
+                self._settings.until_caught_up
+                and not self._stop.is_set()
+                and (lack := self._backfills.unsent())
+            ):
+                raise lack
             if self._picture.recorder is not None:
                 self._picture.recorder.record_last_status()
         except psycopg2.Error as error:

@@ -17,7 +17,7 @@ from bwtui.relay.backfill.streamed import Streamed
 from bwtui.relay.context import RelayContext
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.reading import Asked, SessionEnded, Unkeyed
+from bwtui.source.chunks.reading import Asked, NotThere, SessionEnded, Unkeyed
 from bwtui.source.failover.stream_server import StreamServer
 from tests.waiting import eventually
 
@@ -182,3 +182,47 @@ def test_rows_beside_the_stream_get_their_share_of_turns_however_long(
 ) -> None:
     assert seconds_beside(seconds, percent / 100, is_idle=False) == pytest.approx(part)
     assert seconds_beside(seconds, percent / 100, is_idle=True) == 0.01
+
+
+def test_a_request_that_failed_is_no_clean_end(tmp_path: Path, reader: type[Reader]) -> None:
+    """A relay that ends once it has caught up would say 0 though rows of a joined table are missing."""
+    turns = Turns(tmp_path, RelaySettings(), [])
+    assert turns.store.unsent() is None
+    reader.fails = RefusedError("permission denied for table users", "grant it")
+    turns.store.submit(BackfillRequest("public.users", reason="joined"))
+    turns.until("its end", lambda: turns.states()["public.users"] == "failed")
+    error = turns.store.unsent()
+    assert error is not None
+    assert error.exit_code == 3
+    assert error.message == (
+        "the relay has caught up, but requested rows of table public.users were not sent: "
+        "permission denied for table users"
+    )
+    assert error.hint.endswith("run: bwtui snapshot public.users")
+    reader.fails = RefusedError("no right", "grant it")
+    turns.store.submit(BackfillRequest("public.orders", reason="joined"))
+    turns.until("the other's end", lambda: turns.states()["public.orders"] == "failed")
+    error = turns.store.unsent()
+    assert error is not None
+    assert "rows of 2 tables were not sent" in error.message
+
+
+def test_rows_of_a_table_that_is_gone_are_not_missing(tmp_path: Path, reader: type[Reader]) -> None:
+    turns = Turns(tmp_path, RelaySettings(), [])
+    reader.fails = NotThere("there is no table public.users", "create it")
+    turns.store.submit(BackfillRequest("public.users", reason="joined"))
+    turns.until("its end", lambda: turns.states()["public.users"] == "failed")
+    assert turns.store.unsent() is None
+
+
+def test_a_later_request_of_the_whole_table_makes_up_for_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "backfills")
+    store.failed("public.users", "no right")
+    for where in ("id > 7", ""):
+        assert store.unsent() is not None
+        store.submit(BackfillRequest("public.users", where=where))
+        task = store.next()
+        assert task is not None
+        task.state = "done"
+        store.save(task)
+    assert store.unsent() is None

@@ -14,6 +14,7 @@ import pytest
 from bwtui.blocking import BlockingCalls
 from bwtui.errors import ConnectionFailed, Indeterminate, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
+from bwtui.relay.backfill.store import Store
 from bwtui.relay.context import RelayContext
 from bwtui.relay.engine import Engine
 from bwtui.relay.following import Following
@@ -345,9 +346,8 @@ def test_a_round_that_fails_is_told_and_made_again(
     assert [one["tries"] for one in waiting] == [1, 2]
 
 
-def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
-    """That may take longer than whoever ends the relay waits before a kill."""
-    order: list[str] = []
+def ending_engine(order: list[str]) -> Engine:
+    """Return an engine whose run ends at once; ``order`` takes what it calls then."""
 
     def part(name: str, *methods: str) -> Any:
         return SimpleNamespace(
@@ -369,6 +369,14 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     engine._topics = engine._proving = None
     engine._resources = ExitStack()
     engine._run = lambda: None  # type: ignore[method-assign]
+    engine._settings = RelaySettings()
+    return engine
+
+
+def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
+    """That may take longer than whoever ends the relay waits before a kill."""
+    order: list[str] = []
+    engine = ending_engine(order)
     engine.run()
     told = [one for one in order if one.startswith(("recording", "comparison"))]
     recording = ["recording record_last_status", "recording close"]
@@ -378,6 +386,21 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
     with pytest.raises(Indeterminate, match="not made good"):
         engine.run()
     assert engine._report.state == "failed"
+
+
+def test_a_relay_that_caught_up_without_requested_rows_says_so(tmp_path: Path) -> None:
+    engine = ending_engine([])
+    engine._backfills = Store(tmp_path / "backfills")
+    engine._stop = threading.Event()
+    engine._backfills.failed("public.later", "permission denied")
+    engine.run()
+    engine._settings = RelaySettings(until_caught_up=True)
+    with pytest.raises(Indeterminate, match="later were not sent: permission denied"):
+        engine.run()
+    assert engine._report.state == "failed"
+    # A user who stops it has not waited for the rows.
+    engine._stop.set()
+    engine.run()
 
 
 def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
 from bwtui.source.catalog import TableFilter
-from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, SessionEnded
+from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, NotThere, SessionEnded
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
 
@@ -397,4 +397,6 @@ class Backfill:
             return
         task.error, task.hint = error.message, error.hint or ""
         self._context.report.error("backfill", error, task.request.table)
+        if task.request.reason != "first" and not isinstance(error, NotThere):
+            self._store.failed(task.request.table, error.message)
         self._end(task, "failed")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.durable import private_file, private_folders, sync, write_durably
-from bwtui.errors import RefusedError
+from bwtui.errors import Indeterminate, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.backfill_told import snapshot_command
@@ -66,6 +66,8 @@ class Store:
         #: Tasks of a first snapshot that are worked on: those of another slot, or of a beginning that came to
         #: nothing, are not, and are as if they were not there.
         self.firsts: frozenset[str] = frozenset()
+        #: Tables whose rows this run was to send and did not, with the reason; another request may send them.
+        self._unsent: dict[str, str] = {}
         try:
             self._take_up()
         except OSError as error:
@@ -205,7 +207,26 @@ class Store:
                 entry.saved = saved
                 if task.is_over and self._in_hand == task.id:
                     self._in_hand = ""
+                if task.state == "done" and not (task.request.where or task.request.keys):
+                    self._unsent.pop(task.request.table, None)
         self._clean_up(task)
+
+    def failed(self, table: str, reason: str) -> None:
+        """Note that rows of ``table`` were not sent."""
+        self._unsent[table] = reason
+
+    def unsent(self) -> Indeterminate | None:
+        """Return the error for tables of which this run did not send the rows that it was to send."""
+        if not self._unsent:
+            return None
+        table, reason = next(iter(self._unsent.items()))
+        several = len(self._unsent) > 1
+        tables = f"{len(self._unsent)} tables" if several else f"table {table}"
+        prefix = f"of {table}: " if several else ""
+        return Indeterminate(
+            f"the relay has caught up, but requested rows of {tables} were not sent: {prefix}{reason}",
+            f"fix the cause, then start the relay, and run: {self._command(*sorted(self._unsent))}",
+        )
 
     def take(self, progress: Mapping[str, Mapping[str, Any]]) -> None:
         """Take how far tasks are by what Kafka has, where this is behind it: see `Task.progress`."""
