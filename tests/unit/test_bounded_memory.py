@@ -31,6 +31,12 @@ COLUMNS = ["id", *(f"c{number}" for number in range(10))]
 
 
 @pytest.fixture(autouse=True)
+def no_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted relay's catalog answers every question with the same row."""
+    monkeypatch.setattr("bwtui.source.identity.unused_key", lambda connection, table: None)
+
+
+@pytest.fixture(autouse=True)
 def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A relay's collector nearly never looks: see `bwtui.cycles`."""
     # What is kept up to a bound is so soon.
