@@ -270,6 +270,7 @@ class Ledger(Coverage):
     def mark(self, table: str, reason: str) -> None:
         with self._lock:
             self._add(table, reason)
+            self._publish()
             self._write()
 
     def mark_all(self, reason: str) -> None:
@@ -277,6 +278,7 @@ class Ledger(Coverage):
             names = [name for name, one in (self._facts or {}).items() if one.selected]
             for name in names or list(self._report.tables):
                 self._add(name, reason)
+            self._publish()
             self._write()
 
     def _add(self, table: str, reason: str, *, lasts: bool = False, command: str = "") -> None:
@@ -286,7 +288,6 @@ class Ledger(Coverage):
             # What lasts is to be ended first.
             lasts, reason, command = True, before.reason, before.command
         self._entries[table] = Entry(since, reason, time.time(), lasts, command or self._command(table))
-        self._publish()
 
     def _command(self, table: str) -> str:
         """Return what a person has to run; "" where the relay compares the table itself."""
@@ -304,12 +305,9 @@ class Ledger(Coverage):
             # Without its key the application could not update it in the publication.
             columns = ", ".join(map(quote_identifier, former.columns))
             return printed(f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({columns})")
-        name = next(iter(self._former_publications(table.name)), self._settings.publication_name)
+        names = former.publications if former is not None else {}
+        name = next(iter(names), self._settings.publication_name)
         return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table.quoted}")
-
-    def _former_publications(self, table: str) -> dict[str, str]:
-        former = (self._facts or {}).get(table)
-        return former.publications if former is not None else {}
 
     def given_up(self, tables: Iterable[str], command: str) -> None:
         """Record that comparing does not prove ``tables``, and the command that helps. Raises StateFailed."""
