@@ -17,6 +17,7 @@ from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
 from bwtui.source.failover.hosts import describe, effective, with_defaults
+from bwtui.source.failover.libpq_output import libpq_output_logged
 from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy
 
@@ -97,7 +98,7 @@ def connect(dsn: str) -> Connection:
         # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
         conninfo = with_defaults(dsn, client_encoding="UTF8")
         with COMMANDS.issued(POSTGRES, f"connect to {describe(dsn)}", _sqlstate):
-            connection: Connection = interruptible(lambda: psycopg2.connect(conninfo))
+            connection: Connection = interruptible(lambda: _open(conninfo))
         connection.autocommit = True
         connection.cursor_factory = _Cursor
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
@@ -112,6 +113,11 @@ def connect(dsn: str) -> Connection:
         # What is said before a client's encoding counts is in the server's own, or no server said it.
         raise connection_failed(error.object.decode(errors="replace")) from error
     return connection
+
+
+def _open(conninfo: str) -> Connection:
+    with libpq_output_logged():
+        return psycopg2.connect(conninfo)
 
 
 def holds_any_bytes(connection: Connection) -> bool:

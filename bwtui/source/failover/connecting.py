@@ -23,6 +23,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from bwtui.source.failover.hosts import effective, split_hosts
+from bwtui.source.failover.libpq_output import libpq_output_logged
 
 #: libpq's words, which whoever reads errors looks for.
 _EXPIRED = "timeout expired"
@@ -58,7 +59,9 @@ def open_session(dsn: str) -> Opened:
     limit = float(given) if int(given) > 0 else None
     failures: list[str] = []
     for attempt in attempts(dsn, failures):
-        connection = pq.PGconn.connect_start(_with_nowhere(attempt).encode())
+        # Not longer: psycopg takes the server's notices itself.
+        with libpq_output_logged():
+            connection = pq.PGconn.connect_start(_with_nowhere(attempt).encode())
         expired = connection.status != pq.ConnStatus.BAD and not _shake_hands(connection, limit)
         if connection.status == pq.ConnStatus.OK and not expired:
             return Opened(connection)

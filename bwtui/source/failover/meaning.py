@@ -7,6 +7,8 @@ from pathlib import Path
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from bwtui.source.failover.libpq_output import libpq_output_logged
+
 
 def effective(given: dict[str, str]) -> dict[str, str]:
     """Return what keywords and their values mean with what variables and a service add to them."""
@@ -41,7 +43,8 @@ def _of_service(dsn: str, files: tuple[tuple[int, int, int] | None, ...]) -> dic
 
     Only libpq reads services, and only when it connects: asked every time, each connection would cost two.
     """
-    begun = pq.PGconn.connect_start(dsn.encode())
+    with libpq_output_logged():
+        begun = pq.PGconn.connect_start(dsn.encode())
     try:
         return _by_keyword(begun.info)
     finally:
