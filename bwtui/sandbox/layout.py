@@ -200,5 +200,11 @@ class Layout:
 
 
 def reachable_by_others(folder: Path) -> bool:
-    """Say whether any user may pass through the folder and all folders above it."""
-    return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
+    """Return whether any user may pass through the folder, all folders above it, and those of symlinks."""
+    return all(_lets_others_pass(path) for path in (folder, *folder.parents))
+
+
+def _lets_others_pass(path: Path) -> bool:
+    if not path.stat().st_mode & stat.S_IXOTH:
+        return False
+    return not path.is_symlink() or reachable_by_others(path.parent / path.readlink())

@@ -175,11 +175,21 @@ def test_wipe_leaves_what_is_not_ours(tmp_path: Path) -> None:
     assert not tmp_path.exists()
 
 
-def test_reachable_by_others_looks_at_every_folder_above(tmp_path: Path) -> None:
-    inner = tmp_path / "closed" / "inner"
-    inner.mkdir(parents=True)
-    inner.parent.chmod(0o700)
-    assert not reachable_by_others(inner)
+def test_a_folder_behind_a_closed_one_is_not_reachable_by_others_whatever_links_lead_there() -> None:
+    # Not pytest's, which no other user may enter.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path, mode in ((folder, 0o755), (folder / "closed", 0o700), (folder / "closed/inner", 0o755)):
+            path.mkdir(exist_ok=True)
+            path.chmod(mode)
+        (folder / "open").mkdir()
+        (folder / "link").symlink_to("closed/inner")
+        (folder / "closed/back").symlink_to("../open")
+        (folder / "through").symlink_to(folder / "closed/back")
+        (folder / "fine").symlink_to("open")
+        found = {path: reachable_by_others(folder / path) for path in ("open", "fine", "closed/inner")}
+        found |= {path: reachable_by_others(folder / path) for path in ("link", "through", "link/..")}
+    assert [path for path, reachable in found.items() if reachable] == ["open", "fine"]
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
