@@ -177,7 +177,9 @@ class Rows:
             full = old if data[_KIND] == _OLD_FULL else None
             update = Update(data, new, old, full is not None, self.xid)
             route, key, value, new = self._encode(route, update, new)
-            old_key = key if old is None else self._old_key(route, data, old)
+            old_key = key
+            if old is not None and not self._lacks_key(route, data, old):
+                old_key = route.key(old)
             if old_key != key:
                 self._send(route, "delete", old_key, None, None, None)
             if value is not None:
@@ -220,8 +222,10 @@ class Rows:
         old: list[Field] | None = None
         try:
             old = route.split(data, TUPLE)
-            if route.key_columns or route.refusal is not None:
-                self._send(route, "delete", self._old_key(route, data, old), None, old, None)
+            if self._lacks_key(route, data, old):
+                self._without(route, Without.DROPPED)
+            elif route.key_columns or route.refusal is not None:
+                self._send(route, "delete", route.key(old), None, old, None)
             else:
                 route.counters.note("unkeyed: deletes are counted, and send no message")
                 self._without(route, Without.UNKEYED)
@@ -253,19 +257,24 @@ class Rows:
         message = truncate_message(route, truncate, self.commit_lsn, self.xid, self.timestamp)
         self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
 
-    @staticmethod
-    def _old_key(route: Route, data: bytes, old: Sequence[Field]) -> bytes | None:
-        """Return the key of the old row. Raises RowError when PostgreSQL did not send all of it.
+    def _lacks_key(self, route: Route, data: bytes, old: Sequence[Field]) -> bool:
+        """Return whether PostgreSQL did not send all of the old row's key, of which the ledger takes note.
 
-        A replica identity holds no NULL. But that of a partition may be another than its root's, by which the
-        RELATION describes the table.
+        A replica identity holds no NULL. But that of a partition may differ from its root's, by which the
+        RELATION describes the table. Raises RowError where there is no ledger.
         """
-        if data[_KIND] == _OLD_KEY and any(old[index] is None for index in route.key_indexes):
+        if data[_KIND] != _OLD_KEY or all(old[index] is not None for index in route.key_indexes):
+            return False
+        name = route.relation.qualified_name
+        reason = (
+            "has a partition whose replica identity lacks the key: its topic may keep rows that went there"
+        )
+        if not self._context.coverage.mark(name, reason):
             raise RowError(
-                f"the old row of {route.relation.qualified_name} does not have the key's columns",
+                f"the old row of {name} does not have the key's columns",
                 "give every partition the same REPLICA IDENTITY as its root",
             )
-        return route.key(old)
+        return True
 
     def _encode(
         self, route: Route, update: Update, new: list[Field]

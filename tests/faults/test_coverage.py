@@ -276,6 +276,38 @@ def test_a_partition_is_truncated_behind_its_root(
     assert "public.later" not in relay.log()
 
 
+def test_an_old_row_without_its_key_does_not_end_the_relay(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """A partition with a replica identity of its own sends old rows without the root's key."""
+    create_tables(database, 1)
+    execute(
+        database,
+        "drop table accounts",
+        "create table accounts (id bigint primary key, number bigint not null, note text)"
+        " partition by range (id)",
+        "create table low partition of accounts for values from (0) to (10000)",
+        "create unique index by_number on low (number)",
+        "insert into accounts select n, n, 'row ' || n from generate_series(1, 200) n",
+    )
+    relay = new_relay()
+    relay.start()
+    relay.wait_streaming()
+    relay.stop()
+    execute(
+        database,
+        "alter table low replica identity using index by_number",
+        "delete from accounts where id = 7",
+        "update accounts set id = id + 5000, number = -number where id = 8",
+    )
+    relay.start()
+    status = relay.wait("what helps is named", lambda s: any(e.command for e in s.not_proven), every=0.2)
+    (entry,) = status.not_proven
+    assert "REPLICA IDENTITY FULL" in entry.command
+    execute(database, entry.command)
+    closes(relay, services, database)
+
+
 def test_other_settings_are_refused_on_the_same_slot(
     services: Services, database: str, new_relay: NewRelay
 ) -> None:

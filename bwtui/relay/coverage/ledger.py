@@ -66,8 +66,12 @@ class Entry:
 class Coverage:
     """What the relay's parts report to the ledger; this one keeps nothing, for a relay without topics."""
 
-    def mark(self, table: str, reason: str) -> None:
-        """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed."""
+    def mark(self, table: str, reason: str) -> bool:
+        """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed.
+
+        Returns whether that is recorded.
+        """
+        return False
 
     def mark_all(self, reason: str) -> None:
         """Record the same for every table. Raises StateFailed."""
@@ -267,11 +271,15 @@ class Ledger(Coverage):
 
     # -- entries -------------------------------------------------------------------------------------------
 
-    def mark(self, table: str, reason: str) -> None:
+    def mark(self, table: str, reason: str) -> bool:
         with self._lock:
+            is_new = table not in self._entries
             self._add(table, reason)
             self._publish()
-            self._write()
+            if is_new:
+                # One that is on disk already is compared at the next start in any case.
+                self._write()
+        return True
 
     def mark_all(self, reason: str) -> None:
         with self._lock:
