@@ -1,8 +1,10 @@
 """Random changes of publications, tables, keys, topics and settings, each judged when it is over."""
 
 import functools
+import itertools
 import random
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,49 +12,44 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+import psycopg2
+from confluent_kafka import KafkaException
+
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
-from tests.drift.changes import Change, Scene, When
-from tests.drift.comparison import differing
+from tests.drift.changes import Change, Drawn, Scene, When
 from tests.drift.stand import BYSTANDERS, Publication, Stand, Writer, standing
 from tests.proxy import way_to
 
 #: The end of a change, as expected (see `tests.drift.changes.Expected`) or as a fault. "silent": the status
 #: does not name a difference, or calls it healthy; "false": a table is not proven though it equals its topic,
 #: or the named command does not prove it; "ended": the relay ended; "stuck": it does not answer; "not
-#: refused": it started with other settings.
-Ending = Literal["closed", "named", "refused", "silent", "false", "ended", "stuck", "not refused"]
+#: refused": it started with other settings; "error": the campaign could not go on.
+Ending = Literal["closed", "named", "refused", "silent", "false", "ended", "stuck", "not refused", "error"]
 
-#: Changes of one stand.
-_ROUND = 6
+#: Changes that happen at the same time on one stand, and how many times that happens.
+_BATCH = 12
+_BATCHES = 3
 #: The relay has these seconds to notice a difference, and these to close it or to name a command.
 NOTICE_SECONDS = 15.0
-CLOSE_SECONDS = 60.0
+CLOSE_SECONDS = 120.0
 _POLLS_SECONDS = 6.0
-_LAST = 12
 #: The maximum number of times that commands of the status are followed, one after another.
 _COMMANDS = 3
+#: One of so many stands has a relay that captures tables without a key, too.
+_UNKEYED = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A change as it was drawn: when it happens, and the seed of its dice."""
-
-    change: Change
-    when: When
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.change.name}, {self.when.value}"
+Batch = tuple[Drawn, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Changes that happen one after another on one stand."""
+    """Batches on one stand, one after another. All changes of a batch happen at the same time."""
 
     publication: Publication
     options: tuple[str, ...]
-    drawn: tuple[Drawn, ...]
+    batches: tuple[Batch, ...]
 
 
 @dataclass(slots=True)
@@ -61,6 +58,8 @@ class Result:
 
     drawn: Drawn
     ending: Ending
+    #: Until the batch had been applied, and until it had been judged.
+    applied: float = 0.0
     seconds: float = 0.0
     #: What differed, what the status said, and the last changes; empty where all is well.
     report: str = ""
@@ -123,27 +122,45 @@ def rounds(seed: int, changes: Sequence[Change], major: int) -> Iterator[Round]:
         modes.append("schemas")
     while True:
         publication = dice.choice(modes)
-        fitting = [one for one in possible if publication in one.publications]
-        if not fitting:
-            continue
+        unkeyed = ("-u",) * (dice.randrange(_UNKEYED) == 0)
         options = dice.choice(((), (), ("--exactly-once",), ("--snapshot-by", "chunks")))
-        drawn = []
-        for number in range(_ROUND):
-            (change,) = dice.choices(fitting, [one.weight for one in fitting])
-            # A stand has one first snapshot.
-            whens = [when for when in change.whens if number == 0 or when is not When.SNAPSHOT]
-            if whens:
-                drawn.append(Drawn(change, dice.choice(whens), dice.getrandbits(32)))
-        if drawn:
-            own = {option for one in drawn for option in one.change.options}
-            yield Round(publication, (*options, *sorted(own)), tuple(drawn))
+        fitting = [one for one in possible if one.fits(publication, unkeyed)]
+        # A stand has one first snapshot.
+        batches = [_batch(dice, fitting, is_first=not number) for number in range(_BATCHES)]
+        if drawn := tuple(filter(None, batches)):
+            yield Round(publication, (*options, *unkeyed), drawn)
+
+
+def _batch(dice: random.Random, fitting: Sequence[Change], *, is_first: bool) -> Batch:
+    whens = [when for when in When if is_first or when is not When.SNAPSHOT]
+    # A lost state folder is rarer: few changes can happen with it.
+    when = dice.choices(whens, [len([one for one in fitting if when in one.whens]) for when in whens])[0]
+    left = [one for one in fitting if when in one.whens]
+    chosen: list[Change] = []
+    while left and len(chosen) < _BATCH:
+        (one,) = dice.choices(left, [one.weight for one in left])
+        chosen.append(one)
+        # Two changes of the whole publication would undo each other, and two equal ones show little.
+        left = [other for other in left if other is not one and not (one.is_wide and other.is_wide)]
+    return tuple(Drawn(one, when, dice.getrandbits(32)) for one in chosen)
 
 
 def each(seed: int, changes: Sequence[Change], major: int) -> Iterator[Round]:
-    """Yield a round for each change and each time at which it may happen."""
-    for one in changes:
-        for when in one.whens if one.since <= major else ():
-            yield Round(one.publications[0], one.options, (Drawn(one, when, seed),))
+    """Yield batches with each change at each time at which it may happen, under each kind of publication."""
+    publications: tuple[Publication, ...] = ("list", "all", "schemas")
+    for publication, unkeyed, when in itertools.product(publications, ((), ("-u",)), When):
+        fitting = [
+            one
+            for one in changes
+            if one.since <= major and when in one.whens and one.fits(publication, unkeyed)
+        ]
+        wide = [one for one in fitting if one.is_wide]
+        narrow = [one for one in fitting if not one.is_wide and bool(one.options) == bool(unkeyed)]
+        while wide or narrow:
+            batch = [*wide[:1], *narrow[: _BATCH - 1]]
+            wide, narrow = wide[1:], narrow[_BATCH - 1 :]
+            if not unkeyed or narrow or batch[-1].options:
+                yield Round(publication, unkeyed, (tuple(Drawn(one, when, seed) for one in batch),))
 
 
 # -- running -------------------------------------------------------------------------------------------------
@@ -172,60 +189,82 @@ class Campaign:
     def _round(self, one: Round, until: float, changes: int) -> None:
         self.outcome.rounds += 1
         with standing(self._services, self._folder, one.publication, one.options) as stand:
-            scenes = [_scene(stand, drawn, number) for number, drawn in enumerate(one.drawn)]
+            numbers = itertools.count()
+            batches = [[_scene(stand, drawn, next(numbers)) for drawn in batch] for batch in one.batches]
             stand.publish()
+            scenes = [scene for batch in batches for scene in batch]
             # Updates of a table without a key are in no stream, and no difference.
-            pairs = zip(one.drawn, scenes, strict=True)
-            tables = [scene.table for drawn, scene in pairs if "-u" not in drawn.change.options]
-            stand.writer = Writer(stand.database, [*BYSTANDERS, *tables], one.drawn[0].seed)
+            tables = [scene.table for scene in scenes if "-u" not in scene.drawn.change.options]
+            stand.writer = Writer(stand.database, [*BYSTANDERS, *tables], scenes[0].drawn.seed)
             with stand.writer.running():
-                for number, (drawn, scene) in enumerate(zip(one.drawn, scenes, strict=True)):
-                    result = self._change(stand, drawn, scene, one.drawn[: number + 1])
-                    self.outcome.results.append(result)
+                for batch in batches:
+                    results = self._batch(stand, batch)
+                    self.outcome.results += results
                     if self._logs:
-                        print(f"{result.seconds:6.1f} s  {result.ending}: {drawn}", result.report, flush=True)
+                        _log(stand, results)
                     is_over = time.monotonic() > until or len(self.outcome.results) >= changes > 0
-                    # The next change must not be blamed for what this one has broken.
-                    if is_over or not result.is_expected:
+                    # The next changes must not be blamed for what these have broken.
+                    if is_over or not all(result.is_expected for result in results):
                         break
             self.outcome.transactions += stand.writer.transactions
             self.outcome.kills += stand.kills
 
-    def _change(self, stand: Stand, drawn: Drawn, scene: Scene, so_far: Sequence[Drawn]) -> Result:
-        begun = time.monotonic()
+    def _batch(self, stand: Stand, scenes: Sequence[Scene]) -> list[Result]:
+        begun = applied = time.monotonic()
         try:
-            _apply(stand, drawn, scene)
-            ending, report = self._judged(stand, drawn.change)
-        except BaseException as error:
-            error.add_note(f"seed {self.outcome.seed}: {' · '.join(map(str, so_far))}; {stand.mode}")
-            raise
-        result = Result(drawn, ending, time.monotonic() - begun)
-        if not result.is_expected:
-            before = " · ".join(map(str, so_far[-_LAST:]))
-            options = " ".join(stand.options) or "no options"
-            result.report = (
-                f"FAILED {drawn}: {ending}, expected {drawn.change.expected}\n"
-                f"  seed {self.outcome.seed}, publication of {stand.mode}, {options}, table {scene.table}\n"
-                f"  last changes: {before}\n{report}"
-            )
-        return result
+            errors = Application(stand, scenes).run()
+            applied = time.monotonic()
+            endings, report = _judged(stand, scenes)
+            report = "\n".join((*errors.values(), report))
+            endings = ["error" if number in errors else one for number, one in enumerate(endings)]
+        except Exception:
+            endings, report = ["error"] * len(scenes), f"{traceback.format_exc()}\n{_ended(stand)}"
+        seconds = time.monotonic() - begun
+        results = [
+            Result(scene.drawn, ending, applied - begun, seconds)
+            for scene, ending in zip(scenes, endings, strict=True)
+        ]
+        failed = [
+            f"  {result.drawn}: {result.ending}, expected {result.drawn.change.expected}, table {scene.table}"
+            for result, scene in zip(results, scenes, strict=True)
+            if not result.is_expected
+        ]
+        if failed:
+            head = f"FAILED, seed {self.outcome.seed}, publication of {stand.mode}, {stand.options}"
+            batch = " · ".join(str(scene.drawn) for scene in scenes)
+            text = "\n".join((head, *failed, f"  of: {batch}", report))
+            next(result for result in results if not result.is_expected).report = text
+        return results
 
-    def _judged(self, stand: Stand, change: Change) -> tuple[Ending, str]:
-        if change.settings:
-            ending, report = _refusal(stand, change)
-            if ending != "refused":
-                return ending, report
-        stand.start()
-        with stand.writer.paused():
-            ending, report = settled(stand)
-        if change.settings and ending == "closed":
-            ending = "refused"
-        return ending, report
+
+def _log(stand: Stand, results: Sequence[Result]) -> None:
+    options = " ".join(stand.options)
+    one = results[0]
+    times = f"{one.seconds:6.1f} s ({one.applied:.1f} s to apply) for {len(results)} changes"
+    print(f"{times}, {stand.mode} {options}", flush=True)
+    for result in results:
+        print(f"   {result.ending}: {result.drawn}", result.report, flush=True)
+
+
+def _judged(stand: Stand, scenes: Sequence[Scene]) -> tuple[list[Ending], str]:
+    refusals: dict[int, tuple[Ending, str]] = {
+        number: _refusal(stand, scene.drawn.change)
+        for number, scene in enumerate(scenes)
+        if scene.drawn.change.settings
+    }
+    stand.start()
+    with stand.writer.paused():
+        endings, report = settled(stand, scenes)
+    for number, (ending, text) in refusals.items():
+        if endings[number] == "closed" or ending != "refused":
+            endings[number] = ending
+            report = f"{text}\n{report}" if text else report
+    return endings, report
 
 
 def _scene(stand: Stand, drawn: Drawn, number: int) -> Scene:
     """Make the tables of a change."""
-    scene = Scene(stand, random.Random(drawn.seed), f"{drawn.change.schema}.t{number}")
+    scene = Scene(stand, random.Random(drawn.seed), f"{drawn.change.schema}.t{number}", drawn)
     where = urlsplit(stand.database)
     words = {
         "{d}": where.path[1:],
@@ -239,28 +278,58 @@ def _scene(stand: Stand, drawn: Drawn, number: int) -> Scene:
     return scene
 
 
-def _apply(stand: Stand, drawn: Drawn, scene: Scene) -> None:
-    """Let the change happen when it was drawn to happen; the relay may end, and does not run at first."""
-    steps, dice, when = drawn.change.steps(scene), scene.dice, drawn.when
-    if when is When.SNAPSHOT:
-        stand.freeze_at(f"{dice.choice(('before', 'after'))}-copy:{dice.randint(1, 3)}")
-        for _ in range(dice.randint(1, 3)):
-            next(steps, None)
-        stand.thaw()
-    stand.start()
-    stand.catch_up()
-    if when in (When.STOPPED, When.STATE_LOST):
-        stand.end(hard=dice.random() < 0.5)
-    if when is When.STATE_LOST:
-        stand.lose_state()
-    for _ in steps:
-        if when is When.KILLED:
+class Application:
+    """Lets the changes of a batch happen when they were drawn to happen."""
+
+    def __init__(self, stand: Stand, scenes: Sequence[Scene]) -> None:
+        self._stand = stand
+        self._when, self._dice = scenes[0].drawn.when, scenes[0].dice
+        self._steps = {number: scene.drawn.change.steps(scene) for number, scene in enumerate(scenes)}
+        self._errors: dict[int, str] = {}
+
+    def run(self) -> dict[int, str]:
+        """Apply all changes; return the errors by the number of the change.
+
+        The relay may end, and may not run at first.
+        """
+        stand, when, dice = self._stand, self._when, self._dice
+        if when is When.SNAPSHOT:
+            stand.freeze_at(f"{dice.choice(('before', 'after'))}-copy:{dice.randint(1, len(self._steps))}")
+            for number in tuple(self._steps):
+                self._advance(number, dice.randint(1, 3))
+            stand.thaw()
+            # A snapshot whose topic went away ends the relay, and leaves nothing behind.
             stand.start()
-            if dice.random() < 0.7:
+        stand.start()
+        stand.catch_up()
+        if when in (When.STOPPED, When.STATE_LOST):
+            stand.end(hard=dice.random() < 0.5)
+        if when is When.STATE_LOST:
+            stand.lose_state()
+        while self._steps:
+            for number in tuple(self._steps):
+                # Between two polls, each change is over before the next one begins.
+                self._advance(number, 9 if when is When.BETWEEN_POLLS else 1)
+            self._after_step()
+        return self._errors
+
+    def _advance(self, number: int, steps: int) -> None:
+        try:
+            if len(list(itertools.islice(self._steps[number], steps))) == steps:
+                return
+        except (psycopg2.Error, KafkaException, AssertionError):
+            self._errors[number] = traceback.format_exc() + _ended(self._stand)
+        del self._steps[number]
+
+    def _after_step(self) -> None:
+        stand = self._stand
+        if self._when is When.KILLED:
+            stand.start()
+            if self._dice.random() < 0.7:
                 stand.end(hard=True)
-        elif when in (When.RUNNING, When.POLLED):
+        elif self._when in (When.RUNNING, When.POLLED):
             stand.catch_up()
-            if when is When.POLLED:
+            if self._when is When.POLLED:
                 # Its length is part of the change.
                 stand.last(_POLLS_SECONDS)
 
@@ -286,9 +355,20 @@ def _refusal(stand: Stand, change: Change) -> tuple[Ending, str]:
 # -- judging -------------------------------------------------------------------------------------------------
 
 
+def is_under_way(status: Status) -> bool:
+    """Return whether the relay still closes a gap on its own, and says so."""
+    # A table without a command is one that the relay proves on its own.
+    return bool(
+        status.first_snapshot
+        or status.heal
+        or any(not one.is_over for one in status.backfills)
+        or any(not entry.command for entry in status.not_proven)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Topics and tables, and what the status said of them before and after they were compared."""
+    """Topics and tables, and what the status said when they had been compared."""
 
     differing: dict[str, str]
     status: Status
@@ -299,36 +379,27 @@ class Look:
         return {entry.table for entry in self.status.not_proven}
 
     @property
-    def is_working(self) -> bool:
-        """Return whether the relay still closes a gap, and says so."""
-        return bool(
-            self.status.first_snapshot
-            or self.status.heal
-            or any(not one.is_over for one in self.status.backfills)
-        )
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether something differs that the status does not name, or that it calls healthy."""
-        named = self.not_proven | set(self.status.not_captured)
-        if self.is_working:
-            return False
-        return not self.differing.keys() <= named or (
-            bool(self.differing) and self.status.verdict.condition == "healthy"
-        )
+    def silent(self) -> set[str]:
+        """The tables that differ while the status does not name them, or is healthy."""
+        if self.status.verdict.condition == "healthy":
+            return set(self.differing)
+        return self.differing.keys() - self.not_proven - set(self.status.not_captured)
 
     @property
     def is_closed(self) -> bool:
         """Whether topics equal tables, and the status says no less."""
-        return not self.differing and not self.not_proven and not self.is_working
+        return not self.differing and not self.not_proven and not is_under_way(self.status)
 
-    @property
-    def is_named(self) -> bool:
-        """Whether exactly the tables that differ are named, each with a command."""
-        # A table without a command is one that the relay proves on its own: it is waited for.
-        commands = all(entry.command for entry in self.status.not_proven)
-        is_exact = bool(self.differing) and self.not_proven <= self.differing.keys()
-        return is_exact and commands and not self.is_silent
+    def ending(self, table: str, *, may_equal: bool) -> Ending:
+        """Return how it ended for a table that differs or is named.
+
+        ``may_equal``: the relay may name a table that equals its topic, since it can't know.
+        """
+        if table in self.silent:
+            return "silent"
+        commands = {entry.table: entry.command for entry in self.status.not_proven}
+        has_cause = table in self.differing or may_equal
+        return "named" if has_cause and commands.get(table, "-") else "false"
 
     def text(self) -> str:
         """Say what differs, and what the status says."""
@@ -347,53 +418,78 @@ class Look:
         return "\n".join(lines)
 
 
-def settled(stand: Stand) -> tuple[Ending, str]:
-    """Wait until the relay has closed the gap, or named it; then follow its commands. Nothing may write."""
-    look, ending = _watched(stand)
+def settled(stand: Stand, scenes: Sequence[Scene]) -> tuple[list[Ending], str]:
+    """Wait until the relay has closed the gaps, or named them; then follow its commands. Nothing may write.
+
+    Return the ending of each change. What differs in a table of no change is the fault of one that concerns
+    all tables, or of the first one.
+    """
+    endings: list[Ending] = ["closed"] * len(scenes)
     text: list[str] = []
     # A statement may be needed before the command that sends the rows.
-    for _ in range(_COMMANDS):
-        if ending != "named" or look is None:
+    for turn in range(_COMMANDS + 1):
+        look = _watched(stand)
+        if look is None:
+            fault: Ending = "ended" if stand.relay.has_ended else "stuck"
+            return [fault] * len(scenes), "\n".join((*text, _ended(stand)))
+        text += [f"  look {turn}:", look.text()]
+        for table in look.differing.keys() | look.not_proven:
+            number = _owner(scenes, table)
+            ending = look.ending(table, may_equal=scenes[number].drawn.when is When.STATE_LOST)
+            if endings[number] in ("closed", "named"):
+                endings[number] = ending
+        if look.is_closed:
             break
-        text += ["  before:", look.text()]
-        entries = look.status.not_proven
-        text += [stand.follow(command) for command in dict.fromkeys(entry.command for entry in entries)]
-        if not entries:
+        commands = dict.fromkeys(entry.command for entry in look.status.not_proven if entry.command)
+        if turn == _COMMANDS or not commands:
+            if turn == _COMMANDS:
+                endings = ["false" if ending == "named" else ending for ending in endings]
             # The hint for tables that are not captured is for people, and not a command.
-            return "named", ""
-        look, ending = _watched(stand)
-    text += ["  after:", _ended(stand) if look is None else look.text()]
-    if ending == "closed":
-        return ("named" if len(text) > 2 else "closed"), ""
-    return ("false" if ending == "named" else ending), "\n".join(text)
+            break
+        text.append(stand.follow(commands))
+    return endings, "\n".join(text)
 
 
-def _watched(stand: Stand) -> tuple[Look | None, Ending]:
+def _owner(scenes: Sequence[Scene], table: str) -> int:
+    name = table.partition(".")[2]
+    for number, scene in enumerate(scenes):
+        own = scene.table.partition(".")[2]
+        if name == own or name.startswith(f"{own}_"):
+            return number
+    return next((number for number, scene in enumerate(scenes) if scene.drawn.change.is_wide), 0)
+
+
+def _watched(stand: Stand) -> Look | None:
+    """Return what was seen when nothing more was to be expected; None without a relay that answers."""
     begun = time.monotonic()
     stand.catch_up()
-    while True:
-        if stand.relay.has_ended:
-            return None, "ended"
-        tables = differing(stand.services, stand.database, stand.relay.name, unkeyed="-u" in stand.options)
-        status = stand.status()
+    silent: set[str] = set()
+    while not stand.relay.has_ended:
         seconds = time.monotonic() - begun
+        is_late = seconds > CLOSE_SECONDS
+        status = stand.status()
         if status is None:
-            if seconds > CLOSE_SECONDS:
-                return None, "stuck"
+            if is_late:
+                return None
             continue
-        look = Look(tables, status)
-        if look.is_closed:
-            return look, "closed"
-        if look.is_named and seconds > _POLLS_SECONDS:
-            return look, "named"
-        if look.is_silent and seconds > NOTICE_SECONDS:
-            return look, "silent"
-        if seconds > CLOSE_SECONDS:
-            return look, "silent" if look.is_silent else "false"
+        if not is_late and is_under_way(status):
+            stand.last(0.3)
+            continue
+        differs = stand.differing()
+        # What the relay noticed while that was read counts.
+        look = Look(differs, stand.status() or status)
+        if look.is_closed or is_late:
+            return look
+        if not is_under_way(look.status):
+            repeated = bool(silent) and silent <= look.silent
+            silent = look.silent
+            if (repeated and seconds > NOTICE_SECONDS) or (not silent and seconds > _POLLS_SECONDS):
+                return look
         stand.last(0.3)
+    return None
 
 
 def _ended(stand: Stand) -> str:
     if not stand.relay.has_ended:
-        return "  the relay does not answer"
+        return "  the relay runs"
     return f"  the relay ended with {stand.relay.wait_ended()}: {stand.relay.last_words()[-1500:]}"

@@ -35,6 +35,7 @@ class When(Enum):
 
 _LIVE = (When.RUNNING, When.POLLED, When.BETWEEN_POLLS, When.STOPPED, When.KILLED)
 _ANY = (When.SNAPSHOT, *_LIVE)
+_EVER = (*_ANY, When.STATE_LOST)
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Scene:
     dice: random.Random
     #: The table with its schema.
     table: str
+    drawn: "Drawn"
 
     @property
     def topic(self) -> str:
@@ -71,6 +73,8 @@ class Scene:
 Steps = Callable[[Scene], Iterator[None]]
 
 ROWS = "insert into {t} select g, g, 'row ' || g from generate_series(1, 200) g"
+#: The relay may have added it, or made the publication again.
+JOIN = "do $$ begin alter publication {p} add table {t}; exception when duplicate_object then null; end $$"
 PLAIN = ("create table {t} (id int primary key, n int not null unique, v text)", ROWS)
 PARTITIONED = (
     "create table {t} (id int primary key, n int not null, v text) partition by range (id)",
@@ -96,11 +100,33 @@ class Change:
     #: The first major version of PostgreSQL that can do it.
     since: int = 14
     weight: int = 2
+    #: Whether it concerns all tables of the publication.
+    is_wide: bool = False
+    #: Whether it makes sense only where the relay captures no tables without a key.
+    is_keyed: bool = False
     #: Options that the relay needs for it.
     options: tuple[str, ...] = ()
     #: Options of a start that is refused, and the words for both values that the error has to name.
     settings: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
+
+    def fits(self, publication: Publication, options: tuple[str, ...]) -> bool:
+        """Return whether it makes sense with this kind of publication and these options of the relay."""
+        if self.is_keyed and options:
+            return False
+        return publication in self.publications and set(self.options) <= set(options)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A change as it was drawn: when it happens, and the seed of its dice."""
+
+    change: Change
+    when: When
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.change.name}, {self.when.value}"
 
 
 CHANGES: list[Change] = []
@@ -119,7 +145,7 @@ def change(name: str, **more: object) -> Callable[[Steps], Steps]:
 # -- topics --------------------------------------------------------------------------------------------------
 
 
-@change("topic recreated", whens=_ANY, weight=4)
+@change("topic recreated", whens=_EVER, weight=4)
 def topic_recreated(at: Scene) -> Iterator[None]:
     """Somebody deletes the topic, and makes it again with some number of partitions."""
     at.stand.delete_topic(at.topic)
@@ -140,7 +166,8 @@ def topic_deleted(at: Scene) -> Iterator[None]:
 @change("young topic recreated", tables=(PLAIN[0],), whens=(When.BETWEEN_POLLS, When.RUNNING, When.KILLED))
 def young_topic_recreated(at: Scene) -> Iterator[None]:
     """The topic is replaced right after the first rows, before anybody can have looked at it."""
-    at.run(ROWS)
+    # The writer may have written some of them.
+    at.run(f"{ROWS} on conflict do nothing")
     at.stand.catch_up()
     at.stand.delete_topic(at.topic)
     at.stand.make_topic(at.topic, at.dice.randint(1, 5))
@@ -157,7 +184,7 @@ def partitions_added(at: Scene) -> Iterator[None]:
     at.run("update {t} set v = 'after'")
 
 
-@change("two databases, one topic", whens=(When.RUNNING, When.STOPPED))
+@change("a topic of two databases", whens=(When.RUNNING, When.STOPPED))
 def two_databases(at: Scene) -> Iterator[None]:
     """The relay of another database writes into the same topic."""
     other = at.stand.other_database()
@@ -175,18 +202,20 @@ def two_databases(at: Scene) -> Iterator[None]:
 # -- publications --------------------------------------------------------------------------------------------
 
 
-@change("left the publication", publications=("list",), whens=_ANY, weight=4)
+@change("left the publication", publications=("list",), whens=_EVER, weight=4)
 def left_publication(at: Scene) -> Iterator[None]:
     """The table leaves the publication, is written, and returns."""
     at.run("alter publication {p} drop table {t}")
     yield
     at.write()
     yield
-    at.run("alter publication {p} add table {t}")
+    at.run(JOIN)
     at.write()
 
 
-@change("schema left the publication", publications=("schemas",), whens=_ANY, since=15, weight=4)
+@change(
+    "schema left the publication", publications=("schemas",), whens=_ANY, since=15, weight=4, is_wide=True
+)
 def schema_left(at: Scene) -> Iterator[None]:
     """The publication loses the schema, and regains it."""
     at.run("alter publication {p} drop tables in schema public")
@@ -197,7 +226,7 @@ def schema_left(at: Scene) -> Iterator[None]:
     at.write()
 
 
-@change("publish = 'insert' and back", whens=_ANY)
+@change("publish = 'insert' and back", whens=_ANY, is_wide=True)
 def inserts_alone(at: Scene) -> Iterator[None]:
     """The publication publishes inserts alone for a while."""
     at.run("alter publication {p} set (publish = 'insert')")
@@ -232,7 +261,7 @@ def column_list(at: Scene) -> Iterator[None]:
     at.write()
 
 
-@change("partition root off and on", tables=PARTITIONED)
+@change("partition root off and on", tables=PARTITIONED, is_wide=True)
 def via_root(at: Scene) -> Iterator[None]:
     """The publication sends partitions as tables of their own for a while."""
     at.run("alter publication {p} set (publish_via_partition_root = false)")
@@ -299,7 +328,7 @@ def unlogged_for_a_while(at: Scene) -> Iterator[None]:
     at.write()
 
 
-@change("renamed and back", weight=4)
+@change("renamed and back", whens=(*_LIVE, When.STATE_LOST), weight=4)
 def renamed_and_back(at: Scene) -> Iterator[None]:
     """The table is renamed, written, and gets its name back."""
     at.run("alter table {t} rename to {b}_away")
@@ -323,7 +352,7 @@ def swapped(at: Scene) -> Iterator[None]:
     at.write()
 
 
-@change("dropped and created", weight=4)
+@change("dropped and created", whens=(*_LIVE, When.STATE_LOST), weight=4)
 def dropped_and_created(at: Scene) -> Iterator[None]:
     """The table is dropped, and another one of its name has other rows."""
     at.run("drop table {t}")
@@ -358,7 +387,7 @@ def column_rewritten(at: Scene) -> Iterator[None]:
     at.write()
 
 
-@change("truncated", weight=1)
+@change("truncated", whens=(*_LIVE, When.STATE_LOST), weight=1)
 def truncated(at: Scene) -> Iterator[None]:
     """The table is truncated, and written again."""
     at.run("truncate {t}")
@@ -429,6 +458,7 @@ def identity_full(at: Scene) -> Iterator[None]:
     # Without -u a relay does not start while there is such a table.
     tables=(),
     publications=("list",),
+    is_keyed=True,
 )
 def gets_a_key(at: Scene) -> Iterator[None]:
     """A new table has no key, is written, gets a key, and joins."""
@@ -436,9 +466,7 @@ def gets_a_key(at: Scene) -> Iterator[None]:
     yield
     at.run("alter table {t} add primary key (id)")
     yield
-    at.run(
-        "do $$ begin alter publication {p} add table {t}; exception when duplicate_object then null; end $$"
-    )
+    at.run(JOIN)
     at.write()
 
 
@@ -503,7 +531,7 @@ def detached(at: Scene) -> Iterator[None]:
     at.run("update {t} set v = 'low' where id < 10", "update {t}_high set v = 'high' where id > 190")
 
 
-@change("partition detached, written and attached", tables=PARTITIONED)
+@change("partition detached and attached", tables=PARTITIONED)
 def detached_and_attached(at: Scene) -> Iterator[None]:
     """A partition is a table of its own for a while, and written as such."""
     at.run("alter table {t} detach partition {t}_high")
@@ -607,7 +635,7 @@ _setting("another namespace", "--namespace", "com.acme", says=("com.acme",))
 _setting("another registry", "-r", "{registry}", says=("{registry}", "{old_registry}"))
 
 
-@change("state folder lost", whens=(When.STATE_LOST,), weight=3)
+@change("state folder lost", whens=(When.STATE_LOST,), weight=3, is_wide=True)
 def state_lost(at: Scene) -> Iterator[None]:
     """The relay forgets all, and the table is changed meanwhile."""
     if at.stand.mode == "list":
@@ -615,6 +643,6 @@ def state_lost(at: Scene) -> Iterator[None]:
     yield
     at.write()
     if at.stand.mode == "list":
-        at.run("alter publication {p} add table {t}")
+        at.run(JOIN)
     yield
     at.write()

@@ -88,7 +88,9 @@ def _differs(row: Row, value: Row) -> bool:
     return any(row.get(name) != value.get(name) for name in columns)
 
 
-def differing(services: Services, database: str, prefix: str, *, unkeyed: bool) -> dict[str, str]:
+def differing(
+    decoder: Decoder, services: Services, database: str, prefix: str, unkeyed: bool
+) -> dict[str, str]:
     """Return the tables that differ from their topics, each with a sentence; nothing may write meanwhile.
 
     Unlogged tables are left out, and those without a key unless the relay captures the ``unkeyed`` ones, too.
@@ -99,7 +101,7 @@ def differing(services: Services, database: str, prefix: str, *, unkeyed: bool) 
         found = [Table(schema, name, tuple(key or ())) for schema, name, key in cursor.fetchall()]
         tables = [table for table in found if table.key or unkeyed]
         rows = {table: list(_rows(cursor, table)) for table in tables}
-    folds = _fold(services, {table.topic(prefix) for table in tables})
+    folds = _fold(decoder, services, {table.topic(prefix) for table in tables})
     return {
         table.full_name: ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         for table in tables
@@ -120,8 +122,7 @@ def _rows(cursor: Any, table: Table) -> Iterator[Row]:
     return (_texts(dict(zip(names, row, strict=True))) for row in cursor.fetchall())
 
 
-def _fold(services: Services, topics: Iterable[str]) -> dict[str, TopicFold]:
-    decoder = Decoder(services)
+def _fold(decoder: Decoder, services: Services, topics: Iterable[str]) -> dict[str, TopicFold]:
     folds: dict[str, TopicFold] = defaultdict(TopicFold)
     for message in committed_records(services, sorted(topics)):
         topic, partition, _ = place_of(message)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -22,8 +22,10 @@ from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
 from tests.database import Session, session
+from tests.drift.comparison import differing
 from tests.faults.relays import Relay, new_name
 from tests.fix_sandbox import fresh_database
+from tests.torture.topics import Decoder
 from tests.waiting import eventually
 
 #: The publication of the relay's tables: a list that the relay makes, all tables, or the tables of schemas.
@@ -131,6 +133,7 @@ class Stand:
         #: Ends what changes have begun, at the end of the stand.
         self.ends = ExitStack()
         self.kills = 0
+        self._decoder = Decoder(services)
         self.run(*_SETUP)
 
     @property
@@ -152,6 +155,10 @@ class Stand:
                 f"create publication {self.publication} for {target} with (publish_via_partition_root = true)"
             )
 
+    def differing(self) -> dict[str, str]:
+        """Compare topics with tables; see `tests.drift.comparison.differing`."""
+        return differing(self._decoder, self.services, self.database, self.relay.name, "-u" in self.options)
+
     # -- topics --------------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
@@ -160,6 +167,16 @@ class Stand:
             before = self._topic_id(topic)
             self.admin.delete_topics([topic])[topic].result(30)
             eventually("the topic is gone", lambda: self._topic_id(topic) != before)
+
+    def delete_topics(self) -> None:
+        """Delete all topics of the relay, so that a long campaign does not fill the broker."""
+        topics = [
+            name
+            for name in self.admin.list_topics(timeout=30).topics
+            if name.startswith(f"{self.relay.name}.")
+        ]
+        for deleted in self.admin.delete_topics(topics).values() if topics else ():
+            deleted.result(30)
 
     def make_topic(self, topic: str, partitions: int) -> None:
         """Make a topic; the relay may be faster."""
@@ -237,12 +254,24 @@ class Stand:
         """Make another database; it is dropped at the end of the stand."""
         return self.ends.enter_context(fresh_database(self.services, "drift_other"))
 
-    def follow(self, command: str) -> str:
-        """Run a command or a statement that the status names; return its output and exit code."""
-        if not command.startswith("bwtui "):
-            self.run(command)
-            return f"{command}: run as SQL"
-        _, *args = shlex.split(command)
+    def follow(self, commands: Iterable[str]) -> str:
+        """Run the commands and statements that the status names; return their output and exit codes.
+
+        Commands that differ in their tables alone become one command.
+        """
+        joined: dict[tuple[str, ...], list[str]] = {}
+        done = []
+        for command in commands:
+            if not command.startswith("bwtui "):
+                self.run(command)
+                done.append(f"{command}: run as SQL")
+                continue
+            words = shlex.split(command)[1:]
+            tables = words.index("--table") if "--table" in words else len(words)
+            joined.setdefault(tuple(words[:tables]), []).extend(words[tables:])
+        return "\n".join((*done, *(self._follow([*first, *tables]) for first, tables in joined.items())))
+
+    def _follow(self, args: list[str]) -> str:
         yes = ["--yes"] if args[0] == "repair" and "--yes" not in args else []
         done = subprocess.run(
             [str(Path(sys.executable).with_name("bwtui")), *args, *yes],
@@ -253,7 +282,7 @@ class Stand:
             stdin=subprocess.DEVNULL,
             env=os.environ.copy(),
         )
-        return f"{command}: exit code {done.returncode}\n{done.stdout[-800:]}{done.stderr[-800:]}"
+        return f"{shlex.join(args)}: exit code {done.returncode}\n{done.stdout[-800:]}{done.stderr[-800:]}"
 
     def _streams(self) -> bool:
         status = self.status()
@@ -272,6 +301,7 @@ def standing(
     with fresh_database(services, "drift") as database:
         stand = Stand(services, database, folder, publication, options)
         with stand.ends:
+            stand.ends.callback(stand.delete_topics)
             # Before the database is dropped.
             stand.ends.callback(stand.relay.close)
             yield stand
