@@ -85,9 +85,9 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
     try:
         asked = told_apart(connection, asked)
         for _ in range(_TRIES):
-            oid = _find(connection, asked).oid
-            published = _published(connection, asked)
-            wait(connection, oid)
+            table = _find(connection, asked)
+            published = _published(connection, asked, table)
+            wait(connection, table.oid)
             execute(connection, "begin isolation level repeatable read read only")
             try:
                 return _read(connection, asked, published)
@@ -136,10 +136,13 @@ def told_apart(connection: Connection, asked: Asked) -> Asked:
     return replace(asked, namespace=named[0].namespace, name=named[0].name) if named else asked
 
 
-def _published(connection: Connection, asked: Asked) -> PublishedTable:
+def _published(connection: Connection, asked: Asked, table: TableInfo) -> PublishedTable:
     """Return how the table is published now: before the snapshot, so that all that it lacks is streamed."""
-    for table in published_tables(connection, asked.publications, (asked.namespace, asked.name)):
-        return table
+    for published in published_tables(connection, asked.publications, (asked.namespace, asked.name)):
+        return published
+    if not (table.has_key or asked.unkeyed):
+        # It left when it lost its key: to add it would make PostgreSQL refuse its UPDATE and DELETE.
+        raise _unkeyed(asked.qualified_name)
     add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
     add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
     raise NotThere(
@@ -370,6 +373,13 @@ def _readable(
     return keys
 
 
+def _unkeyed(table: str) -> Unkeyed:
+    return Unkeyed(
+        f"table {table} has no key: its rows would stand in the topic twice",
+        "give it a primary key, or ask for that with --unkeyed",
+    )
+
+
 def _pages(
     connection: Connection, table: TableInfo, source: SnapshotTable, conditions: list[str], asked: Asked
 ) -> tuple[str, tuple[str, ...] | None]:
@@ -379,10 +389,7 @@ def _pages(
     """
     name = source.relation.qualified_name
     if not asked.unkeyed:
-        raise Unkeyed(
-            f"table {name} has no key: its rows would stand in the topic twice",
-            "give it a primary key, or ask for that with --unkeyed",
-        )
+        raise _unkeyed(name)
     if table.partitioned:
         raise RefusedError(f"table {name} has partitions and no key", "give it a primary key")
     size = """select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int,
