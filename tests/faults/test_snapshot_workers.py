@@ -208,7 +208,7 @@ def test_what_others_wait_to_lock_the_relay_reads_itself(
 
     def alter() -> None:
         with session(database) as other:
-            other.run("alter table wide add column more int default 7")
+            other.run("alter table wide add column more int")
 
     thread = threading.Thread(target=alter)
     thread.start()
