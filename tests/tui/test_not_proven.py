@@ -1,17 +1,27 @@
-"""The first line of every screen reports loss until it is resolved."""
+"""Every surface reports loss until it is resolved: each screen's first line, ``status``, and metrics."""
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bwtui.cli.status import _in_full
+from bwtui.model.backfill import BackfillStatus
 from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
 from bwtui.model.proof import NotProven
-from bwtui.model.status import Status
+from bwtui.model.status import ErrorEntry, Status
+from bwtui.model.verdict import Verdict
+from bwtui.relay.measured.measures import Measures
+from bwtui.relay.watch.seen import Names
+from bwtui.relay.watch.wait import lost_slot, standby_slot
 from bwtui.tui.actions import tabs
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import NOON, Shop
+from tests.unit.test_metrics import samples_of
 
 DELETED = NotProven(
     "public.orders",
@@ -21,7 +31,7 @@ DELETED = NotProven(
 )
 LOST = HealStatus(
     NOON,
-    "slot bottledwater lost the WAL that it needs",
+    "slot bottledwater is gone",
     "undecided",
     "0/1",
     "the comparison can't be trusted: public.orders: 4,081 rows are missing",
@@ -29,20 +39,75 @@ LOST = HealStatus(
 )
 
 
+FOREIGN = (
+    "it has 20 records in topic orders that this relay did not send: "
+    "another producer, or another relay, writes to it"
+)
+JOINED = BackfillStatus(
+    "1", "public.orders", "joined", state="failed", ended=NOON, error="the topic lets nothing in"
+)
+LOCKED = ErrorEntry(
+    *(
+        NOON,
+        "lock",
+        None,
+        "publications and new tables can't be checked: a table is locked by pid 4711 with a",
+    ),
+    hint="to end it: SELECT pg_terminate_backend(4711);",
+    since=NOON,
+)
+NAMES = Names("PostgreSQL at db:5432/shop", slot="bottledwater")
+
+
+def wait(sentence: str, hint: str) -> Verdict:
+    """Return the verdict on a relay that waits for PostgreSQL."""
+    return Verdict("stalled", sentence, "postgresql", NAMES.postgresql, hint=hint)
+
+
+STANDBY, LOST_SLOT = standby_slot(NAMES, NOON), lost_slot(NAMES, NOON)
+#: The badge and the status of each state, named as in docs/incidents.md.
+STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "A table is not proven": ("✗ NOT PROVEN", {"not_proven": (DELETED,)}),
+    "A table is being compared": ("▲ NOT PROVEN", {"not_proven": (replace(DELETED, command=""),)}),
+    "A topic is deleted while the relay runs": (
+        "▲ NOT PROVEN",
+        {
+            "not_proven": (
+                NotProven("public.orders", 7, "it lacks its topic: orders was deleted, with every row in it"),
+            )
+        },
+    ),
+    "Another producer writes into a topic": (
+        "▲ NOT PROVEN",
+        {"not_proven": (NotProven("public.orders", 7, FOREIGN),)},
+    ),
+    "Rows are missing": ("✗ NOT PROVEN", {"backfills": (JOINED,)}),
+    "A table is not captured": ("✗ NOT PROVEN", {"not_captured": ("public.late",)}),
+    "A heal is under way": (
+        "▲ NOT PROVEN",
+        {"heal": replace(LOST, state="comparing", detail="comparing: 3 of 7", hint="")},
+    ),
+    "A heal is inconclusive": ("✗ NOT PROVEN", {"heal": LOST}),
+    "A table is locked while a relay streams": ("✓ STREAMING", {"errors": (LOCKED,)}),
+    "The slot is lost while Kafka hangs": (
+        "✗ STALLED",
+        {"verdict": wait(LOST_SLOT.sentence(NOON), LOST_SLOT.hint), "state": "stalled", "wal_status": "lost"},
+    ),
+    "The slot is made on a standby of an idle primary": (
+        "✗ STALLED",
+        {"verdict": wait(STANDBY.sentence(NOON + 3), STANDBY.hint), "state": "stalled"},
+    ),
+}
+
+
 @dataclass
 class Open(Shop):
-    """A shop that streams, of whose topics something is not proven."""
+    """A shop that streams, with what is ``given`` in its status."""
 
-    heal: HealStatus | None = None
-    not_proven: tuple[NotProven, ...] = ()
-    not_captured: tuple[str, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
 
     def status(self, now: float) -> Status:
-        plain = super().status(now)
-        found = replace(
-            plain, detail="", heal=self.heal, not_proven=self.not_proven, not_captured=self.not_captured
-        )
-        return with_gaps(found)
+        return with_gaps(replace(super().status(now), detail="", **self.given))
 
 
 def top(stage: Stage) -> str:
@@ -55,7 +120,7 @@ MODES = list(tabs("live"))
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_table_that_is_not_proven_is_told_on_every_screen(mode: str) -> None:
-    stage = Stage(Open(not_proven=(DELETED,)))
+    stage = Stage(Open(given={"not_proven": (DELETED,)}))
     async with stage.run((120, 40)):
         await stage.show(mode)
         told = top(stage)
@@ -64,20 +129,50 @@ async def test_a_table_that_is_not_proven_is_told_on_every_screen(mode: str) -> 
         assert "→ run 'bwtui snapshot public.orders' for public.orders" in told
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_heal_that_nobody_can_decide_is_told_on_every_screen(mode: str) -> None:
-    stage = Stage(Open(heal=LOST))
+@pytest.mark.parametrize("name", STATES)
+async def test_a_state_is_told_on_the_screen_in_status_and_in_metrics(name: str) -> None:
+    badge, changes = STATES[name]
+    stage = Stage(Open(given=changes))
+    status = stage.relay.shop.status(NOON)
+    verdict = status.verdict
+    sentence = LOCKED.message if "errors" in changes else verdict.sentence.partition("; ")[0]
+    hint = LOCKED.hint if "errors" in changes else verdict.hint
+    assert hint
     async with stage.run((120, 40)):
-        await stage.show(mode)
-        told = top(stage)
-        assert "✗ NOT PROVEN" in told
-        assert "✗ topics may differ from tables since 2026-01-15" in told
-        assert "public.orders: 4,081 rows are missing" in told
-        assert "→ 'bwtui snapshot public.orders' sends the table whole" in told
+        if "errors" in changes:
+            await stage.show("errors")
+        assert badge in top(stage)
+        # A screen has room for the beginning of a hint.
+        told = " ".join(text(stage.app).split())
+        assert sentence[:100] in told and hint[:40] in told
+    printed = "\n".join(_in_full(status))
+    assert sentence in printed and hint in printed
+    found = samples_of(Measures(status))
+    assert found["bwtui_verdict", (("verdict", verdict.word),)] == 1
+    assert badge.lower().endswith(verdict.word.replace("_", " "))
+    assert found["bwtui_tables_not_proven", ()] == len(status.not_proven)
+    assert found["bwtui_heal_due", ()] == bool(status.heal)
+    assert found["bwtui_errors_open", ()] == ("errors" in changes)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_has_its_line_in_the_page_of_incidents(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "incidents.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
+    first = line.split(" | ")[1].partition(" · ")
+    badge, changes = STATES[name]
+    if "errors" in changes:
+        assert LOCKED.message in line
+        return
+    assert badge.endswith(first[0])
+    # The dots, names and numbers of the page are examples.
+    says = re.split(r"…|orders|late|0/\w+|\d+(?:\.\d+)?", first[2].partition("; ")[0])
+    sentence = Open(given=changes).status(NOON).verdict.sentence
+    assert [part for part in map(str.strip, says) if part not in sentence] == []
 
 
 async def test_a_heal_that_is_under_way_is_amber() -> None:
-    stage = Stage(Open(heal=replace(LOST, state="comparing", detail="comparing: 3 of 7", hint="")))
+    stage = Stage(Open(given=STATES["A heal is under way"][1]))
     async with stage.run((120, 40)):
         told = top(stage)
         assert "▲ NOT PROVEN" in told and "▲ topics may differ from tables since" in told
@@ -88,7 +183,7 @@ async def test_a_heal_that_is_under_way_is_amber() -> None:
 
 
 async def test_figures_that_move_are_not_said_to_stand_still() -> None:
-    stage = Stage(Open(not_proven=(DELETED,)))
+    stage = Stage(Open(given={"not_proven": (DELETED,)}))
     async with stage.run((120, 40)):
         assert "✓ in time" in text(stage.app)
         assert "stands still" not in text(stage.app)
