@@ -127,7 +127,7 @@ def verify(
     if relay is not None:
         from bwtui.relay.process.control import tell_audited
 
-        tell_audited(relay, report.verdict, report.details.get("proven", []), began)
+        tell_audited(relay, report.verdict, report.details.get("complete", []), began)
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
 

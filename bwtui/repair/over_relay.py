@@ -79,8 +79,8 @@ class OverRelay(Repair):
 
     def _end(self, outcome: Outcome) -> None:
         """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
-        proven = outcome.last.details.get("proven", [])
-        tell_audited(self.relay, outcome.last.verdict, proven, outcome.compared_at)
+        complete = outcome.last.details.get("complete", [])
+        tell_audited(self.relay, outcome.last.verdict, complete, outcome.compared_at)
         if self._ends_heal(outcome):
             request(self.relay, {"request": "healed", "lsn": self._due})
 

@@ -238,17 +238,19 @@ class _Live:
                 "cluster": cluster,
                 "tables": [table.full_name for table in self._request.tables],
                 "unkeyed": [table.full_name for table in self._request.tables if not table.key],
-                "proven": self._proven() if verdict_of(counts) == "clean" else [],
+                **self._proven(is_clean=verdict_of(counts) == "clean"),
             },
         )
 
-    def _proven(self) -> list[str]:
-        """Return the tables of a clean comparison of which nothing casts doubt on it."""
-        return [
-            table.full_name
+    def _proven(self, *, is_clean: bool) -> dict[str, list[str]]:
+        """Return the tables whose topics lack nothing, and those whose topics have nothing else either."""
+        complete = [
+            table
             for table in self._request.tables
-            if not any(doubt.name in UNTRUSTED for doubt in self._fold.doubts(table))
+            if is_clean and not any(doubt.name in UNTRUSTED for doubt in self._fold.doubts(table))
         ]
+        equal = [table.full_name for table in complete if not self._fold.surplus[table.topic]]
+        return {"proven": equal, "complete": [table.full_name for table in complete]}
 
     def _notes(self) -> list[str]:
         notes = list(self._request.notes)
@@ -259,7 +261,7 @@ class _Live:
                 + (
                     f"; their topics have {surplus:,} rows more than they, which were deleted, changed or"
                     " sent again"
-                    if (surplus := self._fold.surplus)
+                    if (surplus := self._fold.surplus.total())
                     else ""
                 )
             )

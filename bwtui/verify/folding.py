@@ -61,8 +61,8 @@ class Fold:
         self._agreed = 0
         #: Rows of the tables, and the topics' keys with a value and rows without a key, at the first fence.
         self.rows = self.keys = 0
-        #: Rows that topics of tables without a key have more often than these.
-        self.surplus = 0
+        #: Topic of a table without a key → how many records it has more than the table has rows.
+        self.surplus: Counter[str] = Counter()
         #: Rows of which columns were not sent.
         self.unsent: Counter[str] = Counter()
         #: Records that can't be read, since the registry does not have their schemas.
@@ -158,13 +158,15 @@ class Fold:
     def _count(self, shape: Shape, values: Sequence[bytes | None]) -> None:
         counts: Counter[str] = Counter()
         for data in values:
-            # What can't be read is no row of the table.
+            # What can't be read is not a row of the table.
             with contextlib.suppress(Undecodable):
                 if data is not None:
                     row = decode(data, self._schemas)
                     counts[_digest(json.dumps(shape.row_of(row)))] += 1
                     if row.unsent:
                         self._unproven.add(shape.table.topic)
+        if not shape.table.key:
+            self.surplus[shape.table.topic] += len(values) - counts.total()
         self._put("row_count", [(shape.table.topic, digest, number) for digest, number in counts.items()])
 
     # -- tables ----------------------------------------------------------------------------------------------
@@ -301,7 +303,7 @@ class Fold:
         sql = "select coalesce(sum(n), 0)::bigint from row_count where topic = ?"
         records += self._one(sql, topic)
         self.keys += records
-        self.surplus += max(0, records - (self.rows - before))
+        self.surplus[topic] += max(0, records - (self.rows - before))
         # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(

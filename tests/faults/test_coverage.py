@@ -355,6 +355,26 @@ def test_another_producer_is_noticed(services: Services, database: str, new_rela
     closes(relay, services, database)
 
 
+@pytest.mark.long
+def test_another_producer_of_rows_without_a_key(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """No row is missing, and no comparison finds what is not a row: only a new topic ends it."""
+    before = ("create table notes (note text)", "insert into notes values ('one')")
+    relay = begin(database, new_relay, Gap("-", (), before=before), "-u")
+    execute(database, "insert into notes values ('two')")
+    relay.wait_caught_up()
+    topic = f"{relay.name}.notes"
+    ((record, *_), *_) = raw_records(services, [topic]).values()
+    producer = Producer({"bootstrap.servers": services.broker})
+    producer.produce(topic, record.value())
+    producer.flush(30)
+    status = relay.wait("a person has to end it", lambda seen: any(one.command for one in seen.not_proven))
+    (entry,) = status.not_proven
+    assert (entry.table, entry.command) == ("public.notes", "bwtui snapshot -u public.notes")
+    assert "delete the topic" in entry.reason
+
+
 def test_the_snapshot_is_watched(services: Services, database: str, new_relay: NewRelay) -> None:
     """A topic that is deleted during the first snapshot, and a table that leaves meanwhile."""
     create_tables(database, 300_000)

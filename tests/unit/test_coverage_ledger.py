@@ -147,6 +147,30 @@ def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:
     assert ledger(tmp_path).to_compare() == [ORDERS], "a new run compares once more"
 
 
+@pytest.mark.parametrize("key", ["d ", "d id:20"])
+def test_records_of_another_producer_are_found_by_keys_alone(tmp_path: Path, key: str) -> None:
+    report = Report()
+    made = ledger(tmp_path, report)
+    made.begin({ORDERS: replace(FACTS, key=key)}, 0x100)
+    made.mark(ORDERS, "has 3 records that this relay did not send", has_extra=True)
+    made.mark(ORDERS, "was altered")
+    for _ in range(2):
+        made.proven([ORDERS], time.time() + 1)
+    if key == FACTS.key:
+        assert report.not_proven == ()
+        return
+    (entry,) = report.not_proven
+    assert entry.command == f"bwtui snapshot -u {ORDERS}"
+    assert entry.reason.count("delete the topic") == 1
+    again = ledger(tmp_path, report)
+    assert again.to_compare() == [ORDERS]
+    again.proven([ORDERS], time.time() + 1)
+    assert report.not_proven, "a new run does not forget it"
+    again.mark(ORDERS, "lacks its topic", has_extra=False)
+    again.proven([ORDERS], time.time() + 1)
+    assert report.not_proven == ()
+
+
 def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> None:
     made, report = begun(tmp_path, is_whole=False)
     made.mark_all("was changed")

@@ -23,6 +23,7 @@ from bwtui.durable import private_parent, write_durably
 from bwtui.encode.registry import url_without_user
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.file_errors import file_failed
+from bwtui.model.backfill_told import snapshot_command
 from bwtui.model.proof import NotProven
 from bwtui.model.sql import quote_identifier
 from bwtui.relay.report import Report
@@ -45,6 +46,11 @@ select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
                      when 'd' then i.indisprimary and i.indimmediate else false end)
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = any(%s)
 """
+#: What ends the state of a table without a key whose topic has records that are not its rows.
+_EXTRA = (
+    "; without a key no comparison finds these records: delete the topic once nobody else writes to it, then "
+    "send the table again"
+)
 #: Settings that decide which topic a row goes to, and the bytes of its key and value; by option name.
 _FORM = ("output-format", "topic-prefix", "namespace", "schema-registry")
 
@@ -61,14 +67,17 @@ class Entry:
     lasts: bool = False
     #: What a person has to do; "" while the relay compares the table itself.
     command: str = ""
+    #: Whether its topic has records that are not its rows; without a key no comparison finds these.
+    has_extra: bool = False
 
 
 class Coverage:
     """What the relay's parts report to the ledger; this one keeps nothing, for a relay without topics."""
 
-    def mark(self, table: str, reason: str) -> bool:
+    def mark(self, table: str, reason: str, *, has_extra: bool | None = None) -> bool:
         """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed.
 
+        ``has_extra``: its topic has records that are not its rows, or is new and has none; None: as before.
         Returns whether that is recorded.
         """
         return False
@@ -259,7 +268,9 @@ class Ledger(Coverage):
             elif not gap and entry is not None and entry.lasts:
                 # From now on a comparison can prove it.
                 reason = f"{entry.reason}; that has ended"
-                self._entries[name] = Entry(entry.since_lsn, reason, time.time(), False, self._command(name))
+                self._entries[name] = replace(
+                    entry, reason=reason, seen=time.time(), lasts=False, command=self._command(name)
+                )
 
     def sends(self, oid: int, table: str) -> None:
         with self._lock:
@@ -271,12 +282,12 @@ class Ledger(Coverage):
 
     # -- entries -------------------------------------------------------------------------------------------
 
-    def mark(self, table: str, reason: str) -> bool:
+    def mark(self, table: str, reason: str, *, has_extra: bool | None = None) -> bool:
         with self._lock:
             is_new = table not in self._entries
-            self._add(table, reason)
+            self._add(table, reason, has_extra=has_extra)
             self._publish()
-            if is_new:
+            if is_new or has_extra is not None:
                 # One that is on disk already is compared at the next start in any case.
                 self._write()
         return True
@@ -289,13 +300,24 @@ class Ledger(Coverage):
             self._publish()
             self._write()
 
-    def _add(self, table: str, reason: str, *, lasts: bool = False, command: str = "") -> None:
+    def _add(
+        self,
+        table: str,
+        reason: str,
+        *,
+        lasts: bool = False,
+        command: str = "",
+        has_extra: bool | None = None,
+    ) -> None:
         before = self._entries.get(table)
         since = before.since_lsn if before is not None else self._lsn or self._report.confirmed_lsn
         if before is not None and before.lasts and not lasts:
             # What lasts is to be ended first.
             lasts, reason, command = True, before.reason, before.command
-        self._entries[table] = Entry(since, reason, time.time(), lasts, command or self._command(table))
+        if has_extra is None:
+            has_extra = before is not None and before.has_extra
+        command = command or self._command(table)
+        self._entries[table] = Entry(since, reason, time.time(), lasts, command, has_extra)
 
     def _command(self, table: str) -> str:
         """Return what a person has to run; "" where the relay compares the table itself."""
@@ -334,12 +356,22 @@ class Ledger(Coverage):
         with self._lock:
             for table in tables:
                 entry = self._entries.get(table)
-                if entry is not None and not entry.lasts and entry.seen < began:
+                if entry is None or entry.lasts or entry.seen >= began:
+                    continue
+                if entry.has_extra and not self.is_keyed(table):
+                    self._entries[table] = self._with_extra(table, entry)
+                else:
                     del self._entries[table]
             selected = {name for name, one in (self._facts or {}).items() if one.selected}
             self._is_whole = self._is_whole or (not self._entries and selected.issubset(tables))
             self._write()
             self._publish()
+
+    def _with_extra(self, table: str, entry: Entry) -> Entry:
+        reason = entry.reason
+        if not reason.endswith(_EXTRA):
+            reason += _EXTRA
+        return replace(entry, reason=reason, command=snapshot_command([table], unkeyed=True))
 
     def is_keyed(self, table: str) -> bool:
         """Return whether a table had a key at the last look."""

@@ -154,6 +154,7 @@ class LateRecords:
                     one.table,
                     f"has {more:,} records in topic {topic} that this relay did not send: "
                     "another producer, or another relay, writes to it",
+                    has_extra=True,
                 )
             elif late > one.seen:
                 # More may come: it is scanned once it does not grow any more.

@@ -166,7 +166,7 @@ def settings_of(name: str) -> RelaySettings:
 def tell_audited(name: str, verdict: str, clean: Sequence[str], began: float) -> None:
     """Report to the relay called ``name`` how an audit of its tables has ended.
 
-    ``clean``: the tables whose topics were proven equal to them; ``began``: when it began, in Unix seconds. A
+    ``clean``: the tables of which no row differs or is missing; ``began``: when it began, in Unix seconds. A
     relay that does not answer learns nothing.
     """
     with contextlib.suppress(ConnectionFailed):

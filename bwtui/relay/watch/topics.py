@@ -214,7 +214,8 @@ class TopicWatch:
             return
         self._former.add(known.id)
         self._known[topic] = replace(known, id="", partitions=0, is_cut=False)
-        self._coverage.mark(table, f"lacks its topic: {topic} was deleted, with every row in it")
+        reason = f"lacks its topic: {topic} was deleted, with every row in it"
+        self._coverage.mark(table, reason, has_extra=False)
         self._tell(table, f"topic {topic} was deleted, and what was in it is gone", _CLOSES)
 
     def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
@@ -229,7 +230,8 @@ class TopicWatch:
             partitions = known.partitions if topic in self._seen else now.partitions
             known = replace(known, is_cut=False, partitions=partitions)
             self._service.refresh(topic)
-            self._coverage.mark(table, f"lost what topic {topic} held: it was deleted and created again")
+            reason = f"lost what topic {topic} held: it was deleted and created again"
+            self._coverage.mark(table, reason, has_extra=False)
             self._tell(
                 table,
                 f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
