@@ -47,6 +47,21 @@ CHANGES = _TABLE.format(
         update bench set a = a + 1, note = note || '!' where id between batch * 100 + 1 and batch * 100 + 20;
         delete from bench where id between batch * 100 + 41 and batch * 100 + 50;""",
 )
+#: A table of ``{rows}`` rows with a large value each; ``fill`` updates them without touching it.
+TOASTED = f"""
+create table bench ({COLUMNS});
+alter table bench alter note set storage external;
+insert into bench select id, 1, 'name ' || id, 1.50, timestamptz '2026-01-01', true, repeat(md5(id::text), 80)
+  from generate_series(1, {{rows}}) id;
+create procedure fill(total int) language plpgsql as $$
+begin
+    for batch in 0 .. total / {{a_transaction}} - 1 loop
+        update bench set a = a + 1
+         where id between batch * {{a_transaction}} + 1 and (batch + 1) * {{a_transaction}};
+        commit;
+    end loop;
+end $$;
+"""
 
 
 def add_sandbox_option(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,8 @@ a backlog of one 7-column table in transactions of 100 rows, and has everybody r
 * with --with-ui the same with the screens open in a pseudo-terminal;
 * and then a snapshot of the table.
 
+With --toast the rows of the backlog are updates that leave a large value as it is, which the relay fetches.
+
 Each reader runs alone, but PostgreSQL, Kafka and the registry share the machine with it.
 """
 
@@ -36,6 +38,7 @@ from bench_table import (
     BWTUI,
     INSERTS,
     ROWS_A_TRANSACTION,
+    TOASTED,
     add_sandbox_option,
     database,
     environment,
@@ -85,16 +88,21 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=0, help="pairs without and with it (default 0)")
     parser.add_argument("--pairs-of", choices=PAIRED, default="recorded", help="what (default recorded)")
     parser.add_argument("--postgres", type=int, default=18, help="major version (default 18)")
+    parser.add_argument("--toast", action="store_true", help="updates with unchanged TOAST values")
+    parser.add_argument(
+        "--transaction", type=int, default=ROWS_A_TRANSACTION, help="rows a transaction with --toast"
+    )
     add_sandbox_option(parser)
     arguments = parser.parse_args()
-    rows = max(arguments.rows // ROWS_A_TRANSACTION, 1) * ROWS_A_TRANSACTION
+    a_transaction = arguments.transaction if arguments.toast else ROWS_A_TRANSACTION
+    rows = max(arguments.rows // a_transaction, 1) * a_transaction
     try:
         with _services(arguments.postgres, arguments.sandbox) as services:
-            figures = list(_measure(services, rows, arguments))
+            figures = list(_measure(services, rows, a_transaction, arguments))
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
-    _print(figures, rows)
+    _print(figures, rows, a_transaction)
     return 0
 
 
@@ -108,7 +116,9 @@ def _services(major: int, running: Path | None) -> Iterator[Services]:
             yield services
 
 
-def _measure(services: Services, rows: int, arguments: argparse.Namespace) -> Iterator[Figures]:
+def _measure(
+    services: Services, rows: int, a_transaction: int, arguments: argparse.Namespace
+) -> Iterator[Figures]:
     dsn = database(services.postgres)
     paired = [
         f"bench_{kind}_{number}"
@@ -118,13 +128,14 @@ def _measure(services: Services, rows: int, arguments: argparse.Namespace) -> It
     streamed = ["bench_headless", *(["bench_ui"] if arguments.with_ui else []), *paired]
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
-        cursor.execute(f"{INSERTS} create publication bench for all tables")
+        table = TOASTED.format(rows=rows, a_transaction=a_transaction) if arguments.toast else INSERTS
+        cursor.execute(f"{table} create publication bench for all tables")
         # The relay makes its own slots, on the still empty table, and is caught up at once.
         for slot in streamed:
             _run_relay(services, dsn, slot, ["-x"])
         for slot in ("bench_recv", "bench_raw"):
             cursor.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
-        _say(f"writing {rows:,} rows in transactions of {ROWS_A_TRANSACTION}")
+        _say(f"writing {rows:,} rows")
         cursor.execute("set synchronous_commit = off")
         cursor.execute("call fill(%s)", [rows])
         cursor.execute("checkpoint")
@@ -133,7 +144,7 @@ def _measure(services: Services, rows: int, arguments: argparse.Namespace) -> It
     program = recvlogical.program()
     if program:
         yield _pg_recvlogical(program, dsn, end, rows)
-    yield _raw_loop(dsn, rows)
+    yield _raw_loop(dsn, rows, rows // a_transaction)
     yield _stream(services, dsn, "bench_headless", rows)
     yield from _pairs(services, dsn, arguments.pairs_of, paired, rows)
     if arguments.with_ui:
@@ -147,7 +158,7 @@ def _pg_recvlogical(program: str, dsn: str, end: str, rows: int) -> Figures:
     return Figures(name, rows, recvlogical.seconds(program, dsn, "bench_recv", "bench", end))
 
 
-def _raw_loop(dsn: str, rows: int) -> Figures:
+def _raw_loop(dsn: str, rows: int, expected: int) -> Figures:
     """Read and discard in this process, until the last transaction's COMMIT."""
     _say("a loop over libpq that reads and discards")
     connection = pq.PGconn.connect(make_conninfo(dsn, replication="database").encode())
@@ -157,7 +168,7 @@ def _raw_loop(dsn: str, rows: int) -> Figures:
         b"START_REPLICATION SLOT bench_raw LOGICAL 0/0 (proto_version '1', publication_names 'bench')"
     )
     assert started.status == pq.ExecStatus.COPY_BOTH, started.error_message
-    commits, expected, read = 0, rows // ROWS_A_TRANSACTION, connection.get_copy_data
+    commits, read = 0, connection.get_copy_data
     while commits < expected:
         _, data = read(0)
         # A COMMIT ("C") in an XLogData frame ("w"), whose header has 25 bytes.
@@ -304,10 +315,8 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _print(figures: Sequence[Figures], rows: int) -> None:
-    table = Table(
-        title=f"{rows:,} rows of 7 columns, {ROWS_A_TRANSACTION} a transaction", title_justify="left"
-    )
+def _print(figures: Sequence[Figures], rows: int, a_transaction: int) -> None:
+    table = Table(title=f"{rows:,} rows of 7 columns, {a_transaction} a transaction", title_justify="left")
     table.add_column("reader")
     for name in ("rows/s", "steady rows/s", "CPU µs/row", "max MB"):
         table.add_column(name, justify="right")

@@ -116,7 +116,7 @@ def splitter(columns: int) -> Split:
 
 @lru_cache(maxsize=_WIDTHS)
 def _null_splitter(columns: int) -> Split:
-    """Return the splitter of rows with NULLs: column by column, unrolled; all else takes the loop."""
+    """Return the splitter of rows with NULLs or unchanged values: column by column, unrolled."""
     lines = ["def split(payload, start):", "    try:", f"        if count(payload, start) == ({columns},):"]
     lines.append("            offset = start + 2")
     for i in range(columns):
@@ -126,6 +126,7 @@ def _null_splitter(columns: int) -> Split:
             "                end = offset + 5 + head(payload, offset)[1]",
             f"                f{i} = payload[offset + 5:end]; offset = end",
             f"            elif kind == 110: f{i} = None; offset += 1",
+            f"            elif kind == 117: f{i} = UNCHANGED; offset += 1",
             "            else: return last_tuple(payload, start)",
         )
     lines += (
@@ -134,7 +135,9 @@ def _null_splitter(columns: int) -> Split:
         "    except cut_off: pass",
         "    return last_tuple(payload, start)",
     )
-    return _compile(lines, {"count": _count, "head": _kind_and_length, "cut_off": (IndexError, struct.error)})
+    cut_off = IndexError, struct.error
+    scope = {"count": _count, "head": _kind_and_length, "cut_off": cut_off, "UNCHANGED": UNCHANGED}
+    return _compile(lines, scope)
 
 
 def _compile(lines: Iterable[str], scope: dict[str, Any]) -> Split:

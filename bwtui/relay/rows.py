@@ -10,7 +10,7 @@ from bwtui.errors import BwtuiError, RefusedError, RowError
 from bwtui.model.headers import make_headers
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
-from bwtui.pgoutput.messages import Field, Relation, Truncate
+from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
 from bwtui.relay.apart.truncation import truncate_message
@@ -284,13 +284,12 @@ class Rows:
         The value is None when this version of the row is passed over, because the row is gone by now. The
         route is another one when the old one's schema had no room for a placeholder.
         """
-        try:
-            return route, *route.both(new), new
-        except UnchangedToastError:
-            pass
-        except NoRoomError:
-            wider = self._wider(route)
-            return wider, *wider.both(new), new
+        if route.refusal is not None or UNCHANGED not in new:
+            try:
+                return route, *route.both(new), new
+            except NoRoomError:
+                wider = self._wider(route)
+                return wider, *wider.both(new), new
         try:
             row = self._context.toast.fill(route, update, partial(self._updates_ahead, route))
         except RowIsGone as gone:

@@ -24,16 +24,16 @@ from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
-from bwtui.source.present_row import present_rows
+from bwtui.source.present_row import PresentRows
 from bwtui.source.printed import printed
 from bwtui.source.snapshot import right_to_read
 
 _LOCKED_SQL = """select transactionid::text from pg_catalog.pg_locks
                   where locktype = 'transactionid' and transactionid::text = any(%s)"""
-#: How many rows are read with one statement, at first and at most.
+#: The number of rows that one statement reads, at first and at most.
 _ROWS_FIRST, _ROWS_MOST = 64, 1_000
-#: For so many tables, or sets of missing columns, values are kept at once.
-_KINDS_MOST = 8
+#: The maximum size of the values that are kept for frames to come, of all tables together.
+_BYTES_MOST = 16 << 20
 
 
 T = TypeVar("T")
@@ -69,6 +69,14 @@ class _Wanted(NamedTuple):
     key: dict[str, bytes]
 
 
+class _Read(NamedTuple):
+    """The values of a row, in order of its missing columns; None: the row is gone."""
+
+    frame: bytes
+    fields: list[Field] | None
+    size: int
+
+
 class Ask(Protocol):
     """Runs a question over a session to PostgreSQL, and waits while the server is away."""
 
@@ -84,14 +92,17 @@ class ToastFill:
         self._mode = settings.toast
         self._ask = ask
         self._pulse = pulse
-        self._rows = _ROWS_FIRST
-        #: Values that were read for frames to come, by table and missing columns, and then by the frame's
-        #: identity; None: the row is gone.
-        self._read: dict[tuple[int, ...], dict[int, tuple[bytes, list[Field] | None]]] = {}
+        self._present = PresentRows()
+        #: Values that were read for frames to come, by the frame's identity.
+        self._read: dict[int, _Read] = {}
+        self._bytes = 0
+        #: The mean size of a row's values when its table was read last, by the table's oid.
+        self._sizes: dict[int, int] = {}
 
     def begin_session(self) -> None:
         """Forget what was read for the session before: its frames come again, perhaps later ones first."""
         self._read.clear()
+        self._bytes = 0
 
     def fill(
         self, route: Route, update: Update, ahead: Callable[[], Iterable[Update]] = lambda: ()
@@ -112,18 +123,14 @@ class ToastFill:
             error.hint = f"use --toast fetch, or run: {alter}"
             raise error
         if self._mode == "fetch":
-            kind = route.relation.oid, *missing
-            if id(update.frame) not in self._read.get(kind, ()):
+            if id(update.frame) not in self._read:
                 first = _Wanted(update.frame, update.xid, _key(route, row))
-                # Frames that came and never asked for their values are not kept.
-                self._read.pop(kind, None)
-                if len(self._read) >= _KINDS_MOST:
-                    self._read.clear()
-                self._read[kind] = self._fetch(route, first, missing, ahead)
-            fetched = self._read[kind].pop(id(update.frame))[1]
-            if fetched is None:
+                self._fetch(route, first, missing, ahead)
+            found = self._read.pop(id(update.frame))
+            self._bytes -= found.size
+            if found.fields is None:
                 raise RowIsGone(row)
-            for index, field in zip(missing, fetched, strict=True):
+            for index, field in zip(missing, found.fields, strict=True):
                 row[index] = field
         marked = sum(row[index] is UNCHANGED for index in missing)
         route.counters.toast_placeholders += marked
@@ -132,44 +139,62 @@ class ToastFill:
 
     def _fetch(
         self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Callable[[], Iterable[Update]]
-    ) -> dict[int, tuple[bytes, list[Field] | None]]:
-        """Return the values of ``first``, and of rows that come next as far as they lack the same."""
-        more = islice(_lacking(route, missing, ahead()), self._rows - 1)
-        wanted = self._visible([first, *more])
+    ) -> None:
+        """Read the values of ``first``, and of rows that come next as far as they lack the same.
+
+        Each statement takes half of the room that is left, so that tables which alternate share it.
+        """
+        room, oid = (_BYTES_MOST - self._bytes) // 2, route.relation.oid
+        # A statement with more than there is room for ends its session: plan for half of that.
+        rows = min(room // 2 // self._sizes[oid], _ROWS_MOST) if oid in self._sizes else _ROWS_FIRST
+        more = (one for one in _lacking(route, missing, ahead()) if id(one.frame) not in self._read)
+        wanted = [first, *islice(more, max(0, rows - 1))]
         columns = [route.column_names[index] for index in missing]
 
-        def question(session: Connection) -> dict[int, list[Field] | None]:
+        def question(session: Connection) -> tuple[list[_Wanted], dict[int, list[Field] | None]]:
+            visible = _visible(session, wanted)
+            keys = [one.key for one in visible]
+            if not keys:
+                return [], {}
             try:
-                return present_rows(session, route.relation, [one.key for one in wanted], columns)
+                return visible, self._present.read(session, route.relation, keys, columns, room)
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
                 hint = right_to_read(reason, route.relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
 
-        found: dict[int, list[Field] | None] = {}
+        visible, found = self._ask(question)
         while 0 not in found:
-            found = self._ask(question)
-            is_whole = len(found) == len(wanted)
-            self._rows = min(self._rows * 2, _ROWS_MOST) if is_whole else max(1, len(found) // 2)
-            if 0 not in found:
-                wanted = wanted[:1]
-        return {id(wanted[at].frame): (wanted[at].frame, fields) for at, fields in found.items()}
+            if visible:
+                # The others took all of the room.
+                wanted = [first]
+            else:
+                self._pulse(0.01)
+            visible, found = self._ask(question)
+        before = self._bytes
+        for at, fields in found.items():
+            size = sum(len(field) for field in fields or () if isinstance(field, bytes))
+            frame = visible[at].frame
+            self._read[id(frame)] = _Read(frame, fields, size)
+            self._bytes += size
+        self._sizes[oid] = (self._bytes - before) // len(found) + 1
 
-    def _visible(self, wanted: list[_Wanted]) -> list[_Wanted]:
-        """Wait until other sessions see what the first one's transaction did; return all that they see.
 
-        PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
-        synchronous replication, only when the standby has answered. Until then the row's present value would
-        be an old one. A transaction gives up the lock on its id after it has become visible.
-        """
-        xids = sorted({str(one.xid) for one in wanted})
-        while str(wanted[0].xid) in (locked := self._ask(lambda session: _locked(session, xids))):
-            self._pulse(0.01)
-        return [one for one in wanted if str(one.xid) not in locked]
+def _visible(session: Connection, wanted: list[_Wanted]) -> list[_Wanted]:
+    """Return those whose transactions other sessions see; none unless the first is among them.
+
+    PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
+    synchronous replication, only when the standby has answered. Until then the row's present value would
+    be an old one. A transaction gives up the lock on its id after it has become visible.
+    """
+    locked = _locked(session, {str(one.xid) for one in wanted})
+    if str(wanted[0].xid) in locked:
+        return []
+    return [one for one in wanted if str(one.xid) not in locked]
 
 
 def _locked(session: Connection, xids: Collection[str]) -> set[str]:
-    return {xid for (xid,) in query(session, _LOCKED_SQL, list(xids))}
+    return {xid for (xid,) in query(session, _LOCKED_SQL, sorted(xids))}
 
 
 def _completed(route: Route, update: Update) -> tuple[list[Field], list[int]]:

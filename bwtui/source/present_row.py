@@ -21,8 +21,6 @@ _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_c
 _TEXTS = frozenset((25, 1043, 1042))
 #: The table may be altered between the look at the catalog and the query.
 _TRIES = 5
-#: The values that `present_rows` returns may have about this many bytes together.
-_MOST_BYTES = 16 << 20
 
 
 class _Enough(Exception):
@@ -38,24 +36,112 @@ class _Table:
     names: Mapping[str, str | None]
     #: The same, and None also where its values can't be recognised any more.
     readable: Mapping[str, str | None]
+    attributes: list[Attribute]
 
 
-def present_rows(
-    connection: Connection, relation: Relation, keys: Sequence[Mapping[str, bytes]], wanted: Sequence[str]
-) -> dict[int, list[Field] | None]:
-    """Return what `present_fields` does for each of ``keys``, by its index, read with one statement.
+class PresentRows:
+    """Reads many rows of a table with one statement."""
 
-    Keys are left out, perhaps the first as well, where the rows are too large together, which closes the
-    session. Where one statement can't read them all, the first is there alone. Raises psycopg2.Error.
-    """
-    if len(keys) > 1:
-        try:
-            if (found := _read_many(connection, relation, keys, wanted)) or connection.closed:
-                return found
-        except (psycopg2.DataError, psycopg2.IntegrityError, psycopg2.ProgrammingError):
-            # The single statement says what to do about it.
-            pass
-    return {0: present_fields(connection, relation, keys[0], wanted)}
+    def __init__(self) -> None:
+        #: The key of each table by its oid, and the columns that the table had then: the query for the key
+        #: takes as long as one for a thousand rows.
+        self._keys: dict[int, tuple[list[Attribute], list[KeyColumn]]] = {}
+
+    def read(
+        self,
+        connection: Connection,
+        relation: Relation,
+        keys: Sequence[Mapping[str, bytes]],
+        wanted: Sequence[str],
+        most_bytes: int,
+    ) -> dict[int, list[Field] | None]:
+        """Return what `present_fields` does for each of ``keys``, by its index.
+
+        Keys are left out, perhaps the first as well, where the rows have more than ``most_bytes`` together,
+        which closes the session. Where one statement can't read them all, the first is there alone. Raises
+        psycopg2.Error.
+        """
+        if len(keys) > 1:
+            try:
+                found = self._read_many(connection, relation, keys, wanted, most_bytes)
+                if found or connection.closed:
+                    return found
+            except (psycopg2.DataError, psycopg2.IntegrityError, psycopg2.ProgrammingError):
+                # The single statement says what to do about it.
+                self._keys.pop(relation.oid, None)
+        return {0: present_fields(connection, relation, keys[0], wanted)}
+
+    def _read_many(
+        self,
+        connection: Connection,
+        relation: Relation,
+        keys: Sequence[Mapping[str, bytes]],
+        wanted: Sequence[str],
+        most_bytes: int,
+    ) -> dict[int, list[Field] | None]:
+        """Return the rows; none where one statement can't read them."""
+        table = _table(connection, relation)
+        if table is None:
+            return dict.fromkeys(range(len(keys)))
+        readable = [table.readable[column] for column in wanted]
+        selected = [name for name in readable if name is not None]
+        by_name = {one.name: one for one in self._key(connection, relation.oid, table.attributes)}
+        columns = {column: one for column in keys[0] if (one := by_name.get(table.names[column] or ""))}
+        if len(columns) < len(keys[0]) or not selected:
+            return {}
+        values = _values(keys, columns, is_utf8=server_encoding(connection) == "UTF8")
+        if values is None:
+            return {}
+        names = [f'"bwtui.{number}"' for number in range(len(columns))]
+        conditions = " and ".join(
+            f"{one.operand()} {one.operator('=')} k.{name}"
+            for one, name in zip(columns.values(), names, strict=True)
+        )
+        # With the offset PostgreSQL looks each key up in the index; without it may read all of the table.
+        by_index = " offset 0" if len(columns) == len(by_name) else ""
+        chosen = ", ".join(map(quote_identifier, selected))
+        sql = (
+            f'select k."bwtui.n", t.* from (values {values}) as k ("bwtui.n", {", ".join(names)})'
+            f" cross join lateral (select {chosen} from {table.source} where {conditions}{by_index}) as t"
+        )
+        lines, is_whole = _some(connection, sql, most_bytes)
+        found: dict[int, list[Field] | None] = dict.fromkeys(range(len(keys))) if is_whole else {}
+        for line in lines:
+            number, *fields = unescape_copy_line(line)
+            assert isinstance(number, bytes)
+            found[int(number)] = _with_gaps(readable, fields)
+        return found
+
+    def _key(self, connection: Connection, oid: int, columns: list[Attribute]) -> list[KeyColumn]:
+        """Return the table's key, by the cache as long as the table has the same columns and key columns."""
+        if oid not in self._keys or self._keys[oid][0] != columns:
+            self._keys[oid] = columns, key_of(connection, oid)
+        return self._keys[oid][1]
+
+
+def _values(
+    keys: Sequence[Mapping[str, bytes]], columns: Mapping[str, KeyColumn], *, is_utf8: bool
+) -> str | None:
+    """Return what VALUES takes: each key with its number. None where no literal says one."""
+    values = []
+    for number, key in enumerate(keys):
+        literals = [_literal(key[column], is_utf8=is_utf8) for column in columns]
+        if None in literals:
+            return None
+        # As `_equal` has each: from a literal to the type, never by way of text.
+        typed = (
+            f"cast({text} as {one.type_name})" for text, one in zip(literals, columns.values(), strict=True)
+        )
+        values.append(f"({number}, {', '.join(typed)})")
+    return ", ".join(values)
+
+
+def _with_gaps(readable: Sequence[str | None], found: Sequence[Field]) -> list[Field]:
+    """Return the values of the columns, UNCHANGED where one can't be recognised."""
+    if None not in readable:
+        return list(found)
+    fields = iter(found)
+    return [UNCHANGED if name is None else next(fields) for name in readable]
 
 
 def present_fields(
@@ -111,59 +197,16 @@ def _read(
     copy_out(connection, sql, lines.append)
     if not lines:
         return None
-    fields = iter(unescape_copy_line(lines[0]))
-    return [UNCHANGED if table.readable[column] is None else next(fields) for column in wanted]
+    return _with_gaps([table.readable[column] for column in wanted], unescape_copy_line(lines[0]))
 
 
-def _read_many(
-    connection: Connection, relation: Relation, keys: Sequence[Mapping[str, bytes]], wanted: Sequence[str]
-) -> dict[int, list[Field] | None]:
-    """Return the rows; none where one statement can't read them."""
-    table = _table(connection, relation)
-    if table is None:
-        return dict.fromkeys(range(len(keys)))
-    places = {column: table.names[column] for column in keys[0]}
-    selected = [name for column in wanted if (name := table.readable[column]) is not None]
-    by_name = {one.name: one for one in key_of(connection, relation.oid)}
-    columns = [one for name in places.values() if (one := by_name.get(name or "")) is not None]
-    if len(columns) < len(places) or not selected:
-        return {}
-    is_utf8 = server_encoding(connection) == "UTF8"
-    values = []
-    for number, key in enumerate(keys):
-        literals = [_literal(key[column], is_utf8=is_utf8) for column in places]
-        if None in literals:
-            return {}
-        # As `_equal` has each: from a literal to the type, never by way of text.
-        typed = (f"cast({text} as {one.type_name})" for text, one in zip(literals, columns, strict=True))
-        values.append(f"({number}, {', '.join(typed)})")
-    names = [f'"bwtui.{number}"' for number in range(len(places))]
-    conditions = " and ".join(
-        f"{one.operand()} {one.operator('=')} k.{name}" for one, name in zip(columns, names, strict=True)
-    )
-    chosen = ", ".join(f"t.{quote_identifier(name)}" for name in selected)
-    sql = (
-        f'select k."bwtui.n", {chosen} from (values {", ".join(values)}) as k ("bwtui.n", {", ".join(names)})'
-    )
-    lines, is_whole = _some(connection, f"{sql} join {table.source} as t on {conditions}")
-    found: dict[int, list[Field] | None] = dict.fromkeys(range(len(keys))) if is_whole else {}
-    for line in lines:
-        number_text, *rest = unescape_copy_line(line)
-        assert isinstance(number_text, bytes)
-        fields = iter(rest)
-        found[int(number_text)] = [
-            UNCHANGED if table.readable[column] is None else next(fields) for column in wanted
-        ]
-    return found
-
-
-def _some(connection: Connection, sql: str) -> tuple[list[bytes], bool]:
+def _some(connection: Connection, sql: str, most_bytes: int) -> tuple[list[bytes], bool]:
     """Return the rows that arrive before they are too large, and whether these are all.
 
     The session is closed where they are not.
     """
     lines: list[bytes] = []
-    left = _MOST_BYTES
+    left = most_bytes
 
     def add(line: bytes) -> None:
         nonlocal left
@@ -185,13 +228,14 @@ def _table(connection: Connection, relation: Relation) -> _Table | None:
     tables = query(connection, _NAME_SQL, relation.oid)
     if not tables:
         return None
-    present = present_columns(relation, attributes(connection, relation.oid))
-    pairs = list(zip(relation.columns, present, strict=True))
+    now = attributes(connection, relation.oid)
+    pairs = list(zip(relation.columns, present_columns(relation, now), strict=True))
     namespace, name, partitioned = tables[0]
     return _Table(
         f"{'' if partitioned else 'only '}{quote_qualified(namespace, name)}",
-        {column.name: None if now is None else now.name for column, now in pairs},
-        {column.name: now.name if now and _reads_as(column, now) else None for column, now in pairs},
+        {column.name: None if one is None else one.name for column, one in pairs},
+        {column.name: one.name if one and _reads_as(column, one) else None for column, one in pairs},
+        now,
     )
 
 

@@ -133,6 +133,25 @@ def test_values_of_many_rows_are_read_with_few_statements(
     assert (fetched, marked, superseded) == (3_000 - 60 + 30, 0, 60)
 
 
+def test_values_of_many_tables_that_alternate_are_read_with_few_statements(
+    attempts: Attempts, source: Session, database: str
+) -> None:
+    tables = [f"t{number}" for number in range(12)]
+    for table in tables:
+        source.run(f"create table {table} (id int primary key, n int, big text)")
+        source.run(f"alter table {table} alter big set storage external")
+        source.run(
+            f"insert into {table} select i, 0, repeat(md5(i::text), 100) from generate_series(1, 50) i"
+        )
+    attempts.succeed(database)
+    for number in range(50):
+        source.run("; ".join(f"update {table} set n = 1 where id = {number + 1}" for table in tables))
+    before = _finished(source)
+    status = attempts.succeed(database).status
+    assert _finished(source) - before < 600
+    assert [figures(status, f"public.{table}") for table in tables] == [(50, 0, 0)] * len(tables)
+
+
 def test_values_that_are_large_together_are_read_in_parts(
     attempts: Attempts, source: Session, database: str
 ) -> None:

@@ -345,12 +345,13 @@ def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.Monke
     """Its server may be another one, and a row may have changed between the two."""
     read: list[int] = []
 
-    def rows(session: object, relation: object, keys: list[object], wanted: object) -> dict[int, list[Any]]:
-        read.append(len(keys))
-        return {number: [b"large"] for number in range(len(keys))}
+    class Rows:
+        def read(self, session: object, relation: object, keys: list[object], *_: object) -> dict[int, Any]:
+            read.append(len(keys))
+            return {number: [b"large"] for number in range(len(keys))}
 
     monkeypatch.setattr(toast, "_locked", lambda session, xids: set())
-    monkeypatch.setattr(toast, "present_rows", rows)
+    monkeypatch.setattr(toast, "PresentRows", Rows)
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
     route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
@@ -362,6 +363,38 @@ def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.Monke
     fill.begin_session()
     assert fill.fill(route, rest[1]) == [b"2", b"large"]
     assert read == [3, 1]
+
+
+def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten tables that alternate, each row with 1 MiB: none keeps what leaves no room for the others."""
+    kept = most = 0
+    value = b"x" * (1 << 20)
+
+    class Rows:
+        def read(self, session: object, relation: object, keys: list[object], *rest: Any) -> dict[int, Any]:
+            nonlocal kept, most
+            count = max(1, min(len(keys), rest[1] >> 20))
+            kept += count
+            most = max(most, kept)
+            return {number: [value] for number in range(count)}
+
+    monkeypatch.setattr(toast, "_locked", lambda session, xids: set())
+    monkeypatch.setattr(toast, "PresentRows", Rows)
+    columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
+    limits = TopicLimits(1 << 20, compacted=True)
+    routes = [
+        Route(Relation(oid, "public", f"t{oid}", "d", columns), "t", ("id",), TableCounters(), None, limits)
+        for oid in range(10)
+    ]
+    updates = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(500)]
+    fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)
+    for number, update in enumerate(updates):
+        rest = updates[number + len(routes) :: len(routes)]
+        route = routes[number % len(routes)]
+        assert fill.fill(route, update, lambda rest=rest: rest)[1] == value  # type: ignore[misc]
+        kept -= 1
+    assert kept == 0
+    assert most <= 16
 
 
 @pytest.mark.parametrize("what", ["rows that are left out", "transactions without rows"])
