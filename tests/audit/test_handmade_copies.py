@@ -51,6 +51,20 @@ def test_a_tombstone_under_another_key_is_a_changed_key() -> None:
     assert messages == records == {"matched": 1, "corrupted": 1}
 
 
+@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("log_append", [False, True])
+def test_an_older_row_in_a_tombstones_place(compacts: bool, log_append: bool) -> None:
+    """A later tombstone that nobody acknowledged is not the one that was there."""
+    made = Made(compacts=compacts, deletes=not compacts, log_append=log_append)
+    made.send(1, 10, time_ms=LAST_MS - 2)
+    made.send(1, None, time_ms=LAST_MS - 1)
+    made.topic.logs[0][1].value_digest = 10
+    made.send(1, None, state="unknown")
+    messages, records, beside = made.classes()
+    assert messages == records == {"matched": 2, "corrupted": 1}
+    assert not beside
+
+
 # -- copies in other topics ----------------------------------------------------------------------------------
 
 

@@ -36,7 +36,8 @@ select distinct suspect.topic_id, case when state = 'acknowledged' then partitio
   from suspect anti join match using (id);
 
 -- Records at a message's offset that are copies of another message, not this one with a changed key: another key with
--- that key's own value, or the same key where the message itself is at another offset.
+-- that key's own value, or the same key where the message itself is at another offset. A record there that may be an
+-- unacknowledged message with the same bytes, such as a later tombstone of the key, does not prove that.
 create table copied_over as
 select distinct unmatched.topic_id, unmatched.partition_id, unmatched.log_offset
   from suspect
@@ -44,7 +45,14 @@ select distinct unmatched.topic_id, unmatched.partition_id, unmatched.log_offset
   join message
     on message.topic_id = unmatched.topic_id and message.key_digest = unmatched.key_digest
    and message.value_digest is not distinct from unmatched.value_digest
-  left join (select distinct topic_id, partition_id, key_digest, value_digest from unmatched) as itself
+  left join (select distinct u.topic_id, u.partition_id, u.key_digest, u.value_digest
+               from unmatched as u join topic using (topic_id)
+               left join (select topic_id, key_digest, value_digest, commit_ms(commit_us) as commit_ms from suspect
+                           where state <> 'acknowledged') as unheard
+                 on unheard.topic_id = u.topic_id and unheard.key_digest = u.key_digest
+                and unheard.value_digest is not distinct from u.value_digest
+                and (topic.log_append or unheard.commit_ms = u.timestamp_ms)
+              where unheard.topic_id is null) as itself
     on itself.topic_id = suspect.topic_id and itself.partition_id = suspect.partition_id
    and itself.key_digest = suspect.key_digest and itself.value_digest is not distinct from suspect.value_digest
  where suspect.state = 'acknowledged' and (suspect.key_digest <> unmatched.key_digest or itself.topic_id is not null);
