@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bwtui.recording.format.blocks import Block, Kind, pack_header, pack_index, pack_trailer, unpack_index
+from bwtui.recording.format.blocks import (
+    UNMARKED,
+    Block,
+    Kind,
+    mark_after,
+    pack_header,
+    pack_index,
+    pack_trailer,
+    unpack_index,
+)
 
 #: From a block, and the bytes and the headers before it, to its payload.
 Say = Callable[[Block, bytearray, bytearray], bytes]
@@ -11,7 +20,7 @@ Say = Callable[[Block, bytearray, bytearray], bytes]
 
 def rewrite(path: Path, blocks: list[Block], say: Say) -> None:
     """Write ``blocks`` with the payloads that ``say`` returns; an index as it was gets new offsets."""
-    written, headers, offsets, index = bytearray(), bytearray(), [], 0
+    written, headers, offsets, index, mark = bytearray(), bytearray(), [], 0, UNMARKED
     for block in blocks:
         offsets.append(len(written))
         said = say(block, written, headers)
@@ -20,7 +29,9 @@ def rewrite(path: Path, blocks: list[Block], say: Say) -> None:
             if said is block.payload:
                 entries = zip(unpack_index(said), offsets, strict=False)
                 said = pack_index([entry._replace(offset=at) for entry, at in entries])
-        header = pack_header(block.kind, block.number, *block[2:5], [said])
+        header = pack_header(block.kind, block.number, *block[2:5], [said], mark)
+        if block.kind == Kind.HEAD:
+            mark = mark_after(header, said)
         headers += header
         written += header + said
     path.write_bytes(written + (pack_trailer(index) if index else b""))

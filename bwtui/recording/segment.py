@@ -13,8 +13,10 @@ from bwtui.recording.folder import next_path, partial_path
 from bwtui.recording.format.blocks import (
     HEADER_SIZE,
     MAX_PAYLOAD,
+    UNMARKED,
     IndexEntry,
     Kind,
+    mark_after,
     pack_header,
     pack_index,
     pack_trailer,
@@ -91,6 +93,7 @@ class SegmentWriter:
         self._fd = fd
         #: Of the headers of all blocks.
         self._headers = hashlib.sha256()
+        self._mark = UNMARKED
         #: Entries of INDEX and TRANSACTIONS, packed: a segment may have a quarter of a million of them.
         self._index = bytearray()
         self._transactions = bytearray()
@@ -106,9 +109,11 @@ class SegmentWriter:
         if length > MAX_PAYLOAD:
             raise OSError(errno.EMSGSIZE, f"a block of {length} bytes is larger than the format allows")
         entry = IndexEntry(self.size, kind, block.changes, block.n_transactions, received, *lsns)
-        header = pack_header(kind, self.blocks, received, *lsns, parts)
+        header = pack_header(kind, self.blocks, received, *lsns, parts, self._mark)
         self._write([header, *parts])
         self._headers.update(header)
+        if kind == Kind.HEAD:
+            self._mark = mark_after(header, b"".join(parts))
         self._note(entry, block.transactions, block.counts)
 
     def _note(self, entry: IndexEntry, transactions: bytes, counts: Sequence[Count]) -> None:
@@ -132,6 +137,8 @@ class SegmentWriter:
     def adopt(self, raw: bytes, step: Step) -> None:
         """Take a block into account that stands in the file already."""
         self._headers.update(raw[:HEADER_SIZE])
+        if step.block.kind == Kind.HEAD:
+            self._mark = mark_after(raw, step.block.payload)
         self.size += len(raw)
         self._note(step.entry, step.transactions, step.counts)
 
@@ -200,7 +207,7 @@ class SegmentWriter:
 
     def _final(self, kind: Kind, received: int, lsns: tuple[int, int], payload: bytes) -> bytes:
         number = self.blocks + kind - Kind.INDEX
-        header = pack_header(kind, number, received, *lsns, [payload])
+        header = pack_header(kind, number, received, *lsns, [payload], self._mark)
         self._write([header, payload])
         return header
 

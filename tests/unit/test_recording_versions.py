@@ -1,4 +1,4 @@
-"""Version 2 of the format has another digest in its foot; version 1 is read, checked and gone on with."""
+"""Version 2 changed the digest in the foot, version 3 marks blocks; older ones are read, checked and continued."""
 
 import hashlib
 import json
@@ -16,6 +16,7 @@ from bwtui.recording.format.blocks import (
     Block,
     Kind,
     SegmentFile,
+    mark_after,
     pack_header,
 )
 from bwtui.recording.info import info
@@ -52,6 +53,10 @@ def sound(tmp_path: Path) -> Stream:
 def blocks_of(path: Path) -> list[Block]:
     with closing(SegmentFile(path.open("rb"), path.name)) as file:
         return list(file.blocks())
+
+
+def mark_of(path: Path) -> bytes:
+    return mark_after(path.read_bytes(), blocks_of(path)[0].payload)
 
 
 def write(path: Path, blocks: list[Block], **changed: dict[str, Any]) -> str:
@@ -94,7 +99,7 @@ def test_the_foot_has_the_digest_of_the_headers_before_it(sound: Stream) -> None
         headers = walk(path.read_bytes())
         digest = hashlib.sha256(b"".join(header for kind, header in headers if kind != Kind.FOOT)).hexdigest()
         head, foot = (json.loads(blocks_of(path)[at].payload) for at in (0, -1))
-        assert (head["version"], head["previous"]) == (2, before)
+        assert (head["version"], head["previous"]) == (3, before)
         assert foot["headers_sha256"] == digest and "sha256" not in foot
         before = digest
 
@@ -110,7 +115,7 @@ def test_version_1_is_read_checked_and_gone_on_with(sound: Stream) -> None:
     found = check(sound.folder)
     assert (found.verdict, found.segments) == ("clean", 3)
     heads = [json.loads(blocks_of(path)[0].payload) for path in sorted(sound.folder.glob("*.bwj"))]
-    assert [head["version"] for head in heads] == [1, 1, 2]
+    assert [head["version"] for head in heads] == [1, 1, 3]
     assert info(sound.folder).changes == 5
 
 
@@ -144,7 +149,7 @@ def test_a_block_of_elsewhere_is_found_by_the_foot(sound: Stream) -> None:
 
     said = json.dumps(json.loads(event.payload)).encode().replace(b": ", b" :", 1)
     assert len(said) == len(event.payload) and said != event.payload
-    header = pack_header(event.kind, event.number, *event[2:5], [said])
+    header = pack_header(event.kind, event.number, *event[2:5], [said], mark_of(path))
     raw[event.offset : event.end] = header + said
     path.write_bytes(raw)
     assert [one.reason for one in check(sound.folder).damages] == [
@@ -155,8 +160,8 @@ def test_a_block_of_elsewhere_is_found_by_the_foot(sound: Stream) -> None:
 def test_a_newer_version_is_named(sound: Stream) -> None:
     for path in sound.folder.glob("*.bwj"):
         blocks = blocks_of(path)
-        write(path, blocks, head={"version": 3})
-    with pytest.raises(DamagedRecording, match=r"a newer bwtui has written it \(format 3") as refused:
+        write(path, blocks, head={"version": 4})
+    with pytest.raises(DamagedRecording, match=r"a newer bwtui has written it \(format 4") as refused:
         open_recording(sound.folder)
     assert refused.value.hint == "install that version of bwtui"
 
@@ -166,7 +171,7 @@ def test_a_digest_that_is_not_known_is_said_to_be_a_newer_versions(sound: Stream
     path = max(sound.folder.glob("*.bwj"))
     raw, foot = path.read_bytes(), blocks_of(path)[-1]
     said = foot.payload.replace(b"headers_sha256", b"headers_sha512")
-    header = pack_header(foot.kind, foot.number, *foot[2:5], [said])
+    header = pack_header(foot.kind, foot.number, *foot[2:5], [said], mark_of(path))
     path.write_bytes(raw[: foot.offset] + header + said + raw[foot.end :])
     with pytest.raises(DamagedRecording, match="its foot has no digest that this bwtui knows"):
         open_recording(sound.folder)

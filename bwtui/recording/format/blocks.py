@@ -2,13 +2,14 @@
 
 A segment is a file of blocks. A block is a header of 44 bytes, little-endian, and a payload::
 
-    length u32 | crc32 u32 | kind u8 | 3 × 0 | number u32 | received i64
+    length u32 | crc32 u32 | kind u8 | mark 3 bytes | number u32 | received i64
     first_lsn u64 | last_lsn u64 | payload_crc32 u32
 
 ``length`` is the payload's, ``payload_crc32`` its checksum, and ``crc32`` that of the rest of the header. Two
 checksums, so that a walk from header to header need not read what lies between. ``number`` counts the
 segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, and the LSNs are those of the
-first and the last commit of which the block holds anything, or 0.
+first and the last commit of which the block holds anything, or 0. ``mark`` binds a block to its file: rows may
+contain the bytes of other recordings (docs/adr/0114-blocks-bear-the-mark-of-their-file.md).
 
 A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes that says
 where they begin. The foot has the sha256 of all headers before it, which have their payloads' checksums
@@ -16,26 +17,29 @@ where they begin. The foot has the sha256 of all headers before it, which have t
 """
 
 import hashlib
+import json
 import mmap
 import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
 from bwtui.errors import DamagedRecording
 from bwtui.recording.format.checksum import crc32
 
-#: In a segment of version 1 the foot's sha256 is of all bytes before it.
-VERSION = 2
+#: In a segment of version 1 the foot's sha256 is of all bytes before it; up to version 2 every mark is `UNMARKED`.
+VERSION = 3
+_MARKED_VERSION = 3
 SUFFIX = ".bwj"
 PARTIAL_SUFFIX = ".partial"
 #: An empty file that says that the segment of its number is about to be begun.
 NEXT_SUFFIX = ".next"
 
-_HEADER = struct.Struct("<IIB3xIqQQI")
-_COVERED = struct.Struct("<IB3xIqQQI")
+_HEADER = struct.Struct("<IIB3sIqQQI")
+_COVERED = struct.Struct("<IB3sIqQQI")
 HEADER_SIZE = _HEADER.size
 #: The last microsecond of the year 9999, and the largest LSN that a signed number holds.
 LAST_TIME = 253_402_300_799_999_999
@@ -45,8 +49,8 @@ TRAILER_SIZE = _TRAILER.size
 _MAGIC = b"bwtuiEND"
 #: No block is larger: a length beyond it is a damaged one, and not worth the memory to try.
 MAX_PAYLOAD = (1 << 32) - 1
-#: What a header looks like from its kind on: the kind, the zeros, and a number that a segment may have.
-_LIKE_HEADER = re.compile(rb"[\x01-\x0e]\0\0\0..[\0-\x0f]\0", re.DOTALL)
+#: The mark of the first block, and of every block up to version 2.
+UNMARKED = b"\0\0\0"
 _BEFORE_KIND = 8
 _CHUNK = 1 << 20
 #: The payload of a REACHED block.
@@ -173,15 +177,31 @@ def damaged(place: Place, reason: str, hint: str | None = None) -> DamagedAt:
 
 
 def pack_header(
-    kind: int, number: int, received: int, first_lsn: int, last_lsn: int, parts: Sequence[bytes]
+    kind: int,
+    number: int,
+    received: int,
+    first_lsn: int,
+    last_lsn: int,
+    parts: Sequence[bytes],
+    mark: bytes = UNMARKED,
 ) -> bytes:
     """Return the header of a block whose payload is ``parts``, one after the other."""
     length, crc = 0, 0
     for part in parts:
         length += len(part)
         crc = crc32(part, crc)
-    covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, crc)
-    return _HEADER.pack(length, crc32(covered), kind, number, received, first_lsn, last_lsn, crc)
+    covered = _COVERED.pack(length, kind, mark, number, received, first_lsn, last_lsn, crc)
+    return _HEADER.pack(length, crc32(covered), kind, mark, number, received, first_lsn, last_lsn, crc)
+
+
+def mark_after(header: bytes, payload: bytes) -> bytes:
+    """Return the mark of the blocks that follow a segment's first one: part of that one's checksum."""
+    try:
+        version = json.loads(payload)["version"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return UNMARKED
+    is_marked = isinstance(version, int) and version >= _MARKED_VERSION
+    return header[4 : 4 + len(UNMARKED)] if is_marked else UNMARKED
 
 
 class SegmentFile:
@@ -200,12 +220,15 @@ class SegmentFile:
         place = Place(self.name, offset)
         if offset + HEADER_SIZE > self.size:
             raise damaged(place, "the file ends within a block's header")
+        expected = self.mark if offset else None
         self._file.seek(offset)
         raw = self._file.read(HEADER_SIZE)
-        length, crc, kind, number, received, first_lsn, last_lsn, payload_crc = _HEADER.unpack(raw)
-        covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, payload_crc)
-        if crc32(covered) != crc or kind not in _KINDS or raw[9:12] != b"\0\0\0":
+        length, crc, kind, mark, number, received, first_lsn, last_lsn, payload_crc = _HEADER.unpack(raw)
+        covered = _COVERED.pack(length, kind, mark, number, received, first_lsn, last_lsn, payload_crc)
+        if crc32(covered) != crc or kind not in _KINDS:
             raise damaged(place, "a block's header does not match its checksum")
+        if mark != expected and expected is not None:
+            raise damaged(place, "a block of another segment is in its place")
         if offset + HEADER_SIZE + length > self.size:
             raise damaged(place, "the file ends within a block")
         if received > LAST_TIME or received < 0 or max(first_lsn, last_lsn) > LAST_LSN:
@@ -216,6 +239,15 @@ class SegmentFile:
             if crc32(payload) != payload_crc:
                 raise damaged(place, "a block does not match its checksum")
         return Block(Kind(kind), number, received, first_lsn, last_lsn, offset, length, payload)
+
+    @cached_property
+    def mark(self) -> bytes | None:
+        """The mark of every block after the first; None if that one is damaged, so that no mark is known."""
+        try:
+            first = self.block(0)
+        except DamagedAt:
+            return None
+        return mark_after(self.raw(first)[:HEADER_SIZE], first.payload)
 
     def blocks(self, start: int = 0, end: int | None = None, *, with_payload: bool = True) -> Iterator[Block]:
         """Yield the blocks in ``[start, end)``, up to the trailer or the end of the file."""
@@ -257,23 +289,24 @@ class SegmentFile:
         """
         if offset >= self.size:
             return None
+        like_header = _like_header(self.mark)
         with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            found = _LIKE_HEADER.search(view, offset + _BEFORE_KIND)
+            found = like_header.search(view, offset + _BEFORE_KIND)
             while found is not None:
                 begins = found.start() - _BEFORE_KIND
                 if self._is_header(view[begins : begins + HEADER_SIZE], number, self.size - begins):
                     return begins
-                found = _LIKE_HEADER.search(view, found.start() + 1)
+                found = like_header.search(view, found.start() + 1)
         return None
 
     @staticmethod
     def _is_header(raw: bytes, before: int, room: int) -> bool:
         if len(raw) < HEADER_SIZE:
             return False
-        length, crc, kind, number, *rest = _HEADER.unpack(raw)
+        length, crc, kind, mark, number, *rest = _HEADER.unpack(raw)
         if number <= before or HEADER_SIZE + length > room:
             return False
-        return crc32(_COVERED.pack(length, kind, number, *rest)) == int(crc)
+        return crc32(_COVERED.pack(length, kind, mark, number, *rest)) == int(crc)
 
     @property
     def has_trailer(self) -> bool:
@@ -294,6 +327,12 @@ class SegmentFile:
         if magic != _MAGIC or zero or crc32(raw[:-4]) != crc:
             raise damaged(place, "the segment's end is missing or does not match its checksum")
         return int(offset)
+
+
+def _like_header(mark: bytes | None) -> re.Pattern[bytes]:
+    """Return what a header looks like from its kind on: kind, mark, and a number that a segment may have."""
+    marked = b"..." if mark is None else re.escape(mark)
+    return re.compile(rb"[\x01-\x0e]" + marked + rb"..[\0-\x0f]\0", re.DOTALL)
 
 
 def pack_synced(size: int) -> bytes:

@@ -123,7 +123,7 @@ def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> Damaged
                 until, reached = _synced_by(block, reached)
                 if until > begins:
                     return _with_range(damage, whole)
-                number, offset = block.number + 1, block.end
+                offset = block.end
         except DamagedAt as more:
             offset = more.place.offset + 1
             continue
