@@ -12,6 +12,7 @@ from bwtui.recording.reading.as_of import TableFold, pages
 from bwtui.recording.reading.reader import open_recording
 from bwtui.relay.backfill.keys import write_keys
 from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
 from bwtui.verify import recording as verify
 from tests.database import session
 from tests.faults.backfills import ask, wait_begun, wait_done
@@ -132,4 +133,40 @@ def test_a_row_that_is_dropped_stands_in_the_recording(
     assert [len(change.messages) for change in put] == [1, 1, 0, 1, 1, 1, 0, 1, 1]
     checked = check(folder)
     assert checked.verdict == "clean", checked.damages
+    audited(folder, services)
+
+
+def test_a_dead_letter_that_cannot_be_written_damages_no_recording(
+    new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
+) -> None:
+    """It ends the relay; the rows of the chunk before it are sent, and recorded as rows of a table."""
+    execute(
+        database,
+        "create table items (id int primary key, name text)",
+        "insert into items select n, repeat('x', 3000) from generate_series(1, 9) n",
+        "alter table items alter column name set storage external",
+    )
+    folder = tmp_path / "recording"
+    relay = new_relay()
+    relay.start()
+    relay.wait_streaming()
+    relay.stop()
+    execute(database, "update items set name = repeat('y', 3000000) where id = 5")
+    relay.start("-e", "log", "-C", "message.max.bytes=1000000", "--record", str(folder))
+    relay.wait_caught_up()
+    letters = state_folder(relay.name) / "dead-letters.jsonl"
+    letters.unlink()
+    letters.mkdir()
+    ask(relay, table="public.items")
+    assert relay.wait_ended() != 0
+    assert "the dead letter can't be written" in relay.last_words()
+    checked = check(folder)
+    assert checked.verdict == "clean", checked.damages
+    with closing(open_recording(folder)) as recording:
+        put = [change for change in recording.changes() if change.operation == "backfill"]
+    assert [len(change.messages) for change in put] == [1, 1, 1, 1]
+    letters.rmdir()
+    relay.run("-e", "log", "-C", "message.max.bytes=1000000", "--record", str(folder))
+    relay.wait_caught_up()
+    relay.stop()
     audited(folder, services)

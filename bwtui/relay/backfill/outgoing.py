@@ -244,7 +244,12 @@ class Outgoing:
             recorder.begin_rows(self._route.relation, numbers.lsn, now, numbers.ordinal)
         span = batch.span
         try:
-            self._fill(batch, window, now, until)
+            try:
+                self._fill(batch, window, now, until)
+            except RowError:
+                # It ends the relay, which hands over what is in the batch: these are rows of this table.
+                batch.flush()
+                raise
             batch.flush()
         finally:
             if recorder is not None:
