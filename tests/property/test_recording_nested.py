@@ -70,7 +70,9 @@ def recorded(folder: Path, chance: random.Random) -> Path:
         nested = chance.choice([b"", *foreign(), partial(stream.folder).read_bytes()])
         begins = chance.choice([0, chance.randrange(len(nested) + 1)])
         body = chance.randbytes(chance.randrange(20)) + nested[begins:]
-        write(stream, key, body, durable=key <= last_durable and chance.random() < 0.7 or key == last_durable)
+        write(
+            stream, key, body, durable=(key <= last_durable and chance.random() < 0.7) or key == last_durable
+        )
     left = Path(shutil.copytree(stream.folder, folder / "left"))
     stream.recorder.close()
     return left

@@ -1,4 +1,4 @@
-"""Version 2 changed the digest in the foot, version 3 marks blocks; older ones are read, checked and continued."""
+"""Version 2 changed the digest in the foot, version 3 marks blocks; older ones are still read."""
 
 import hashlib
 import json

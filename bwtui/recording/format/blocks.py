@@ -8,8 +8,8 @@ A segment is a file of blocks. A block is a header of 44 bytes, little-endian, a
 ``length`` is the payload's, ``payload_crc32`` its checksum, and ``crc32`` that of the rest of the header. Two
 checksums, so that a walk from header to header need not read what lies between. ``number`` counts the
 segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, and the LSNs are those of the
-first and the last commit of which the block holds anything, or 0. ``mark`` binds a block to its file: rows may
-contain the bytes of other recordings (docs/adr/0114-blocks-bear-the-mark-of-their-file.md).
+first and the last commit of which the block holds anything, or 0. ``mark`` binds a block to its file:
+rows may contain the bytes of other recordings (docs/adr/0114-blocks-bear-the-mark-of-their-file.md).
 
 A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes that says
 where they begin. The foot has the sha256 of all headers before it, which have their payloads' checksums
@@ -30,7 +30,7 @@ from typing import BinaryIO, NamedTuple
 from bwtui.errors import DamagedRecording
 from bwtui.recording.format.checksum import crc32
 
-#: In a segment of version 1 the foot's sha256 is of all bytes before it; up to version 2 every mark is `UNMARKED`.
+#: In a segment of version 1 the foot's sha256 is of all bytes before it; before version 3 no block has a mark.
 VERSION = 3
 _MARKED_VERSION = 3
 SUFFIX = ".bwj"
