@@ -30,7 +30,7 @@ from typing import BinaryIO, NamedTuple
 from bwtui.errors import DamagedRecording
 from bwtui.recording.format.checksum import crc32
 
-#: In a segment of version 1 the foot's sha256 is of all bytes before it; before version 3 no block has a mark.
+#: In a segment of version 1 the foot's sha256 is of all bytes before it; before version 3 no block has one.
 VERSION = 3
 _MARKED_VERSION = 3
 SUFFIX = ".bwj"
