@@ -393,14 +393,16 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "endpos",
-        "End when everything up to LSN is confirmed.",
+        "End when everything up to LSN is confirmed and no table is left to compare; with exit code 3 if one "
+        "is not proven.",
         metavar="LSN",
         kind="lsn",
         fills="end_lsn",
     ),
     Option(
         "until-caught-up",
-        "End when everything committed before the start is confirmed and no rows wait to be sent.",
+        "End when everything committed before the start is confirmed, no rows wait to be sent and no table "
+        "is left to compare; with exit code 3 if one is not proven.",
         kind="switch",
     ),
     Option(

@@ -102,6 +102,11 @@ class RelaySettings:
     origins: Pairs = field(default=(), compare=False)
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether the relay ends on its own."""
+        return self.until_caught_up or self.end_lsn is not None
+
+    @property
     def relay_name(self) -> str:
         """Name of the relay's folder and control socket."""
         return self.name or self.slot

@@ -82,6 +82,12 @@ def with_gaps(status: Status) -> Status:
     return replace(status, verdict=changed)
 
 
+def unproven(status: Status) -> tuple[str, str] | None:
+    """Return why topics may differ from the tables that are relayed, and what helps."""
+    gaps = [gap for gap in gaps_of(status) if gap.key[0] != "publication"]
+    return ("; ".join(gap.says for gap in gaps), gaps[0].hint) if gaps else None
+
+
 def _is_unfinished(status: Status) -> bool:
     return status.verdict.condition == "healthy" and status.first_snapshot is not None
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import psycopg2
 
 from bwtui.blocking import StopRequested, check_stop
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.events import event
+from bwtui.model.gaps import unproven
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
@@ -29,7 +30,7 @@ from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext
-from bwtui.relay.coverage.ledger import Coverage, Ledger
+from bwtui.relay.coverage.ledger import CATALOG, Coverage, Ledger
 from bwtui.relay.coverage.proving import Proving
 from bwtui.relay.diverged.late import LateRecords
 from bwtui.relay.diverged.naming import Naming
@@ -112,7 +113,9 @@ class Engine:
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
-        self._lag = LagSampler(server, lambda: self._slot_in_use, self._on_tick, self._on_lock)
+        self._lag = LagSampler(
+            server, lambda: self._slot_in_use, self._on_tick, self._on_lock, self._on_failed_tick
+        )
         folder = state_folder(settings.relay_name)
         self._backfills = Store(folder / FOLDER)
         self._asking = Asking(self._backfills, self._report)
@@ -203,12 +206,8 @@ class Engine:
                 self._topics.check()
             if self._healing.ended is not None:  # It was stopped for that, in order.
                 raise self._healing.ended
-            if (
-                self._settings.until_caught_up
-                and not self._stop.is_set()
-                and (lack := self._backfills.unsent())
-            ):
-                raise lack
+            if self._settings.is_bounded and not self._stop.is_set():
+                self._check_end()
             if self._picture.recorder is not None:
                 self._picture.recorder.record_last_status()
         except psycopg2.Error as error:
@@ -242,6 +241,14 @@ class Engine:
                     self._proving.close()
         self._report.state = "stopped"
         self._report.detail = ""
+
+    def _check_end(self) -> None:
+        """Raise Indeterminate if a run that ends on its own leaves topics that may differ from tables."""
+        if lack := self._backfills.unsent():
+            raise lack
+        if found := unproven(self._picture.status()):
+            says, hint = found
+            raise Indeterminate(f"the relay has caught up, but {says}", hint)
 
     def _close_recording(self, ended: BwtuiError | None) -> None:
         """Finish the recording; that it can't be is an error of its own only where there is no other."""
@@ -379,7 +386,7 @@ class Engine:
                         self._ledger,
                         self._may_compare,
                         self._ensure_topics,
-                        gives_up=self._settings.until_caught_up,
+                        gives_up=self._settings.is_bounded,
                     )
                     self._proving.start()
 
@@ -399,7 +406,15 @@ class Engine:
         has_joined = joined is not None and not joined.has_looked(self._began)
         # A heal that is given up stays due, and no table is compared while one is.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
-        return has_joined or is_comparing or self._healing.is_at_work or self._naming.is_at_work
+        is_at_work = is_comparing or self._healing.is_at_work or self._naming.is_at_work
+        return has_joined or is_at_work or not self._has_looked
+
+    @property
+    def _has_looked(self) -> bool:
+        """Whether tables and topics were looked at since this session began, or can't be."""
+        if self._ledger is None or self._topics is None:
+            return True
+        return self._ledger.is_blind or (self._topics.has_looked() and self._ledger.has_looked)
 
     def _connect(self) -> Connection:
         settings, report = self._settings, self._report
@@ -525,6 +540,11 @@ class Engine:
         by = f" by {held}" if held else ""
         says = f"publications and new tables can't be checked: a table is locked{by}"
         self._report.error("lock", ConnectionFailed(says, ending(blockers)), dependency=_LOCK)
+
+    def _on_failed_tick(self, says: str) -> None:
+        """Report that the catalog can't be read, though the stream goes on."""
+        if self._ledger is not None and isinstance(self._phase, Streaming):
+            self._ledger.unseen(CATALOG, says)
 
     def _on_tick(self, connection: Connection) -> None:
         """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""

@@ -49,9 +49,9 @@ class Streaming:
         target_lsn: int | None,
         backfill: Beside | None = None,
     ) -> None:
-        """``target_lsn``: end once this is confirmed, and no snapshot due. ``backfill`` puts rows in.
+        """``target_lsn``: end once this is confirmed, and nothing is due. ``backfill`` puts rows in.
 
-        With --until-caught-up, nothing that waits to be put in may be left either.
+        Nothing that waits to be put in may be left then, and no table that the relay still compares.
         """
         self._context = context
         self._stream = stream
@@ -124,7 +124,7 @@ class Streaming:
         context = self._context
         if self._target is None or self._acks.confirmed < self._target or context.report.state == "snapshot":
             return False
-        return self._backfill is None or not (context.settings.until_caught_up and self._backfill.is_due)
+        return self._backfill is None or not self._backfill.is_due
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
         """Whether a stop was asked for; the open transaction is read to its end, if ``seconds`` are enough.

@@ -122,14 +122,16 @@ class LagSampler:
         slot: Callable[[], str],
         on_tick: Callable[[Connection], None],
         on_lock: Callable[[tuple[Blocker, ...] | None], None] = lambda blockers: None,
+        on_failure: Callable[[str], None] = lambda says: None,
     ) -> None:
         """``slot`` names the slot in use now; ``on_tick`` may ask more, once a second.
 
         ``on_lock`` is called with the sessions that keep ``on_tick`` waiting for a lock, and with None once
-        it has got through.
+        it has got through. ``on_failure`` is called with the reason when ``on_tick`` fails.
         """
         self.lag = Lag()
         self._on_lock = on_lock
+        self._on_failure = on_failure
         self._is_waiting = False
         self._tick_soon = threading.Event()
         self._ticks = threading.Thread(target=self._tick, name="publications", daemon=True)
@@ -245,6 +247,7 @@ class LagSampler:
                 says = _log.info if is_expected else _log.warning
                 extra = event("tables_unseen")
                 says("publications and tables: %s", error, exc_info=not is_expected, extra=extra)
+                self._on_failure(" ".join(str(error).split()))
                 if connection is not None:
                     connection.close()
                 connection = None

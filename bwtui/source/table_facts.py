@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from bwtui.model.sql import quote_identifier
 from bwtui.settings import RelaySettings
@@ -248,8 +249,20 @@ Facts = dict[str, TableFacts]
 def read_facts(connection: Connection, publications: Collection[str], settings: RelaySettings) -> Facts:
     """Return the facts of all tables of ``publications``, selected or not. Raises psycopg2.Error.
 
-    The session decides as of when: one that has imported a snapshot reads as of that.
+    All facts are of one moment: that of the session's transaction, which may have imported a snapshot, or one
+    of their own.
     """
+    if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+        return _read(connection, publications, settings)
+    execute(connection, "begin isolation level repeatable read read only")
+    try:
+        return _read(connection, publications, settings)
+    finally:
+        if not connection.closed:
+            execute(connection, "rollback")
+
+
+def _read(connection: Connection, publications: Collection[str], settings: RelaySettings) -> Facts:
     names = list(publications)
     published = {row[0]: row[1:] for row in query(connection, _PUBLICATIONS_SQL, names)}
     schemas = _SCHEMA_MEMBERS if connection.server_version >= 150000 else ""

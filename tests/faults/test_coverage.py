@@ -13,11 +13,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from psycopg2.extensions import make_dsn, parse_dsn
 
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from tests.faults.records import assert_equal
-from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.writer import TABLES, create_tables
 from tests.raw_topic import place_of, raw_records
 
@@ -395,3 +396,31 @@ def test_the_snapshot_is_watched(services: Services, database: str, new_relay: N
     relay.wait_caught_up()
     relay.stop()
     assert_equal(services, database, TABLES, relay.name)
+
+
+def test_a_catalog_that_can_not_be_read_is_reported(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """The stream goes on meanwhile: nothing that it brings says whether a table left the publication."""
+    create_tables(database, 1)
+    role = f"{new_name()}_reader"
+    execute(
+        database,
+        f"create role {role} login replication password 'x'",
+        f"alter table accounts owner to {role}",
+        f"alter table visits owner to {role}",
+        f"grant create on database {parse_dsn(database)['dbname']} to {role}",
+    )
+    relay = new_relay("-d", make_dsn(database, user=role, password="x"))
+    relay.start()
+    relay.wait_streaming()
+    assert is_proven(relay.wait_streaming())
+    execute(database, "revoke select on pg_catalog.pg_enum from public")
+    status = relay.wait("it is reported", not_proven, every=0.2)
+    assert {entry.table for entry in status.not_proven} == {"public.accounts", "public.visits"}
+    assert all("permission denied for table pg_enum" in one.reason for one in status.not_proven)
+    assert status.verdict.condition == "not_proven"
+    execute(database, "grant select on pg_catalog.pg_enum to public")
+    relay.wait("it is proven", is_proven, every=0.2)
+    assert "was not clean" not in relay.log()
+    relay.stop()

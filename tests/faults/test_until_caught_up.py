@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from bwtui.demo.shop import Table
 from bwtui.model.backfill import BackfillRequest
@@ -11,7 +12,7 @@ from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
 from tests.faults.records import difference, read_table
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import Relay, execute, wait_for
 
 NewRelay = Callable[..., Relay]
 FIRST, LATER = Table("public", "first", ("id",)), Table("public", "later", ("id",))
@@ -28,6 +29,14 @@ MADE = (
 def requests_of(relay: Relay) -> Store:
     """Return the requests of a relay that does not run."""
     return Store(state_folder(relay.name) / FOLDER)
+
+
+def lacks(relay: Relay, *args: str) -> str:
+    """Let it catch up, see that it reports a table that is not proven, and return its last words."""
+    relay.start("--until-caught-up", *args)
+    code = relay.join()
+    assert code == 3, f"exit code {code}: {relay.last_words()}"
+    return relay.last_words()
 
 
 @pytest.fixture(
@@ -70,3 +79,58 @@ def test_a_request_is_worked_on_and_one_that_is_paused_waits(relay: Relay, servi
     ]
     task = requests_of(relay).task(paused)
     assert task is not None and task.state == "done"
+
+
+def test_a_table_that_left_the_publication_is_no_clean_end(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    execute(database, *MADE)
+    relay = new_relay("--new-tables", "announce")
+    relay.run()
+    execute(
+        database, f"alter publication bwtui_{relay.name} drop table later", "delete from later where id < 9"
+    )
+    words = lacks(relay)
+    assert "public.later is not proven since" in words
+    command = f'ALTER PUBLICATION "bwtui_{relay.name}" ADD TABLE public.later'
+    assert command in words
+    assert "public.later is not proven since" in lacks(relay)
+    execute(database, command)
+    # The run that is to end compares it first.
+    relay.run()
+    found = difference(services, database, [FIRST, LATER], relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+    execute(
+        database, f"alter publication bwtui_{relay.name} drop table later", "delete from later where id < 99"
+    )
+    execute(database, command)
+    assert "bwtui repair" in lacks(relay, "--on-gap", "report")
+
+
+@pytest.mark.parametrize("args", [(), ("--exactly-once",)], ids=["plain", "once"])
+def test_a_deleted_topic_is_filled_before_the_end(
+    services: Services, database: str, new_relay: NewRelay, args: tuple[str, ...]
+) -> None:
+    execute(database, *MADE)
+    relay = new_relay(*args)
+    relay.run()
+    topic, admin = FIRST.topic(relay.name), AdminClient({"bootstrap.servers": services.broker})
+    admin.delete_topics([topic])[topic].result(30)
+    wait_for("it is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
+    relay.run()
+    found = difference(services, database, [FIRST, LATER], relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+
+
+def test_a_request_that_failed_in_an_earlier_run_is_no_clean_end(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    execute(database, *MADE)
+    relay = new_relay()
+    relay.run()
+    requests_of(relay).submit(BackfillRequest("public.later", where="nothing", reason="joined"))
+    assert "public.later" in lacks(relay)
+    words = lacks(relay)
+    assert "topic of public.later lacks the rows that the table had when it joined" in words
+    requests_of(relay).submit(BackfillRequest("public.later"))
+    relay.run()

@@ -168,6 +168,25 @@ def test_records_of_another_producer_are_found_by_keys_alone(tmp_path: Path, key
     assert report.not_proven, "a new run does not forget it"
     again.mark(ORDERS, "lacks its topic", has_extra=False)
     again.proven([ORDERS], time.time() + 1)
+
+
+def test_a_table_that_can_not_be_looked_at_is_not_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, report = begun(tmp_path)
+    made.unseen("the catalog", "too many clients")
+    assert not report.not_proven, "one failure says nothing yet"
+    monkeypatch.setattr("bwtui.relay.coverage.ledger._BLIND_SECONDS", 0.0)
+    made.unseen("the catalog", "too many clients")
+    (entry,) = report.not_proven
+    assert entry.reason.startswith("it could not be checked since 2")
+    assert entry.reason.endswith("the catalog can't be read: too many clients")
+    assert (entry.since_lsn, entry.command) == (0x100, "bwtui doctor")
+    assert made.is_blind
+    assert not made.is_comparing
+    made.seen("something else")
+    assert made.is_blind
+    made.seen("the catalog")
     assert report.not_proven == ()
 
 

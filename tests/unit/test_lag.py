@@ -244,3 +244,16 @@ def test_the_end_of_the_wal_is_never_before_what_is_confirmed() -> None:
     assert report.server_end(0x3000) == 0x3000, "PostgreSQL said so"
     report.server_lsn = 0x4000
     assert report.server_end(0x3000) == 0x4000, "the stream said so"
+
+
+def test_a_look_that_fails_is_reported(server: Server) -> None:
+    failures: list[str] = []
+
+    def fail(connection: object) -> None:
+        raise psycopg2.OperationalError("no\nanswer")
+
+    sampler = LagSampler(server, lambda: "one", fail, on_failure=failures.append)  # type: ignore[arg-type]
+    sampler.start()
+    eventually("the failure", lambda: failures)
+    sampler.stop()
+    assert failures[0] == "no answer"

@@ -14,6 +14,7 @@ import re
 import shlex
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +38,11 @@ from bwtui.source.table_facts import Facts, Leaf, TableFacts, had_rows, read_fac
 _SECONDS = 5.0
 #: The LSN of the last look is written this often, so that a start knows since when nothing was seen.
 _WRITE_SECONDS = 30.0
+#: After so many seconds without a look no table counts as proven.
+_BLIND_SECONDS = 20.0
+CATALOG = "PostgreSQL's catalog"
+#: Finds why looks fail.
+_DOCTOR = "bwtui doctor"
 Identity = tuple[str, str, str]
 
 _UNPUBLISHED_SQL = """
@@ -96,6 +102,12 @@ class Coverage:
         """Whether the relay is to compare tables; a run that ends by itself waits for that."""
         return False
 
+    def seen(self, what: str) -> None:
+        """Take note of a look at ``what`` that succeeded."""
+
+    def unseen(self, what: str, why: str) -> None:
+        """Take note of a look at ``what`` that failed, and why."""
+
     def sends(self, oid: int, table: str) -> None:
         """Take note of the name under which rows of relation ``oid`` are sent. Raises StateFailed."""
 
@@ -129,6 +141,10 @@ class Ledger(Coverage):
         #: Whether the topics hold all rows: not where the first snapshot was skipped.
         self._is_whole = True
         self._looked_at = self._written_at = 0.0
+        #: When looks at the catalog and at topics last succeeded, by ``time.monotonic`` and in Unix seconds.
+        self._seen: dict[str, tuple[float, float]] = defaultdict(lambda: (time.monotonic(), time.time()))
+        #: Why there was none for long.
+        self._unseen: dict[str, str] = {}
         self._load()
         self._publish()
 
@@ -181,6 +197,34 @@ class Ledger(Coverage):
     def hurry(self) -> None:
         """Look again at the next chance: a session has begun."""
         self._looked_at = 0.0
+        with self._lock:
+            # What was not seen without a session is no fault of the looks.
+            self._seen.pop(CATALOG, None)
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether there was a look in this session."""
+        return bool(self._looked_at)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether looks have failed for long."""
+        return bool(self._unseen)
+
+    def seen(self, what: str) -> None:
+        with self._lock:
+            self._seen[what] = time.monotonic(), time.time()
+            if self._unseen.pop(what, None) is not None:
+                self._publish()
+
+    def unseen(self, what: str, why: str) -> None:
+        with self._lock:
+            last, since = self._seen[what]
+            if time.monotonic() - last < _BLIND_SECONDS:
+                return
+            moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+            self._unseen[what] = f"could not be checked since {moment}: {what} can't be read: {why}"
+            self._publish()
 
     def distrust(self, reason: str) -> None:
         """Record that nothing is known of the topics: every table ``reason``. Raises StateFailed."""
@@ -209,6 +253,7 @@ class Ledger(Coverage):
         filled = self._filled(connection, facts)
         with self._lock:
             self._looked_at = now
+            self.seen(CATALOG)
             self._compare(facts, filled)
             self._lsn = max(self._lsn, lsn)
             if self._facts != facts or now - self._written_at > _WRITE_SECONDS:
@@ -386,10 +431,17 @@ class Ledger(Coverage):
 
     def _publish(self) -> None:
         self._is_comparing = bool(self.to_compare())
-        self._report.not_proven = tuple(
-            NotProven(name, one.since_lsn, f"it {one.reason}", one.command)
-            for name, one in sorted(self._entries.items())
-        )
+        proofs = {
+            name: NotProven(name, one.since_lsn, f"it {one.reason}", one.command)
+            for name, one in self._entries.items()
+        }
+        for name, facts in (self._facts or {}).items() if self._unseen else ():
+            if facts.selected and name not in proofs:
+                # Rows of the catalog and topics have versions: the next look that succeeds proves the table.
+                proofs[name] = NotProven(
+                    name, self._lsn, f"it {'; it '.join(self._unseen.values())}", _DOCTOR
+                )
+        self._report.not_proven = tuple(proofs[name] for name in sorted(proofs))
 
     # -- the file ------------------------------------------------------------------------------------------
 

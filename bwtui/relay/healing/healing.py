@@ -168,7 +168,7 @@ class Healing:
             return
 
         def ended(untrusted: Indeterminate | None) -> None:
-            if self._settings.until_caught_up:
+            if self._settings.is_bounded:
                 self.ended = untrusted
 
         self._comparing = Comparing(self._settings.relay_name, due, ended)

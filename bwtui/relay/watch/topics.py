@@ -27,9 +27,12 @@ _log = logging.getLogger(__name__)
 #: In the state folder.
 FILE = "topics.json"
 _LOOK_SECONDS = 5.0
+#: While a topic is missing, or a run that ends on its own waits for a look.
+_SOON_SECONDS = 1.0
 #: One look in so many goes to all schemas as well, and to where topics begin: retention takes its time.
 _RARELY = 6
 _END_SECONDS = 5.0
+_TOPICS = "Kafka's list of topics"
 _CLOSES = (
     "no action needed: the relay compares the table with its topic, sends what differs, and deletes rows in "
     "partitions that are not their key's; 'bwtui status' lists what is not proven"
@@ -76,7 +79,9 @@ class TopicWatch:
         self._gone: dict[str, int] = {}
         #: Those that this run has sent to.
         self._seen: set[str] = set()
-        self._stop = threading.Event()
+        self._is_over = self._is_awaited = self._has_looked = False
+        #: Set to look at once, or to end.
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="topics", daemon=True)
 
     def __enter__(self) -> "TopicWatch":
@@ -84,7 +89,8 @@ class TopicWatch:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._stop.set()
+        self._is_over = True
+        self._wake.set()
         # A request to Kafka that nobody answers is not waited for: the client is closed with the service.
         self._thread.join(_END_SECONDS)
 
@@ -93,6 +99,13 @@ class TopicWatch:
         with self._lock:
             self._is_new_run = False
             self._take_cluster(cluster)
+
+    def has_looked(self) -> bool:
+        """Return whether topics were looked at since this was first called; a missing one, twice."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._wake.set()
+        return self._has_looked
 
     def forget(self) -> None:
         """Forget what topics were: a new snapshot fills them, whichever they are. Raises OSError."""
@@ -137,6 +150,8 @@ class TopicWatch:
         )
         with self._lock:
             before = dict(self._known)
+            # Of others it is not known now.
+            self._gone = {topic: looks for topic, looks in self._gone.items() if topic in present}
             for topic, now in present.items():
                 if now is None:
                     self._is_gone(topic, tables[topic])
@@ -184,18 +199,28 @@ class TopicWatch:
 
     def _watch(self) -> None:
         for turn in itertools.count():
-            is_rare = turn % _RARELY == 0
-            self._try("topics", partial(self.look, with_beginnings=is_rare))
+            is_rare, is_awaited = turn % _RARELY == 0, self._is_awaited
+            why = self._try("topics", partial(self.look, with_beginnings=is_rare))
+            is_missing = any(looks < _GONE_LOOKS for looks in self._gone.values())
+            if why:
+                self._coverage.unseen(_TOPICS, why)
+            else:
+                self._coverage.seen(_TOPICS)
+                self._has_looked = is_awaited and not is_missing
             try:
                 self._try("schemas", partial(self._schemas.look, new_ones=not is_rare))
             except ServiceRefused as error:
                 self.refusal = error
                 return
-            if self._stop.wait(_LOOK_SECONDS):
+            is_soon = is_missing or (self._is_awaited and not self._has_looked)
+            self._wake.wait(_SOON_SECONDS if is_soon else _LOOK_SECONDS)
+            self._wake.clear()
+            if self._is_over:
                 return
 
     @staticmethod
-    def _try(what: str, look: Callable[[], None]) -> None:
+    def _try(what: str, look: Callable[[], None]) -> str:
+        """Look; return why that failed."""
         try:
             look()
         except ServiceRefused:
@@ -203,9 +228,12 @@ class TopicWatch:
         except (BwtuiError, OSError) as error:
             # Who is away is told by those who need him.
             _log.info("the %s were not looked at: %s", what, error, extra=event("topics_unseen"))
-        except Exception:
+            return " ".join(str(error).split())
+        except Exception as error:
             # One that was not thought of must not end the watch.
             _log.warning("the %s were not looked at", what, exc_info=True, extra=event("topics_unseen"))
+            return type(error).__name__
+        return ""
 
     def _is_gone(self, topic: str, table: str) -> None:
         known = self._known.get(topic)
