@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext
 from bwtui.relay.coverage.ledger import CATALOG, Coverage, Ledger
 from bwtui.relay.coverage.proving import Proving
+from bwtui.relay.diverged.ends import TopicEnds
 from bwtui.relay.diverged.late import LateRecords
 from bwtui.relay.diverged.naming import Naming
 from bwtui.relay.exactly import beginning
@@ -66,7 +68,7 @@ from bwtui.relay.watch.topics import TopicWatch
 from bwtui.relay.watch.wait import ending
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
-from bwtui.sink.destination import kind_of
+from bwtui.sink.destination import Limits, kind_of
 from bwtui.source import slot
 from bwtui.source.connection import Connection, statement_failed
 from bwtui.source.failover.stream_server import StreamServer
@@ -129,7 +131,9 @@ class Engine:
         self._backfill: Backfill | None = None
         self._joined: Joined | None = None
         self._late: LateRecords | None = None
+        self._ends: TopicEnds | None = None
         self._ledger: Ledger | None = None
+        self._is_ledger_removed = False
         self._proving: Proving | None = None
         self._topics: TopicWatch | None = None
         #: Ended before the destination is closed.
@@ -178,7 +182,9 @@ class Engine:
 
     def settings(self) -> RelaySettings:
         """Return settings that mean the same in another process."""
-        return self._portable_settings
+        settings = self._portable_settings
+        # A comparison with a former primary would send old rows.
+        return replace(settings, postgres=self._patience.server.lead(settings.postgres))
 
     def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
@@ -217,10 +223,7 @@ class Engine:
             failure = self._report.failed(error)
             raise
         finally:
-            if self._late is not None and not self._destination.sink.queued():
-                # A start that finds the file looks for late records, which is always right.
-                with contextlib.suppress(StateFailed, OSError):
-                    self._late.settle()
+            self._settle(failure)
             self._healing.interrupt()
             if self._proving is not None:
                 self._proving.interrupt()
@@ -241,6 +244,16 @@ class Engine:
                     self._proving.close()
         self._report.state = "stopped"
         self._report.detail = ""
+
+    def _settle(self, failure: BwtuiError | None) -> None:
+        """Note that nothing is on its way; without these files the next start takes more care."""
+        if (self._late is None and self._ends is None) or self._destination.sink.queued():
+            return
+        with contextlib.suppress(BwtuiError, OSError):
+            if self._late is not None:
+                self._late.settle()
+            if self._ends is not None and failure is None and not self._destination.service.outage():
+                self._ends.store()
 
     def _check_end(self) -> None:
         """Raise Indeterminate if a run that ends on its own leaves topics that may differ from tables."""
@@ -299,6 +312,8 @@ class Engine:
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
                 context.sink.discard(in_order=False)
+                if self._ends is not None:
+                    self._ends.forget()
                 beginning_of = Beginning(context, self._enter, first, joined, topics)
                 publications = beginning_of.run(connection, findings)
                 context.sink.discard(in_order=True)
@@ -328,6 +343,8 @@ class Engine:
         coverage = Coverage()
         if not self._settings.record_only:
             coverage = self._ledger = Ledger(folder, identity, self._settings, self._report)
+            path = folder / f"ends-{self._settings.slot}.json"
+            self._ends = TopicEnds(self._destination, self._report, path, coverage)
             if findings.slot is not None:
                 self._ledger.check_settings()
         schemas = SchemaWatch(self._destination.registry, self._report)
@@ -340,6 +357,9 @@ class Engine:
         self, ledger: Ledger, context: RelayContext, connection: Connection, publications: tuple[str, ...]
     ) -> None:
         """See what changed while the relay was stopped, before it goes on. Raises StateFailed."""
+        assert self._ends is not None
+        # Before anything is sent.
+        self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._asked_to_stop)))
         is_unknown = ledger.is_empty and context.memory.was_empty
         if self._healing.is_due:
             ledger.renew()
@@ -350,6 +370,8 @@ class Engine:
             ledger.distrust(
                 "is sent from a slot that this host has no record of: nothing says what its topic lacks"
             )
+        elif self._is_ledger_removed:
+            ledger.distrust("has no record any more: the coverage ledger of its slot was removed")
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First
@@ -389,6 +411,12 @@ class Engine:
                         gives_up=self._settings.is_bounded,
                     )
                     self._proving.start()
+
+    def _take_topics(self, watch: TopicWatch, limits: Limits) -> None:
+        """Note what topics are, and where they end, before the first row is sent to them."""
+        watch.take(limits)
+        if self._late is not None:
+            self._patience.ask(self._destination.service.name, partial(self._late.take, list(limits)))
 
     def _ensure_topics(self, tables: Sequence[str]) -> None:
         assert self._ledger is not None and self._topics is not None
@@ -459,8 +487,11 @@ class Engine:
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
         ends = destination.service, destination.registry
-        router = Router(settings, *ends, report, patience, seen, topics.take, self._ledger)
+        router = Router(
+            settings, *ends, report, patience, seen, partial(self._take_topics, topics), self._ledger
+        )
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
+        self._note_ledger(memory)
         if exactly is not None:
             beginning.wait_for_maker(connection, findings, self._waiting)
             self._answers.ask("topics", partial(exactly.recall, identity, findings.slot, memory))
@@ -499,6 +530,12 @@ class Engine:
             self._late_records(findings, memory, session) if exactly is None else None,
             coverage=self._ledger or Coverage(),
         )
+
+    def _note_ledger(self, memory: SlotMemory) -> None:
+        """Have the slot checkpoint say that a ledger is kept, and see whether there should be one."""
+        if self._ledger is not None:
+            self._is_ledger_removed = self._ledger.is_missing and memory.has_ledger
+            memory.has_ledger = True
 
     def _late_records(self, findings: Findings, memory: SlotMemory, session: bytes) -> LateRecords:
         path = memory.path.with_name(f"unsettled-{self._settings.slot}")

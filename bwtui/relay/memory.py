@@ -49,6 +49,8 @@ class Remembered:
     in_transaction: bool = False
     #: The run (hexadecimal) that wrote the position in Kafka which this goes on from; "": none is known.
     written_by: str = ""
+    #: Whether a coverage ledger is kept of it. Versions before it kept none.
+    has_ledger: bool = False
 
     def sent(self) -> int:
         """Return up to which LSN rows were sent, as far as is known."""
@@ -86,6 +88,8 @@ class SlotMemory:
         self.last = self._load()
         #: Whether nothing was known of the slot when this run began.
         self.was_empty = self.last is None
+        #: Whether a coverage ledger is, or was, kept of the slot.
+        self.has_ledger = self.last is not None and self.last.has_ledger
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
         self._written_by = self.last.written_by if self.last is not None else ""
         #: Whether nothing tells why the slot stands where it does.
@@ -186,6 +190,7 @@ class SlotMemory:
         return self.last if self.last is not None and self.last.snapshot_unfinished else None
 
     def _write(self, last: Remembered) -> None:
+        last = replace(last, has_ledger=self.has_ledger)
         if last == self.last:
             return
         try:

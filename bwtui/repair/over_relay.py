@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class OverRelay(Repair):
 
     def _check_again(self) -> None:
         """Raise RefusedError if the relay was started anew with other settings while it was thought over."""
-        if settings_of(self.relay) != self.settings:
+        # A relay that is reconnecting leads to all of its hosts.
+        if replace(settings_of(self.relay), postgres=self.settings.postgres) != self.settings:
             raise RefusedError(
                 f"relay {self.relay} has other settings now than those with which topics were compared",
                 "nothing was sent; repair again, which compares anew",

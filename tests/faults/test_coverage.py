@@ -1,6 +1,7 @@
 """Gaps that neither the stream nor Kafka reports: the relay sees each, and closes it or names what helps."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -17,10 +18,11 @@ from psycopg2.extensions import make_dsn, parse_dsn
 
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
-from tests.faults.records import assert_equal
+from bwtui.state_folder import state_folder
+from tests.faults.records import assert_equal, difference
 from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.writer import TABLES, create_tables
-from tests.raw_topic import place_of, raw_records
+from tests.raw_topic import raw_records
 
 pytestmark = pytest.mark.services
 
@@ -339,18 +341,35 @@ def test_a_slot_without_a_record_is_not_proven(
     relay.stop()
 
 
+def test_a_ledger_that_was_removed_is_no_upgrade(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    relay = begin(database, new_relay)
+    relay.stop()
+    (ledger,) = state_folder(relay.name).glob("coverage-*.json")
+    (checkpoint,) = state_folder(relay.name).glob("slot-*.json")
+    ledger.unlink()
+    relay.start()
+    status = relay.wait_streaming()
+    assert {entry.table for entry in status.not_proven} == {"public.accounts", "public.visits"}
+    assert "the coverage ledger of its slot was removed" in status.not_proven[0].reason
+    relay.stop()
+    # A version that kept no ledger left it like this.
+    ledger.unlink()
+    kept = json.loads(checkpoint.read_text())
+    assert kept.pop("has_ledger")
+    checkpoint.write_text(json.dumps(kept))
+    relay.start()
+    assert is_proven(relay.wait_streaming())
+    relay.stop()
+
+
 @pytest.mark.long
 def test_another_producer_is_noticed(services: Services, database: str, new_relay: NewRelay) -> None:
     relay = begin(database, new_relay)
     execute(database, "update accounts set number = 5 where id = 5")
     relay.wait_caught_up()
-    topic = f"{relay.name}.accounts"
-    records = [record for some in raw_records(services, [topic]).values() for record in some]
-    producer = Producer({"bootstrap.servers": services.broker})
-    for record in records[:20]:
-        # As another relay that is behind would.
-        producer.produce(topic, record.value(), record.key(), place_of(record)[1])
-    producer.flush(30)
+    write_as_another(services, f"{relay.name}.accounts")
     relay.wait("it is reported", not_proven, every=0.2)
     assert "another producer, or another relay, writes to it" in relay.log()
     closes(relay, services, database)
@@ -374,6 +393,60 @@ def test_another_producer_of_rows_without_a_key(
     (entry,) = status.not_proven
     assert (entry.table, entry.command) == ("public.notes", "bwtui snapshot -u public.notes")
     assert "delete the topic" in entry.reason
+    relay.stop()
+
+
+def write_as_another(services: Services, topic: str) -> None:
+    """Write 20 records of the topic again, as another relay that is behind would."""
+    consumer = Consumer({"bootstrap.servers": services.broker, "group.id": "unused"})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    producer = Producer({"bootstrap.servers": services.broker})
+    for record in consumer.consume(5, timeout=30):
+        for _ in range(4):
+            producer.produce(topic, record.value(), record.key(), 0)
+    consumer.close()
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("args", [(), ("--exactly-once",)], ids=["plain", "once"])
+def test_another_producer_is_noticed_after_a_stop(
+    services: Services, database: str, new_relay: NewRelay, args: tuple[str, ...]
+) -> None:
+    relay = begin(database, new_relay, LEAVES, *args)
+    execute(database, "update accounts set number = 5 where id = 5")
+    relay.wait_caught_up()
+    relay.stop()
+    # Nothing was written meanwhile.
+    relay.start()
+    relay.wait_streaming()
+    assert is_proven(relay.wait_streaming())
+    execute(database, "update accounts set number = 6 where id between 1 and 50")
+    relay.wait_caught_up()
+    relay.stop()
+    write_as_another(services, f"{relay.name}.accounts")
+    relay.start()
+    wait_for("it is reported", lambda: "20 records in topic" in relay.log())
+    relay.wait("it is closed", is_proven, every=0.2)
+    relay.wait_caught_up()
+    relay.stop()
+    found = difference(services, database, TABLES, relay.name)
+    assert all(table.equal for table in found.tables), found.sentence
+    assert "public.visits is not proven" not in relay.log()
+
+
+def test_another_producer_is_noticed_in_a_topic_that_came_later(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    relay = begin(database, new_relay)
+    rows = "insert into later select generate_series(1, 30)"
+    execute(database, "create table later (id int primary key)", rows)
+    relay.wait("it joined", lambda status: "public.later" in status.tables)
+    relay.wait("its rows", lambda status: status.tables["public.later"].messages >= 30, every=0.2)
+    relay.wait_caught_up()
+    write_as_another(services, f"{relay.name}.later")
+    wait_for("it is reported", lambda: "20 records in topic" in relay.log())
+    relay.wait("it is closed", is_proven, every=0.2)
+    relay.stop()
 
 
 def test_the_snapshot_is_watched(services: Services, database: str, new_relay: NewRelay) -> None:

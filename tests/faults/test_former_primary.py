@@ -87,5 +87,28 @@ def test_unchanged_values_and_chunks_come_from_the_streams_own_server(
     returned.assert_equal()
 
 
+def test_a_comparison_reads_from_the_streams_own_server(
+    returned: Returned, services: Services, tmp_path: Path
+) -> None:
+    """Its rows would be taken for the newest ones, and a repair would send them."""
+    returned.write()
+    returned.relay.wait_caught_up()
+    before = len(returned.messages)
+    name = returned.relay.name
+    ended = _command(services, tmp_path, "verify", "--database", "--relay", name)
+    assert ended.code == 0, ended.stderr
+    ended = _command(services, tmp_path, "repair", "--relay", name, "--yes")
+    assert ended.code == 0, ended.stderr
+    assert len(returned.messages) == before
+    returned.relay.stop()
+    ends = ["-b", services.broker, "-r", services.schema_registry, "-s", name, "-p", name]
+    for command in (("verify", "--database"), ("repair", "--database", "--yes")):
+        ended = _command(services, tmp_path, *command, "-d", returned.pair.hosts, *ends)
+        assert ended.code == 2, ended.stderr
+        assert "a former primary answers" in ended.stderr
+    assert len(returned.messages) == before
+    returned.assert_equal()
+
+
 def _command(services: Services, folder: Path, *args: str) -> Ended:
     return Attempts(services, folder).command(*args)

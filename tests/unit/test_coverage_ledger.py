@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, StateFailed
-from bwtui.relay.coverage.ledger import Ledger
+from bwtui.relay.coverage.ledger import TOPICS, Ledger
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source.table_facts import Leaf, TableFacts
@@ -188,6 +188,21 @@ def test_a_table_that_can_not_be_looked_at_is_not_proven(
     assert made.is_blind
     made.seen("the catalog")
     assert report.not_proven == ()
+
+
+def test_a_topic_that_changed_while_stopped_is_unproven_since_the_look_before(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    made._lsn = 0x200
+    made.seen(TOPICS)
+    made.seen(TOPICS)
+    made._lsn = 0x300
+    made.renew()
+    report = Report()
+    again = ledger(tmp_path, report)
+    # The first look at the catalog of the new run, before the first one at topics.
+    again._lsn = 0x900
+    again.mark(ORDERS, "lost its topic", TOPICS)
+    assert [entry.since_lsn for entry in report.not_proven] == [0x200]
 
 
 def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> None:

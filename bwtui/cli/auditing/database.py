@@ -5,22 +5,35 @@ from typing import Any
 
 from bwtui.cli.auditing.relay import reconnecting
 from bwtui.encode.names import topic_name
-from bwtui.errors import Indeterminate, UsageError
+from bwtui.errors import Indeterminate, RefusedError, UsageError
 from bwtui.kafka.config import client_config
 from bwtui.relay.backfill.first import unfinished
+from bwtui.relay.memory import newest_memory
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter, list_tables, load_relation
 from bwtui.source.connection import connect
 from bwtui.source.coverage import narrowed, shortfalls
+from bwtui.source.failover.hosts import describe
 from bwtui.source.publication import entries, existing, merged
+from bwtui.source.raw.timeline import primary_timeline
 from bwtui.source.slot import server_and_database
 from bwtui.verify.database import Request, Table
 
 
 def source_of(settings: RelaySettings) -> dict[str, str]:
-    """Return which server, database and slot ``settings`` mean, as a report says it."""
+    """Return which server, database and slot ``settings`` mean, as a report says it.
+
+    Raises RefusedError for a former primary, which lacks rows that were relayed since.
+    """
     with contextlib.closing(connect(settings.postgres)) as connection:
         identifier, database = server_and_database(connection)
+        last, timeline = newest_memory(identifier, database, settings.slot), primary_timeline(connection)
+    if last is not None and timeline is not None and timeline < last.timeline:
+        raise RefusedError(
+            f"a former primary answers at {describe(settings.postgres)}: it is on timeline {timeline}, and "
+            f"slot {settings.slot} was relayed from timeline {last.timeline}",
+            "name the new primary with -d/--postgres; nothing was compared, since this one lacks new rows",
+        )
     return {"system_identifier": identifier, "database": database, "slot": settings.slot}
 
 

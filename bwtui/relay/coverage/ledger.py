@@ -40,7 +40,8 @@ _SECONDS = 5.0
 _WRITE_SECONDS = 30.0
 #: After so many seconds without a look no table counts as proven.
 _BLIND_SECONDS = 20.0
-CATALOG = "PostgreSQL's catalog"
+#: What is looked at.
+CATALOG, TOPICS, ENDS = "PostgreSQL's catalog", "Kafka's list of topics", "ends of topics"
 #: Finds why looks fail.
 _DOCTOR = "bwtui doctor"
 Identity = tuple[str, str, str]
@@ -80,11 +81,12 @@ class Entry:
 class Coverage:
     """What the relay's parts report to the ledger; this one keeps nothing, for a relay without topics."""
 
-    def mark(self, table: str, reason: str, *, has_extra: bool | None = None) -> bool:
+    def mark(self, table: str, reason: str, what: str = "", *, has_extra: bool | None = None) -> bool:
         """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed.
 
-        ``has_extra``: its topic has records that are not its rows, or is new and has none; None: as before.
-        Returns whether that is recorded.
+        ``what`` was looked at, see `seen`; it was as it should be at the look before. ``has_extra``: its
+        topic has records that are not its rows, or is new and has none; None: as before. Returns whether
+        that is recorded.
         """
         return False
 
@@ -103,7 +105,7 @@ class Coverage:
         return False
 
     def seen(self, what: str) -> None:
-        """Take note of a look at ``what`` that succeeded."""
+        """Take note that a look at ``what`` has ended, and that `mark` has what it found."""
 
     def unseen(self, what: str, why: str) -> None:
         """Take note of a look at ``what`` that failed, and why."""
@@ -138,8 +140,12 @@ class Ledger(Coverage):
         self._form: dict[str, str] = {}
         #: The newest LSN at which the facts were as recorded.
         self._lsn = 0
+        #: By what else is looked at: the LSNs as of the look before the last one, and of the last one.
+        self._lsns: dict[str, tuple[int, int]] = {}
         #: Whether the topics hold all rows: not where the first snapshot was skipped.
         self._is_whole = True
+        #: Whether there is no file, or one of another slot.
+        self.is_missing = True
         self._looked_at = self._written_at = 0.0
         #: When looks at the catalog and at topics last succeeded, by ``time.monotonic`` and in Unix seconds.
         self._seen: dict[str, tuple[float, float]] = defaultdict(lambda: (time.monotonic(), time.time()))
@@ -184,6 +190,7 @@ class Ledger(Coverage):
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
         with self._lock:
             self._facts, self._lsn, self._entries = facts, lsn, {}
+            self._lsns = dict.fromkeys((TOPICS, ENDS), (lsn, lsn))
             self._operations = {name: one.operations for name, one in facts.items()}
             self._form, self._is_whole = _form(self._settings), is_whole
             self._looked_at = 0.0
@@ -214,6 +221,8 @@ class Ledger(Coverage):
     def seen(self, what: str) -> None:
         with self._lock:
             self._seen[what] = time.monotonic(), time.time()
+            # The LSN of the look before: this one may have begun before the newest.
+            self._lsns[what] = self._lsns[what][1] if what in self._lsns else self._lsn, self._lsn
             if self._unseen.pop(what, None) is not None:
                 self._publish()
 
@@ -327,10 +336,11 @@ class Ledger(Coverage):
 
     # -- entries -------------------------------------------------------------------------------------------
 
-    def mark(self, table: str, reason: str, *, has_extra: bool | None = None) -> bool:
+    def mark(self, table: str, reason: str, what: str = "", *, has_extra: bool | None = None) -> bool:
         with self._lock:
             is_new = table not in self._entries
-            self._add(table, reason, has_extra=has_extra)
+            since = self._lsns[what][0] if what in self._lsns else 0
+            self._add(table, reason, has_extra=has_extra, since=since)
             self._publish()
             if is_new or has_extra is not None:
                 # One that is on disk already is compared at the next start in any case.
@@ -353,9 +363,10 @@ class Ledger(Coverage):
         lasts: bool = False,
         command: str = "",
         has_extra: bool | None = None,
+        since: int = 0,
     ) -> None:
         before = self._entries.get(table)
-        since = before.since_lsn if before is not None else self._lsn or self._report.confirmed_lsn
+        since = before.since_lsn if before is not None else since or self._lsn or self._report.confirmed_lsn
         if before is not None and before.lasts and not lasts:
             # What lasts is to be ended first.
             lasts, reason, command = True, before.reason, before.command
@@ -453,6 +464,7 @@ class Ledger(Coverage):
             "not_proven": {name: asdict(entry) for name, entry in self._entries.items()},
             "settings": self._form,
             "lsn": self._lsn,
+            "lsns": {what: since for what, (since, _) in self._lsns.items()},
             "is_whole": self._is_whole,
         }
         try:
@@ -467,13 +479,15 @@ class Ledger(Coverage):
             data: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
             if tuple(data["of"]) != self._identity:
                 return
-            facts = data["facts"]
+            self.is_missing, facts = False, data["facts"]
             if facts is not None:
                 self._facts = {one["name"]: TableFacts.from_json(one) for one in facts}
             self._operations = dict(data["operations"])
             self._entries = {name: Entry(**entry) for name, entry in data["not_proven"].items()}
             self._form = dict(data["settings"])
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
+            lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
+            self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():
                 if not entry.lasts:
                     # A new run compares what an earlier one could not prove.

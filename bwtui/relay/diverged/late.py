@@ -23,7 +23,7 @@ from bwtui.durable import private_parent, write_durably
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.events import event
-from bwtui.relay.coverage.ledger import Coverage
+from bwtui.relay.coverage.ledger import ENDS, Coverage
 from bwtui.relay.diverged.keys_on_disk import each, in_batches, keys_on_disk
 from bwtui.relay.report import Report
 from bwtui.sink.destination import Destination, Offsets
@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
 #: While no late records are expected.
 _RARE_SECONDS = 15.0
+_END_SECONDS = 5.0
 #: TCP sends the data of a process that has died for about as long (net.ipv4.tcp_retries2).
 WATCH_SECONDS = 900.0
 #: A topic that has late records more often has another producer.
@@ -82,6 +83,7 @@ class LateRecords:
         self._send_again = send_again
         self._topics: dict[str, _Topic] = {}
         self._noted: dict[str, _Topic] = {}
+        self._has_begun = False
         self._stop = threading.Event()
 
     @property
@@ -129,14 +131,32 @@ class LateRecords:
             for topic, ends in self._destination.service.ends(tables).items()
         } | self._noted
         self._noted = {}
+        self._has_begun = True
+
+    def take(self, topics: Iterable[str]) -> None:
+        """Note where topics end that come while the relay streams. Raises ConnectionFailed.
+
+        To be called before their first row is sent.
+        """
+        tables = {counters.topic: name for name, counters in self._report.tables.items()}
+        new = [topic for topic in topics if topic in tables and topic not in self._topics]
+        if new and self._has_begun:
+            ends, handed_over = self._destination.service.ends(new), self._destination.recall.handed_over
+            # Not in place: the other thread goes over them.
+            self._topics = self._topics | {
+                topic: _Topic(tables[topic], ends.get(topic, {}), handed_over(topic)) for topic in new
+            }
 
     def __enter__(self) -> "LateRecords":
         self._stop = threading.Event()
-        threading.Thread(target=self._watch, name="late records", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="late records", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
         self._stop.set()
+        # Whoever asks for the ends of topics is alone then.
+        self._thread.join(_END_SECONDS)
 
     def look(self) -> None:
         """Compare once. Raises BwtuiError."""
@@ -154,6 +174,7 @@ class LateRecords:
                     one.table,
                     f"has {more:,} records in topic {topic} that this relay did not send: "
                     "another producer, or another relay, writes to it",
+                    ENDS,
                     has_extra=True,
                 )
             elif late > one.seen:
@@ -161,6 +182,7 @@ class LateRecords:
                 one.seen = late
             elif one.seen > one.scanned and one.scans < _MOST_SCANS:
                 self._scan(topic, one, ends)
+        self._coverage.seen(ENDS)
 
     def _watch(self) -> None:
         stop, pause = self._stop, _FIRST_SECONDS

@@ -18,7 +18,7 @@ from pathlib import Path
 from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
 from bwtui.model.events import event
-from bwtui.relay.coverage.ledger import Coverage
+from bwtui.relay.coverage.ledger import TOPICS, Coverage
 from bwtui.relay.report import Report
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.sink.destination import Limits, PresentTopic, Service, TopicLimits
@@ -32,7 +32,6 @@ _SOON_SECONDS = 1.0
 #: One look in so many goes to all schemas as well, and to where topics begin: retention takes its time.
 _RARELY = 6
 _END_SECONDS = 5.0
-_TOPICS = "Kafka's list of topics"
 _CLOSES = (
     "no action needed: the relay compares the table with its topic, sends what differs, and deletes rows in "
     "partitions that are not their key's; 'bwtui status' lists what is not proven"
@@ -203,9 +202,9 @@ class TopicWatch:
             why = self._try("topics", partial(self.look, with_beginnings=is_rare))
             is_missing = any(looks < _GONE_LOOKS for looks in self._gone.values())
             if why:
-                self._coverage.unseen(_TOPICS, why)
+                self._coverage.unseen(TOPICS, why)
             else:
-                self._coverage.seen(_TOPICS)
+                self._coverage.seen(TOPICS)
                 self._has_looked = is_awaited and not is_missing
             try:
                 self._try("schemas", partial(self._schemas.look, new_ones=not is_rare))
@@ -243,7 +242,7 @@ class TopicWatch:
         self._former.add(known.id)
         self._known[topic] = replace(known, id="", partitions=0, is_cut=False)
         reason = f"lacks its topic: {topic} was deleted, with every row in it"
-        self._coverage.mark(table, reason, has_extra=False)
+        self._coverage.mark(table, reason, TOPICS, has_extra=False)
         self._tell(table, f"topic {topic} was deleted, and what was in it is gone", _CLOSES)
 
     def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
@@ -259,7 +258,7 @@ class TopicWatch:
             known = replace(known, is_cut=False, partitions=partitions)
             self._service.refresh(topic)
             reason = f"lost what topic {topic} held: it was deleted and created again"
-            self._coverage.mark(table, reason, has_extra=False)
+            self._coverage.mark(table, reason, TOPICS, has_extra=False)
             self._tell(
                 table,
                 f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
@@ -277,6 +276,7 @@ class TopicWatch:
                 table,
                 f"may have rows of one key in several partitions: topic {topic} has {now.partitions} now, "
                 f"and had {known.partitions}",
+                TOPICS,
             )
             self._tell(
                 table,

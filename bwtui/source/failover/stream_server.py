@@ -5,7 +5,8 @@ former primary that came back accepts sessions as well. It lacks new rows and ho
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import psycopg2
 from psycopg import pq
@@ -33,6 +34,8 @@ class ReachedServer:
     started: str
     #: None of a standby.
     timeline: int | None
+    #: Its host and port, by libpq's keywords.
+    place: Mapping[str, str] = field(default_factory=dict)
 
 
 def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
@@ -45,7 +48,7 @@ def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
     except ServerError as error:
         raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
     own = make_dsn(complete(dsn), target_session_attrs="any", **place)
-    return ReachedServer(own, identifier or "", started or "", int(timeline) if timeline else None)
+    return ReachedServer(own, identifier or "", started or "", int(timeline) if timeline else None, place)
 
 
 class StreamServer:
@@ -64,6 +67,13 @@ class StreamServer:
         """A connection string for the stream's server, while there is a stream."""
         reached = self._reached
         return reached.dsn if reached is not None and self._is_streaming else self._dsn
+
+    def lead(self, dsn: str) -> str:
+        """Return ``dsn`` such that it leads to the stream's server alone, while there is a stream."""
+        reached = self._reached
+        if reached is None or not self._is_streaming:
+            return dsn
+        return make_dsn(dsn, target_session_attrs="any", **reached.place)
 
     def follow(self, reached: ReachedServer) -> None:
         """Accept ``reached`` alone from now on: a stream from it begins."""
