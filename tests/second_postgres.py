@@ -1,5 +1,7 @@
 """A PostgreSQL of a test's own, with settings that the shared sandbox must not have."""
 
+import atexit
+import functools
 import os
 import shutil
 import signal
@@ -19,6 +21,19 @@ from tests.fix_sandbox import MAJOR
 from tests.waiting import eventually
 
 
+@functools.cache
+def _programs(major: int) -> Path:
+    """Return where the programs are, unpacked once for each test process if the cache is closed to others."""
+    store, group = ArtifactStore(), postgres_group(major)
+    store.fetch([group], Progress())
+    if ServerUser.needed() is None or reachable_by_others(store.cache):
+        return store.unpacked(group) / "bin"
+    place = Path(tempfile.mkdtemp(prefix="bwtui-test-programs-"))
+    place.chmod(0o755)
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return store.unpacked(group, place) / "bin"
+
+
 class SecondPostgres:
     """One cluster that can be started again and again with other settings; it trusts everybody."""
 
@@ -27,10 +42,7 @@ class SecondPostgres:
         self._user = ServerUser.needed()
         # Not a folder of pytest's: its own server user has to get there.
         self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
-        store, group = ArtifactStore(), postgres_group(major)
-        store.fetch([group], Progress())
-        is_reachable = self._user is None or reachable_by_others(store.cache)
-        self._programs = store.unpacked(group, None if is_reachable else self._folder / "programs") / "bin"
+        self._programs = _programs(major)
         self._process: subprocess.Popen[bytes] | None = None
         self._port = choose(["postgres"], {})["postgres"]
         self.dsn = f"postgresql://postgres@{LOOPBACK}:{self._port}/postgres"
