@@ -47,14 +47,24 @@ class BlockingCalls:
         """Make one call and return its result, or raise its error; or raise what the pulse raises."""
         return self.make_all([call])[0].result()
 
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """Begin a call and return at once; other calls are made meanwhile."""
+        future: Future[T] = Future()
+        self._tasks.put((future, call))
+        self._have_threads(2)
+        return future
+
+    def _have_threads(self, count: int) -> None:
+        for _ in range(self._threads, min(count, _THREADS)):
+            self._threads += 1
+            threading.Thread(target=_work, args=[self._tasks], name="blocking call", daemon=True).start()
+
     def make_all(self, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
         """Make ``calls`` side by side and return their futures, all done. Raises what the pulse raises."""
         futures: list[Future[T]] = [Future() for _ in calls]
         for task in zip(futures, calls, strict=True):
             self._tasks.put(task)
-        for _ in range(self._threads, min(len(calls), _THREADS)):
-            self._threads += 1
-            threading.Thread(target=_work, args=[self._tasks], name="blocking call", daemon=True).start()
+        self._have_threads(len(calls))
         try:
             while wait(futures, max(0.0, self._pulse_at - time.monotonic())).not_done:
                 self.pulse_when_due()

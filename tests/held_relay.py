@@ -141,7 +141,7 @@ class HeldRelay:
         patience = Patience(StreamServer(dsn), self.report, self._pulse)
         router = Router(settings, self.sink, registry or _Registry(), self.report, patience)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, patience.look, self._pulse)
+        toast = ToastFill(settings, patience, self._pulse)
         context = RelayContext(
             settings=settings,
             report=self.report,

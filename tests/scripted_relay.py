@@ -138,7 +138,7 @@ class ScriptedRelay:
             patience=self.patience,
             router=self.router,
             policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
-            toast=ToastFill(self.settings, self.patience.look, lambda seconds: None),
+            toast=ToastFill(self.settings, self.patience, lambda seconds: None),
             samples=Samples(),
             memory=SlotMemory(folder, "1", "test", "test"),
             stop_requested=lambda: not self.frames,

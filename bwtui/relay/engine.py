@@ -509,7 +509,7 @@ class Engine:
             if isinstance(refusal, RefusedError):
                 raise refusal
         destination.service.take_limits(limits)
-        toast = ToastFill(settings, patience.look, self._pulse)
+        toast = ToastFill(settings, patience, self._pulse)
         if settings.record:
             self._picture.recorder = self._begin_recording(findings, session)
         return RelayContext(

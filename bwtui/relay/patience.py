@@ -44,6 +44,19 @@ class Patience:
         """Ask PostgreSQL, and wait while it is away. Raises RefusedError."""
         return self.ask("PostgreSQL", lambda: self._questions.ask(question))
 
+    def look_ahead(self, question: Callable[[Connection], T]) -> Callable[[], T | None]:
+        """Begin to ask PostgreSQL, and return what waits for the answer: None where there was none.
+
+        The question is to be asked again then, by `look`, which says why.
+        """
+        future = self.calls.begin(lambda: self._questions.ask(question))
+
+        def answer() -> T | None:
+            has_answer = self.ask("PostgreSQL", lambda: future.exception() is None)
+            return future.result() if has_answer else None
+
+        return answer
+
     def ask_all(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
         """Make blocking calls side by side, each until it does not raise ConnectionFailed.
 

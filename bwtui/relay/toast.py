@@ -77,25 +77,38 @@ class _Read(NamedTuple):
     size: int
 
 
-class Ask(Protocol):
-    """Runs a question over a session to PostgreSQL, and waits while the server is away."""
+class Asking(Protocol):
+    """Runs questions over a session to PostgreSQL; see `bwtui.relay.patience`."""
 
-    def __call__(self, question: Callable[[Connection], T]) -> T:
-        """Return the answer. Raises RefusedError."""
+    def look(self, question: Callable[[Connection], T]) -> T:
+        """Return the answer; wait while the server is away. Raises RefusedError."""
+
+    def look_ahead(self, question: Callable[[Connection], T]) -> Callable[[], T | None]:
+        """Begin to ask, and return what waits for the answer, or for None."""
+
+
+class _Answer(NamedTuple):
+    """The rows that were read, and by their place what was found; those without are to be read again."""
+
+    oid: int
+    rows: list[_Wanted]
+    found: dict[int, list[Field] | None]
 
 
 class ToastFill:
     """Completes rows by the rules above."""
 
-    def __init__(self, settings: RelaySettings, ask: Ask, pulse: Callable[[float], None]) -> None:
+    def __init__(self, settings: RelaySettings, asking: Asking, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay."""
         self._mode = settings.toast
-        self._ask = ask
+        self._asking = asking
         self._pulse = pulse
         self._present = PresentRows()
         #: Values that were read for frames to come, by the frame's identity.
         self._read: dict[int, _Read] = {}
         self._bytes = 0
+        #: Waits for values that are read while the relay works on those before.
+        self._next: Callable[[], _Answer | None] | None = None
         #: The mean size of a row's values when its table was read last, by the table's oid.
         self._sizes: dict[int, int] = {}
 
@@ -103,6 +116,7 @@ class ToastFill:
         """Forget what was read for the session before: its frames come again, perhaps later ones first."""
         self._read.clear()
         self._bytes = 0
+        self._next = None
 
     def fill(
         self, route: Route, update: Update, ahead: Callable[[], Iterable[Update]] = lambda: ()
@@ -124,8 +138,11 @@ class ToastFill:
             raise error
         if self._mode == "fetch":
             if id(update.frame) not in self._read:
-                first = _Wanted(update.frame, update.xid, _key(route, row))
-                self._fetch(route, first, missing, ahead)
+                self._take_next()
+                if id(update.frame) not in self._read:
+                    first = _Wanted(update.frame, update.xid, _key(route, row))
+                    self._fetch(route, first, missing, ahead)
+                self._begin_next(route, missing, ahead)
             found = self._read.pop(id(update.frame))
             self._bytes -= found.size
             if found.fields is None:
@@ -140,44 +157,77 @@ class ToastFill:
     def _fetch(
         self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Callable[[], Iterable[Update]]
     ) -> None:
-        """Read the values of ``first``, and of rows that come next as far as they lack the same.
+        """Read the values of ``first``, and of rows that come next as far as they lack the same."""
+        wanted, room = self._plan(route, [first], missing, ahead)
+        question = self._question(route, wanted, missing, room)
+        while 0 not in (answer := self._asking.look(question)).found:
+            if answer.rows:
+                # The others took all of the room.
+                question = self._question(route, [first], missing, room)
+            else:
+                self._pulse(0.01)
+        self._keep(answer)
 
-        Each statement takes half of the room that is left, so that tables which alternate share it.
+    def _begin_next(
+        self, route: Route, missing: Sequence[int], ahead: Callable[[], Iterable[Update]]
+    ) -> None:
+        """Begin to read the values that come after those that are kept, where these are many."""
+        wanted, room = self._plan(route, [], missing, ahead)
+        if len(wanted) >= _ROWS_FIRST:
+            self._next = self._asking.look_ahead(self._question(route, wanted, missing, room))
+
+    def _take_next(self) -> None:
+        """Keep the values that are being read."""
+        waiting, self._next = self._next, None
+        if waiting is not None and (answer := waiting()) is not None:
+            self._keep(answer)
+
+    def _plan(
+        self,
+        route: Route,
+        first: Sequence[_Wanted],
+        missing: Sequence[int],
+        ahead: Callable[[], Iterable[Update]],
+    ) -> tuple[list[_Wanted], int]:
+        """Return ``first`` and the rows to read with them, and the maximum size of their values.
+
+        Each statement takes half of the room that is left, so that tables which alternate share it. One that
+        finds more ends its session: plan for half of that.
         """
-        room, oid = (_BYTES_MOST - self._bytes) // 2, route.relation.oid
-        # A statement with more than there is room for ends its session: plan for half of that.
-        rows = min(room // 2 // self._sizes[oid], _ROWS_MOST) if oid in self._sizes else _ROWS_FIRST
+        room, size = (_BYTES_MOST - self._bytes) // 2, self._sizes.get(route.relation.oid)
+        rows = _ROWS_FIRST if size is None else min(room // 2 // size, _ROWS_MOST)
         more = (one for one in _lacking(route, missing, ahead()) if id(one.frame) not in self._read)
-        wanted = [first, *islice(more, max(0, rows - 1))]
-        columns = [route.column_names[index] for index in missing]
+        return [*first, *islice(more, max(0, rows - len(first)))], room
 
-        def question(session: Connection) -> tuple[list[_Wanted], dict[int, list[Field] | None]]:
+    def _question(
+        self, route: Route, wanted: list[_Wanted], missing: Sequence[int], room: int
+    ) -> Callable[[Connection], _Answer]:
+        relation, columns = route.relation, [route.column_names[index] for index in missing]
+
+        def question(session: Connection) -> _Answer:
             visible = _visible(session, wanted)
             keys = [one.key for one in visible]
             if not keys:
-                return [], {}
+                return _Answer(relation.oid, [], {})
             try:
-                return visible, self._present.read(session, route.relation, keys, columns, room)
+                found = self._present.read(session, relation, keys, columns, room)
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
-                hint = right_to_read(reason, route.relation, session)
+                hint = right_to_read(reason, relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
+            return _Answer(relation.oid, visible, found)
 
-        visible, found = self._ask(question)
-        while 0 not in found:
-            if visible:
-                # The others took all of the room.
-                wanted = [first]
-            else:
-                self._pulse(0.01)
-            visible, found = self._ask(question)
+        return question
+
+    def _keep(self, answer: _Answer) -> None:
         before = self._bytes
-        for at, fields in found.items():
+        for at, fields in answer.found.items():
             size = sum(len(field) for field in fields or () if isinstance(field, bytes))
-            frame = visible[at].frame
+            frame = answer.rows[at].frame
             self._read[id(frame)] = _Read(frame, fields, size)
             self._bytes += size
-        self._sizes[oid] = (self._bytes - before) // len(found) + 1
+        if answer.found:
+            self._sizes[answer.oid] = (self._bytes - before) // len(answer.found) + 1
 
 
 def _visible(session: Connection, wanted: list[_Wanted]) -> list[_Wanted]:

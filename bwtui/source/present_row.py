@@ -114,9 +114,11 @@ class PresentRows:
 
     def _key(self, connection: Connection, oid: int, columns: list[Attribute]) -> list[KeyColumn]:
         """Return the table's key, by the cache as long as the table has the same columns and key columns."""
-        if oid not in self._keys or self._keys[oid][0] != columns:
-            self._keys[oid] = columns, key_of(connection, oid)
-        return self._keys[oid][1]
+        before, key = self._keys.get(oid, (None, []))
+        if before != columns:
+            key = key_of(connection, oid)
+            self._keys[oid] = columns, key
+        return key
 
 
 def _values(

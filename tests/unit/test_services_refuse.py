@@ -126,7 +126,8 @@ def test_a_right_to_read_that_is_missing_drops_no_row(monkeypatch: pytest.Monkey
         return question(Session())
 
     settings = RelaySettings(toast="fetch")
-    toast = ToastFill(settings, forbidden, lambda seconds: None)
+    asking: Any = SimpleNamespace(look=forbidden)
+    toast = ToastFill(settings, asking, lambda seconds: None)
     monkeypatch.setattr(toast_values, "_locked", lambda session, xids: set())
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)

@@ -341,6 +341,16 @@ def test_a_right_that_is_missing_is_no_reason_to_build_a_route_anew(
         relay.router.still_holds(route)
 
 
+class AtOnce:
+    """Asks without a session."""
+
+    def look(self, question: Callable[[Any], Any]) -> Any:
+        return question(None)
+
+    def look_ahead(self, question: Callable[[Any], Any]) -> Callable[[], Any]:
+        return lambda: question(None)
+
+
 def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server may be another one, and a row may have changed between the two."""
     read: list[int] = []
@@ -355,7 +365,7 @@ def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.Monke
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
     route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
-    fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)
+    fill = ToastFill(RelaySettings(), AtOnce(), lambda seconds: None)
     first, *rest = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(3)]
     assert fill.fill(route, first, lambda: rest) == [b"0", b"large"]
     assert fill.fill(route, rest[0]) == [b"1", b"large"]
@@ -363,6 +373,50 @@ def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.Monke
     fill.begin_session()
     assert fill.fill(route, rest[1]) == [b"2", b"large"]
     assert read == [3, 1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_values_are_read_while_those_before_are_sent(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Where that fails, they are read when their turn comes."""
+    asked: list[str] = []
+
+    class Rows:
+        def read(self, session: object, relation: object, keys: list[Any], *rest: Any) -> dict[int, Any]:
+            return {number: [key["id"] * 2] for number, key in enumerate(keys)}
+
+    class Asking(AtOnce):
+        def look(self, question: Callable[[Any], Any]) -> Any:
+            asked.append("look")
+            return question(None)
+
+        def look_ahead(self, question: Callable[[Any], Any]) -> Callable[[], Any]:
+            asked.append("ahead")
+            return lambda: None if fails else question(None)
+
+    # The last transaction is not visible when its values would be read ahead.
+    locked = iter([set(), {"8"}, *[set()] * 9])
+    monkeypatch.setattr(toast, "_locked", lambda session, xids: next(locked))
+    monkeypatch.setattr(toast, "PresentRows", Rows)
+    columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
+    limits = TopicLimits(1 << 20, compacted=True)
+    route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
+    updates = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7 + n // 250) for n in range(300)]
+    fill = ToastFill(RelaySettings(), Asking(), lambda seconds: None)
+    for number, update in enumerate(updates):
+        rest = updates[number + 1 :]
+        assert fill.fill(route, update, lambda rest=rest: rest)[1] == b"%d" % number * 2  # type: ignore[misc]
+    assert asked == ["look", "ahead", "look"] + ["look"] * fails
+
+
+def test_what_is_asked_ahead_and_fails_is_asked_again(tmp_path: Path) -> None:
+    patience = ScriptedRelay(tmp_path).patience
+
+    def refused(session: object) -> None:
+        raise ServiceRefused("no right", "grant it")
+
+    patience._questions.ask = lambda question: question(None)  # type: ignore[arg-type, method-assign]
+    waits = [patience.look_ahead(refused), patience.look_ahead(lambda session: "there")]
+    assert [wait() for wait in waits] == [None, "there"]
 
 
 def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +441,7 @@ def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -
         for oid in range(10)
     ]
     updates = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(500)]
-    fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)
+    fill = ToastFill(RelaySettings(), AtOnce(), lambda seconds: None)
     for number, update in enumerate(updates):
         rest = updates[number + len(routes) :: len(routes)]
         route = routes[number % len(routes)]
