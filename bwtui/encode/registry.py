@@ -171,12 +171,17 @@ class SchemaRegistry:
 
     def check(self) -> None:
         """Ask the registry anything. Raises ConnectionFailed."""
+        self.subjects()
+
+    def subjects(self) -> list[str]:
+        """Return the names of all subjects. Raises ConnectionFailed."""
         try:
             subjects: object = interruptible(self._client.get_subjects)
         except Exception as error:
             raise self._unavailable(error) from error
         if not isinstance(subjects, list):
             raise self._no_registry("its answer is no list of subjects")
+        return subjects
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Register ``schema`` (JSON text) under ``subject``, or find it there.
@@ -186,14 +191,17 @@ class SchemaRegistry:
         Everything else is worth another try, and raises ConnectionFailed: it can't be reached, fails itself,
         does not let us, or what answers is no registry.
         """
-        wanted = Schema(schema, "AVRO")
-        self._asked += 1
-        if self._asked % _SCHEMAS_KEPT == 0:
-            self._client.clear_caches()  # type: ignore[no-untyped-call]
-        found = self._look_up(subject, wanted)
+        self._bound_caches()
+        found = self._look_up(subject, Schema(schema, "AVRO"))
         if found is not None and found.schema_id is not None and found.version is not None:
             return RegisteredSchema(subject, found.schema_id, found.version, schema)
         self._refuse_misread(subject, schema)
+        return self.register_new(subject, schema)
+
+    def register_new(self, subject: str, schema: str) -> RegisteredSchema:
+        """Register the first schema of a subject, with fewer requests. Raises as `register` does."""
+        wanted = Schema(schema, "AVRO")
+        self._bound_caches()
         try:
             with self._asking(subject):
                 answer = self._client.register_schema_full_response(subject, wanted)
@@ -208,6 +216,11 @@ class SchemaRegistry:
             # Rows under an id that is made up could never be read.
             raise self._unavailable(ValueError(f"it gave {subject} no id"))
         return RegisteredSchema(subject, answer.schema_id, version, schema)
+
+    def _bound_caches(self) -> None:
+        self._asked += 1
+        if self._asked % _SCHEMAS_KEPT == 0:
+            self._client.clear_caches()  # type: ignore[no-untyped-call]
 
     def _refuse_misread(self, subject: str, schema: str) -> None:
         latest = self._latest(subject)

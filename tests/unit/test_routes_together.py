@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from bwtui.encode.registry import RegisteredSchema, SchemaRefused
+from bwtui.encode.registry import RegisteredSchema, SchemaRefused, SchemaRegistry
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.patience import Patience
@@ -84,6 +85,31 @@ def test_topics_in_one_request_and_schemas_side_by_side() -> None:
     ids = {number for r in found if r is not None for number in (r.key_schema_id, r.value_schema_id)}
     assert ids == set(range(100, 106))
     assert {entry.table for entry in report.schemas.values()} == {"public.a", "public.b", "public.c"}
+
+
+def test_many_new_subjects_take_one_request_each() -> None:
+    """A start with 400 tables made four requests for each of 800 subjects."""
+    asked: list[str] = []
+
+    class Client:
+        def get_subjects(self) -> list[str]:
+            asked.append("subjects")
+            return ["t1-value"]
+
+        def lookup_schema(self, subject: str, schema: object) -> Any:
+            asked.append(f"look up {subject}")
+            return SimpleNamespace(schema_id=1, version=1)
+
+        def register_schema_full_response(self, subject: str, schema: object) -> Any:
+            asked.append("register")
+            return SimpleNamespace(schema_id=2, version=1)
+
+    registry: Any = SchemaRegistry("http://127.0.0.1:1")
+    registry._client = Client()
+    with router(CountingSink(), registry, Report()) as made:
+        found = made.routes(relations(*(f"t{number}" for number in range(20))))
+    assert sorted(asked) == ["look up t1-value"] + ["register"] * 39 + ["subjects"]
+    assert [route.value_schema_id for route in found if route is not None] == [2, 1] + [2] * 18
 
 
 def test_what_is_wrong_with_one_table_is_not_the_others_fault() -> None:

@@ -60,6 +60,10 @@ class _Draft:
         return self.counters.topic
 
 
+#: From so many on, a list of all subjects costs less than two requests for each.
+_SUBJECTS_MANY = 16
+
+
 class Router:
     """Builds routes; see `bwtui.relay.patience` for the waiting."""
 
@@ -204,7 +208,10 @@ class Router:
             if draft.encoder is not None
             for part, subject, schema in _schemas(draft.topic, draft.encoder)
         ]
-        calls = [partial(self._register_one, subject, schema) for _, _, subject, schema in wanted]
+        new = self._new_subjects([subject for _, _, subject, _ in wanted])
+        calls = [
+            partial(self._register_one, subject, schema, subject in new) for *_, subject, schema in wanted
+        ]
         ids: dict[tuple[str, str], int] = {}
         results = self._patience.ask_all("the schema registry", calls)
         for (draft, part, _, _), answer in zip(wanted, results, strict=True):
@@ -219,9 +226,18 @@ class Router:
                 value = draft.counters.value_schema_id = ids[draft.topic, "value"]
                 draft.bound = draft.encoder.bind(key, value)
 
-    def _register_one(self, subject: str, schema: str) -> RegisteredSchema:
-        if self._settings.namespace and isinstance(self._registry, SchemaRegistry):
-            self._registry.refuse_renamed(subject, schema)
+    def _new_subjects(self, subjects: Sequence[str]) -> set[str]:
+        """Return those without a schema so far; none are looked for where there are few."""
+        if len(subjects) < _SUBJECTS_MANY or not isinstance(self._registry, SchemaRegistry):
+            return set()
+        return set(subjects).difference(self._patience.ask("the schema registry", self._registry.subjects))
+
+    def _register_one(self, subject: str, schema: str, is_new: bool) -> RegisteredSchema:
+        if isinstance(self._registry, SchemaRegistry):
+            if is_new:
+                return self._registry.register_new(subject, schema)
+            if self._settings.namespace:
+                self._registry.refuse_renamed(subject, schema)
         return self._registry.register(subject, schema)
 
     def _note_schema(self, draft: _Draft, part: str, registered: RegisteredSchema) -> None:
