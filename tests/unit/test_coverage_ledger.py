@@ -263,3 +263,13 @@ def test_the_ledger_of_another_database_counts_as_none(tmp_path: Path) -> None:
     begun(tmp_path)
     assert Ledger(tmp_path, ("1", "other", "shop"), SETTINGS, Report()).is_empty
     assert not ledger(tmp_path).is_empty
+
+
+def test_a_truncate_of_many_tables_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, report = begun(tmp_path)
+    written: list[str] = []
+    monkeypatch.setattr("bwtui.relay.coverage.ledger.write_durably", lambda path, text: written.append(text))
+    made.truncated(["public.a", "public.b"])
+    made.truncated(["public.a", "public.b"])
+    assert {one.table for one in report.not_proven} == {"public.a", "public.b"}
+    assert len(written) == 1

@@ -115,8 +115,6 @@ class Coverage:
 
     def truncated(self, tables: Collection[str]) -> None:
         """Take note of a TRUNCATE in the stream. Raises StateFailed."""
-        for table in tables:
-            self.mark(table, "was truncated: its topic still holds the rows from before")
 
 
 class Ledger(Coverage):
@@ -346,6 +344,15 @@ class Ledger(Coverage):
                 # One that is on disk already is compared at the next start in any case.
                 self._write()
         return True
+
+    def truncated(self, tables: Collection[str]) -> None:
+        with self._lock:
+            is_new = not self._entries.keys() >= set(tables)
+            for table in tables:
+                self._add(table, "was truncated: its topic still holds the rows from before")
+            self._publish()
+            if is_new:
+                self._write()
 
     def mark_all(self, reason: str) -> None:
         with self._lock:
