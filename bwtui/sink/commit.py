@@ -69,6 +69,9 @@ class NoProducer:
     def flush(self, timeout: float) -> int:
         return 0
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Learn nothing: the next producer asks for its topics itself."""
+
     def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
         """Nothing is in it."""
 

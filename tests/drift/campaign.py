@@ -28,11 +28,11 @@ from tests.proxy import way_to
 Ending = Literal["closed", "named", "refused", "silent", "false", "ended", "stuck", "not refused", "error"]
 
 #: Changes that happen at the same time on one stand, and how many times that happens.
-_BATCH = 24
+_BATCH = 12
 _BATCHES = 2
 #: The relay has these seconds to notice a difference, and these to close it or to name a command.
 NOTICE_SECONDS = 15.0
-CLOSE_SECONDS = 120.0
+CLOSE_SECONDS = 300.0
 _POLLS_SECONDS = 6.0
 #: The maximum number of times that commands of the status are followed, one after another.
 _COMMANDS = 3

@@ -23,7 +23,7 @@ from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
 from tests.database import Session, session
 from tests.drift.comparison import differing
-from tests.faults.relays import Relay, new_name
+from tests.faults.relays import Relay, new_name, wait_for
 from tests.fix_sandbox import fresh_database
 from tests.torture.topics import Decoder
 from tests.waiting import eventually
@@ -42,6 +42,9 @@ _SETUP = (
     *(f"insert into {name} select g, g, 'row ' || g from generate_series(1, 200) g" for name in BYSTANDERS),
 )
 _WRITER_PAUSE = 0.03
+#: A status costs the relay some milliseconds.
+_LOOK_SECONDS = 0.2
+_START_SECONDS = 180.0
 _COMMAND_SECONDS = 120
 
 
@@ -207,7 +210,7 @@ class Stand:
     def freeze_at(self, failpoint: str) -> None:
         """Start the relay so that it stands still at a failpoint, and wait until it does, or streams."""
         self.relay.start(failpoint=f"{failpoint}:stop")
-        eventually("the relay stands still", lambda: self._is_frozen() or self._streams())
+        wait_for("the relay stands still", lambda: self._is_frozen() or self._streams(), every=_LOOK_SECONDS)
 
     def thaw(self) -> None:
         """Let the relay continue."""
@@ -231,7 +234,7 @@ class Stand:
         """Start the relay unless it runs, and wait until it streams or ends."""
         if self.relay.has_ended:
             self.relay.start(*args)
-        eventually("the relay streams or ends", lambda: self.relay.has_ended or self._streams())
+        wait_for("the relay streams or ends", self._is_ready, _START_SECONDS, every=_LOOK_SECONDS)
 
     def catch_up(self) -> None:
         """Wait until the relay has confirmed what is committed by now, or has ended."""
@@ -283,6 +286,9 @@ class Stand:
             env=os.environ.copy(),
         )
         return f"{shlex.join(args)}: exit code {done.returncode}\n{done.stdout[-800:]}{done.stderr[-800:]}"
+
+    def _is_ready(self) -> bool:
+        return self.relay.has_ended or self._streams()
 
     def _streams(self) -> bool:
         status = self.status()
