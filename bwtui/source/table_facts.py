@@ -59,7 +59,13 @@ select c.oid, n.nspname, c.relname, format('%%I.%%I', n.nspname, c.relname), c.r
             and case c.relreplident when 'n' then false when 'i' then x.indisreplident
                      else x.indisprimary and x.indimmediate end), ''),
        array(select a.attname::text from pg_catalog.pg_attribute a
-              where a.attrelid = c.oid and a.attnum > 0 and a.atthasmissing and not a.attisdropped order by 1)
+              where a.attrelid = c.oid and a.attnum > 0 and a.atthasmissing and not a.attisdropped
+              order by 1),
+       coalesce((select x.indexrelid::bigint from pg_catalog.pg_index x where x.indrelid = c.oid
+          and case c.relreplident when 'n' then false when 'i' then x.indisreplident
+                   else x.indisprimary end), 0),
+       (select pg_catalog.json_object_agg(a.attname, a.attnum) from pg_catalog.pg_attribute a
+         where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
   from tree join pg_catalog.pg_class c using (oid) join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_inherits i on i.inhrelid = c.oid and c.relispartition
 """
@@ -135,6 +141,10 @@ class TableFacts:
     labels: dict[str, str] = field(default_factory=dict)
     #: By oid, as text.
     leaves: dict[str, Leaf] = field(default_factory=dict)
+    #: The oid of the index that its key is; 0: unknown.
+    index: int = 0
+    #: The numbers of its columns, dropped ones included, by name: one that was added again has another.
+    numbers: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
@@ -172,6 +182,12 @@ class TableFacts:
                 f"has another key, {self.key_columns} instead of {before.key_columns}: "
                 "its topic may hold rows under the former key"
             )
+        elif before.index and self.index != before.index:
+            yield "had another key for a while: its topic may hold rows under that key"
+        if again := [
+            name for name, number in self.numbers.items() if before.numbers.get(name, number) != number
+        ]:
+            yield f"lost column {again[0]} and got it again: its topic may hold the former values"
         if added := [name for name in self.defaulted if name not in before.defaulted]:
             yield f"got column {added[0]} with a default: its topic holds earlier rows without that value"
         if any(self.labels.get(oid, label) != label for oid, label in before.labels.items()):
@@ -281,7 +297,9 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
     owners = _owners(relations, members, {name for name, (_, via_root, _) in published.items() if via_root})
     facts: Facts = {}
     for owner, leaves in owners.items():
-        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _ = relations[owner]
+        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _, index, numbers = (
+            relations[owner]
+        )
         line = [owner, *_ancestors(relations, owner)]
         entries = {pub: entry for oid in line for pub, entry in members.get(oid, {}).items()}
         facts[f"{namespace}.{name}"] = TableFacts(
@@ -303,12 +321,14 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
             defaulted=sorted({name for oid in (owner, *leaves) for name in relations[oid][11]}),
             labels=labels.get(owner, {}),
             leaves={str(oid): _leaf(relations[oid]) for oid in leaves},
+            index=index,
+            numbers=numbers or {},
         )
     return facts
 
 
 def _leaf(row: Sequence[Any]) -> Leaf:
-    _, namespace, name, quoted, kind, persistence, filenode, _, _, attached, key, _ = row
+    _, namespace, name, quoted, kind, persistence, filenode, _, _, attached, key, *_ = row
     return Leaf(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached)
 
 

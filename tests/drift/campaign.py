@@ -398,8 +398,10 @@ class Look:
         if table in self.silent:
             return "silent"
         commands = {entry.table: entry.command for entry in self.status.not_proven}
-        has_cause = table in self.differing or may_equal
-        return "named" if has_cause and commands.get(table, "-") else "false"
+        command = commands.get(table, "-")
+        # A statement ends what lasts, by which the table may differ at any time.
+        has_cause = table in self.differing or may_equal or not command.startswith("bwtui ")
+        return "named" if has_cause and command else "false"
 
     def text(self) -> str:
         """Say what differs, and what the status says."""

@@ -29,6 +29,8 @@ FACTS = TableFacts(
     key="d id:20",
     labels={"50": "new"},
     leaves={"40": LEAF},
+    index=60,
+    numbers={"id": 1, "note": 2},
 )
 SETTINGS = RelaySettings(slot="shop", schema_registry="http://me:secret@registry:8081")
 
@@ -59,6 +61,8 @@ def begun(folder: Path, *, is_whole: bool = True) -> tuple[Ledger, Report]:
         (replace(FACTS, filenode=32), "was truncated or rewritten"),
         (replace(FACTS, version="701"), "was altered"),
         (replace(FACTS, key="d id:20,x:25"), "has another key, (id, x) instead of (id)"),
+        (replace(FACTS, index=61), "had another key for a while"),
+        (replace(FACTS, numbers={"id": 1, "note": 3}), "lost column note and got it again"),
         (replace(FACTS, key="n "), "replica identity nothing instead of (id)"),
         (replace(FACTS, defaulted=["more"]), "got column more with a default"),
         (replace(FACTS, labels={"50": "old"}), "whose labels were renamed"),
@@ -79,6 +83,8 @@ def test_each_change_is_named(now: TableFacts, says: str) -> None:
     [
         FACTS,
         replace(FACTS, labels={"50": "new", "51": "added"}),
+        replace(FACTS, numbers={"id": 1, "note": 2, "more": 3}),
+        replace(FACTS, numbers={"id": 1}),
         replace(FACTS, leaves={"40": LEAF, "41": LEAF}),
         replace(FACTS, publications={"p": "10 700", "q": "12 700"}),
     ],
@@ -136,6 +142,30 @@ def test_only_a_comparison_that_began_later_ends_it(tmp_path: Path) -> None:
     again = Report()
     ledger(tmp_path, again)
     assert again.not_proven == ()
+
+
+def test_what_lasts_names_what_lasts_now(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    unlogged = replace(FACTS, leaves={"40": replace(LEAF, persistence="u")})
+    for facts, says in (
+        (replace(unlogged, operations="inserts"), "SET (publish = "),
+        (unlogged, "ALTER TABLE public.low SET LOGGED"),
+    ):
+        made._compare({ORDERS: facts}, [])
+        made._publish()
+        (entry,) = report.not_proven
+        assert says in entry.command
+        made._facts = {ORDERS: facts}
+
+
+def test_a_column_that_was_dropped_is_remembered(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    for numbers in ({"id": 1}, {"id": 1, "note": 3}):
+        facts = {ORDERS: replace(FACTS, numbers=numbers)}
+        made._compare(facts, [])
+        made._facts = facts
+    made._publish()
+    assert "lost column note and got it again" in report.not_proven[0].reason
 
 
 def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:

@@ -302,6 +302,9 @@ class Ledger(Coverage):
                 continue
             for reason in now.changes_since(former):
                 self._add(name, reason)
+            if now.oid == former.oid:
+                # A column that is dropped may be added again after the next look.
+                facts[name] = replace(now, numbers={**former.numbers, **now.numbers})
         for name, now in facts.items():
             if now.selected and name not in before and name in self._operations:
                 self._add(name, "has this name again: its topic is of the time before, and may differ")
@@ -315,7 +318,7 @@ class Ledger(Coverage):
                 first = self._operations[name] = now.operations
             gap, statement = next(now.gaps(first), ("", "")) if now.selected else ("", "")
             entry = self._entries.get(name)
-            if gap and (entry is None or not entry.lasts):
+            if gap and (entry is None or not entry.lasts or entry.reason != gap):
                 self._add(name, gap, lasts=True, command=self._statement(now, statement))
             elif not gap and entry is not None and entry.lasts:
                 # From now on a comparison can prove it.
