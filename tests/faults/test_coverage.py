@@ -93,14 +93,6 @@ GAPS = [
     ),
     Gap("the table is truncated", ("truncate accounts", "insert into accounts values (7, 7, 'after it')")),
     Gap(
-        "the key has another column for a while",
-        (
-            "alter table accounts drop constraint accounts_pkey, add primary key (id, number)",
-            *WRITES,
-            "alter table accounts drop constraint accounts_pkey, add primary key (id)",
-        ),
-    ),
-    Gap(
         "a column is dropped and added again",
         ("alter table accounts drop column note", "alter table accounts add column note text"),
     ),
