@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +111,11 @@ def verify(
     look_rarely()
     leave_pandas_out()
     view = view_of(as_json=as_json, progress_json=progress_json)
-    began = time.time()
+    began = ""
+    if relay is not None:
+        from bwtui.relay.process.control import begin_audit
+
+        began = begin_audit(relay)
     with view, without_variables() if relay is not None else contextlib.nullcontext():
         if database:
             report = _database(settings, narrower, view.phase, findings=findings, show_values=show_values)
@@ -127,7 +130,7 @@ def verify(
     if relay is not None:
         from bwtui.relay.process.control import tell_audited
 
-        tell_audited(relay, report.verdict, report.details.get("complete", []), began)
+        tell_audited(relay, report.verdict, report.details, began)
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 
@@ -161,9 +162,15 @@ class Engine:
         """Return the last ten minutes behind ``after``."""
         return self._picture.recent.history(after)
 
-    def audited(self, verdict: str, clean: Sequence[str], began: float) -> None:
+    def auditing(self) -> str:
+        """Return the moment at which an audit begins."""
+        return self._ledger.moment() if self._ledger is not None else ""
+
+    def audited(
+        self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
+    ) -> None:
         """Mark in the history how an audit of the tables has ended, which found the tables ``clean``."""
-        if self._ledger is not None:
+        if self._ledger is not None and self._patience.server.is_all(servers):
             self._ledger.proven(clean, began)
         self._report.audited(verdict)
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")

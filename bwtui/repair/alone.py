@@ -7,7 +7,6 @@ read and sent once more; and all is compared again until the keys that were sent
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -121,8 +120,7 @@ class Alone(Repair):
             self._look_at_ends()
             planner = self._planner(there, "")
             with saying_what_was_sent(outcome):
-                began = time.time()
-                outcome.compared(self.compare(planner.take, self.watch.phase), began)
+                outcome.compared(self.compare(planner.take, self.watch.phase))
             wanted = _of_both(planner.tables, outcome.chosen)
             if not wanted:
                 return

@@ -1,6 +1,5 @@
 """A repair over a relay that runs: it is handed the keys that differ, and puts their rows into its stream."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +7,13 @@ from typing import Any
 
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillReason
-from bwtui.relay.process.control import name_if_several, request, settings_of, tell_audited
+from bwtui.relay.process.control import (
+    begin_audit,
+    name_if_several,
+    request,
+    settings_of,
+    tell_audited,
+)
 from bwtui.repair import sending
 from bwtui.repair.repairing import Outcome, Repair, saying_what_was_sent
 
@@ -23,11 +28,14 @@ class OverRelay(Repair):
     is_heal: bool = False
     _status: Mapping[str, Any] = field(init=False, default_factory=dict)
     _spellings: Mapping[str, str] = field(init=False, default_factory=dict)
+    #: When the newest comparison began, by the relay's count.
+    _began: str = field(init=False, default="")
 
     def _begin(self) -> str:
         self._status = request(self.relay, {"request": "status"})
         self._spellings = spellings(self._status)
         self._let_earlier_ones_end()
+        self._began = begin_audit(self.relay)
         return name_if_several(self.relay)
 
     def _let_earlier_ones_end(self) -> None:
@@ -75,13 +83,12 @@ class OverRelay(Repair):
             if one.is_over and one.state != "done"
         ]
         with saying_what_was_sent(outcome):
-            began = time.time()
-            outcome.compared(self.compare(None, self.watch.phase), began)
+            self._began = begin_audit(self.relay)
+            outcome.compared(self.compare(None, self.watch.phase))
 
     def _end(self, outcome: Outcome) -> None:
         """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
-        complete = outcome.last.details.get("complete", [])
-        tell_audited(self.relay, outcome.last.verdict, complete, outcome.compared_at)
+        tell_audited(self.relay, outcome.last.verdict, outcome.last.details, self._began)
         if self._ends_heal(outcome):
             request(self.relay, {"request": "healed", "lsn": self._due})
 

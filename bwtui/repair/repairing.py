@@ -1,7 +1,6 @@
 """A repair from its comparison to the next one, whoever sends what differs."""
 
 import contextlib
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -69,8 +68,6 @@ class Outcome:
 
     tables: list[TablePlan]
     before: Report
-    #: When the newest comparison began, in Unix seconds.
-    compared_at: float
     #: The tables whose keys are to be sent: all with differences, or those of which that is all.
     chosen: list[TablePlan] = field(default_factory=list)
     sent: list[BackfillStatus] = field(default_factory=list)
@@ -98,9 +95,8 @@ class Outcome:
         """The newest comparison."""
         return self.after or self.before
 
-    def compared(self, after: Report, began: float) -> None:
+    def compared(self, after: Report) -> None:
         """Take the newest comparison, which may not be of all tables of which something was to be sent."""
-        self.compared_at = began
         gone = [
             f"{plan.table} {why}, so nothing says whether topic {plan.topic} is right"
             for plan in self.chosen
@@ -154,9 +150,8 @@ class Repair(ABC):
         name = self._begin()
         with scratch("bwtui-repair-") as folder:
             planner = self._planner(folder, name)
-            began = time.time()
             report = self.compare(planner.take, self.watch.phase)
-            outcome = Outcome(planner.tables, report, began, is_dry=self.is_dry, relay=name)
+            outcome = Outcome(planner.tables, report, is_dry=self.is_dry, relay=name)
             self._prepare(outcome)
             if not self.is_dry and (outcome.chosen or outcome.ends_heal):
                 self.watch.confirm(outcome)

@@ -32,6 +32,7 @@ from bwtui.kafka.offsets import Pinned, pin
 from bwtui.model.lsn import format_lsn
 from bwtui.signals.duckdb_session import session
 from bwtui.source.connection import Connection, connect
+from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, import_snapshot
@@ -116,6 +117,8 @@ class _Live:
         self._store = store
         self._fold = Fold(store, request.config, schemas)
         self._fences: list[str] = []
+        #: The servers that the fences are of.
+        self._servers: set[tuple[str, str, int | None]] = set()
         self._lacking: set[str] = set()
         #: Topic → its table as it was at the last fence at which it was compared.
         self._shapes: dict[str, Shape] = {}
@@ -171,6 +174,7 @@ class _Live:
         # Whatever happens: the slot ends with its session.
         with contextlib.ExitStack() as stack:
             stack.callback(raw.finish)
+            self._servers.add(reached_server(raw, self._request.dsn).identity)
             slot = create_temporary(raw)
             return slot.consistent_point, import_snapshot(connect(self._request.dsn), slot.snapshot)
 
@@ -238,6 +242,7 @@ class _Live:
                 "cluster": cluster,
                 "tables": [table.full_name for table in self._request.tables],
                 "unkeyed": [table.full_name for table in self._request.tables if not table.key],
+                "servers": sorted(map(list, self._servers), key=str),
                 **self._proven(is_clean=verdict_of(counts) == "clean"),
             },
         )

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -17,8 +18,12 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from bwtui.model.status import Status
+from bwtui.relay.process.control import begin_audit, tell_audited
 from bwtui.sandbox.supervisor import Services
+from bwtui.source.failover.stream_server import reached_server
+from bwtui.source.raw.session import connect_raw
 from bwtui.state_folder import state_folder
+from tests.attempts import Attempts
 from tests.faults.records import assert_equal, difference
 from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.writer import TABLES, create_tables
@@ -228,6 +233,29 @@ def test_a_topic_that_changes_is_filled_again(
         relay.wait_streaming()
     execute(database, *WRITES)
     closes(relay, services, database, in_partitions=how == "given partitions")
+
+
+def test_only_a_comparison_with_the_streams_own_server_proves_a_table(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    """A standby that is late holds the rows from before, as the topic does."""
+    relay = begin(database, new_relay, LEAVES, "--on-gap", "report")
+    execute(database, "truncate accounts")
+    status = relay.wait("it is reported", not_proven, every=0.2)
+    found = {"complete": [one.table for one in status.not_proven]}
+    connection = connect_raw(database)
+    own = reached_server(connection, database).identity
+    connection.finish()
+    for servers in ([["7", *own[1:]]], [[*own[:2], None]], []):
+        tell_audited(relay.name, "clean", {**found, "servers": servers}, begin_audit(relay.name))
+        seen = relay.status()
+        assert seen is not None
+        assert not_proven(seen)
+    run = Attempts(services, tmp_path).command("repair", "--relay", relay.name, "--yes")
+    assert run.code == 0, run.stderr
+    relay.wait("it is proven", is_proven, every=0.2)
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)
 
 
 def test_a_gap_that_lasts_names_what_ends_it(services: Services, database: str, new_relay: NewRelay) -> None:

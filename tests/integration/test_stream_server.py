@@ -53,6 +53,19 @@ def _was_restarted(reached: ReachedServer) -> ReachedServer:
     return replace(reached, started="2000-01-01 00:00:00+00")
 
 
+def test_a_comparison_counts_only_with_the_streams_own_server(database: str, reached: ReachedServer) -> None:
+    """A standby that was promoted meanwhile lacked rows as it was read."""
+    server = StreamServer(database)
+    own = list(reached.identity)
+    assert not server.is_all([own])
+    server.follow(reached)
+    assert server.is_all([own])
+    for others in ([], [[*own[:2], None]], [own, ["1", *own[1:]]], [own[:2]]):
+        assert not server.is_all(others)
+    server.leave()
+    assert not server.is_all([own])
+
+
 @pytest.mark.parametrize("differs", [_is_another, _was_restarted])
 def test_while_it_streams_no_other_server_is_asked(
     database: str, reached: ReachedServer, differs: Callable[[ReachedServer], ReachedServer]

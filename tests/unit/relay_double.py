@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState, BackfillStatus
@@ -115,7 +116,12 @@ class DoubleEngine:
     def healed(self, lsn: str) -> bool:
         return False
 
-    def audited(self, verdict: str, clean: Sequence[str], began: float) -> None:
+    def auditing(self) -> str:
+        return ""
+
+    def audited(
+        self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
+    ) -> None:
         """Note the verdict."""
         self.verdicts.append(verdict)
 

@@ -221,6 +221,8 @@ def test_a_status_of_an_older_version_and_of_a_newer_one_is_read() -> None:
         b'{"request": "history", "after": "x"}',
         b'{"request": "audited", "verdict": "\\u001b[2J"}',
         b'{"request": "audited", "verdict": ["clean"]}',
+        b'{"request": "audited", "verdict": "clean", "began": 7}',
+        b'{"request": "audited", "verdict": "clean", "servers": "all"}',
         b"[" * 60_000,
     ],
 )

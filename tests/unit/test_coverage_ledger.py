@@ -1,6 +1,5 @@
 """What the coverage ledger takes for a change, and when a comparison ends "not proven"."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +118,7 @@ def test_what_lasts_names_its_statement(now: TableFacts, statement: str) -> None
 
 def test_only_a_comparison_that_began_later_ends_it(tmp_path: Path) -> None:
     made, report = begun(tmp_path)
-    began = time.time()
+    began = made.moment()
     made.mark(ORDERS, "was changed")
     ((entry),) = report.not_proven
     assert (entry.table, entry.since_lsn, entry.reason, entry.command) == (
@@ -132,15 +131,33 @@ def test_only_a_comparison_that_began_later_ends_it(tmp_path: Path) -> None:
     assert made.is_comparing
     made.proven([ORDERS], began)
     assert report.not_proven, "the comparison began before the change"
+    made.proven([ORDERS], ledger(tmp_path).moment())
+    assert report.not_proven, "the comparison began under an earlier run"
     # It outlives the process.
     again = Report()
     assert ledger(tmp_path, again).to_compare() == [ORDERS]
     assert again.not_proven == report.not_proven
-    made.proven([ORDERS], time.time() + 1)
+    made.proven([ORDERS], made.moment())
     assert report.not_proven == ()
     assert not made.is_comparing
     again = Report()
     ledger(tmp_path, again)
+    assert again.not_proven == ()
+
+
+def test_a_clock_that_was_set_back_keeps_no_table_from_being_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, report = begun(tmp_path)
+    made.mark(ORDERS, "was changed")
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    made.proven([ORDERS], made.moment())
+    assert report.not_proven == ()
+    made.mark(ORDERS, "was changed")
+    again = Report()
+    opened = ledger(tmp_path, again)
+    assert again.not_proven
+    opened.proven([ORDERS], opened.moment())
     assert again.not_proven == ()
 
 
@@ -185,7 +202,7 @@ def test_records_of_another_producer_are_found_by_keys_alone(tmp_path: Path, key
     made.mark(ORDERS, "has 3 records that this relay did not send", has_extra=True)
     made.mark(ORDERS, "was altered")
     for _ in range(2):
-        made.proven([ORDERS], time.time() + 1)
+        made.proven([ORDERS], made.moment())
     if key == FACTS.key:
         assert report.not_proven == ()
         return
@@ -194,10 +211,10 @@ def test_records_of_another_producer_are_found_by_keys_alone(tmp_path: Path, key
     assert entry.reason.count("delete the topic") == 1
     again = ledger(tmp_path, report)
     assert again.to_compare() == [ORDERS]
-    again.proven([ORDERS], time.time() + 1)
+    again.proven([ORDERS], again.moment())
     assert report.not_proven, "a new run does not forget it"
     again.mark(ORDERS, "lacks its topic", has_extra=False)
-    again.proven([ORDERS], time.time() + 1)
+    again.proven([ORDERS], again.moment())
 
 
 def test_a_table_that_can_not_be_looked_at_is_not_proven(
@@ -243,7 +260,7 @@ def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> Non
         r"bwtui repair --relay shop --table 'public\.orders'"
     ]
     # Once all of its tables were compared, the topics are whole.
-    made.proven([ORDERS], time.time() + 1)
+    made.proven([ORDERS], made.moment())
     made.mark(ORDERS, "was changed once more")
     assert made.to_compare() == [ORDERS]
 

@@ -11,6 +11,7 @@ The facts of a first snapshot are those of its exported snapshot, so that nothin
 
 import json
 import re
+import secrets
 import shlex
 import threading
 import time
@@ -68,8 +69,8 @@ class Entry:
 
     since_lsn: int
     reason: str
-    #: When the relay saw it, in Unix seconds: a comparison that began earlier does not end it.
-    seen: float
+    #: The number of what the run has seen: a comparison that began before it does not end it.
+    seen: int
     #: Whether the cause lasts, so that a comparison proves nothing yet.
     lasts: bool = False
     #: What a person has to do; "" while the relay compares the table itself.
@@ -136,6 +137,8 @@ class Ledger(Coverage):
         self._operations: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._form: dict[str, str] = {}
+        #: Orders what is seen and comparisons that begin; a clock may be set back.
+        self._run, self._number = secrets.token_hex(8), 0
         #: The newest LSN at which the facts were as recorded.
         self._lsn = 0
         #: By what else is looked at: the LSNs as of the look before the last one, and of the last one.
@@ -323,8 +326,9 @@ class Ledger(Coverage):
             elif not gap and entry is not None and entry.lasts:
                 # From now on a comparison can prove it.
                 reason = f"{entry.reason}; that has ended"
+                self._number += 1
                 self._entries[name] = replace(
-                    entry, reason=reason, seen=time.time(), lasts=False, command=self._command(name)
+                    entry, reason=reason, seen=self._number, lasts=False, command=self._command(name)
                 )
 
     def sends(self, oid: int, table: str) -> None:
@@ -383,7 +387,8 @@ class Ledger(Coverage):
         if has_extra is None:
             has_extra = before is not None and before.has_extra
         command = command or self._command(table)
-        self._entries[table] = Entry(since, reason, time.time(), lasts, command, has_extra)
+        self._number += 1
+        self._entries[table] = Entry(since, reason, self._number, lasts, command, has_extra)
 
     def _command(self, table: str) -> str:
         """Return what a person has to run; "" where the relay compares the table itself."""
@@ -414,15 +419,23 @@ class Ledger(Coverage):
             self._write()
             self._publish()
 
-    def proven(self, tables: Collection[str], began: float) -> None:
-        """Take note of a clean comparison of ``tables`` that ``began`` then (Unix seconds).
+    def moment(self) -> str:
+        """Return this moment, for `proven`, as a comparison begins."""
+        with self._lock:
+            return f"{self._run} {self._number}"
+
+    def proven(self, tables: Collection[str], began: str) -> None:
+        """Take note of a clean comparison of ``tables`` that began at that `moment`; others prove nothing.
 
         Raises StateFailed.
         """
+        run, _, number = began.partition(" ")
+        if run != self._run:
+            return
         with self._lock:
             for table in tables:
                 entry = self._entries.get(table)
-                if entry is None or entry.lasts or entry.seen >= began:
+                if entry is None or entry.lasts or entry.seen > int(number):
                     continue
                 if entry.has_extra and not self.is_keyed(table):
                     self._entries[table] = self._with_extra(table, entry)
@@ -499,9 +512,9 @@ class Ledger(Coverage):
             lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():
-                if not entry.lasts:
-                    # A new run compares what an earlier one could not prove.
-                    self._entries[name] = replace(entry, command=self._command(name))
+                # A new run compares what an earlier one could not prove.
+                command = entry.command if entry.lasts else self._command(name)
+                self._entries[name] = replace(entry, seen=0, command=command)
         except FileNotFoundError:
             return
         except OSError as error:

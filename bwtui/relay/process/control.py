@@ -3,8 +3,9 @@
 A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
-``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT, "clean":
-[TABLE, …], "began": UNIX SECONDS}`` (of an audit of the tables that has ended),
+``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "auditing"}`` (an audit of the tables
+begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT, "clean": [TABLE, …], "began":
+MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (it has ended, and read from these servers),
 ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was made anew
 there), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks` (``slots``, ``consumers``,
 ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about": [NAME, VERSION,
@@ -28,7 +29,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +164,22 @@ def settings_of(name: str) -> RelaySettings:
         ) from error
 
 
-def tell_audited(name: str, verdict: str, clean: Sequence[str], began: float) -> None:
+def begin_audit(name: str) -> str:
+    """Return the moment for `tell_audited`; "" of a relay that does not answer: the audit proves nothing."""
+    with contextlib.suppress(ConnectionFailed):
+        return str(request(name, {"request": "auditing"}))
+    return ""
+
+
+def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str) -> None:
     """Report to the relay called ``name`` how an audit of its tables has ended.
 
-    ``clean``: the tables of which no row differs or is missing; ``began``: when it began, in Unix seconds. A
-    relay that does not answer learns nothing.
+    ``details``: those of its report; ``began``: see `begin_audit`. A relay that does not answer learns
+    nothing.
     """
+    found = {"clean": details.get("complete", []), "servers": details.get("servers", [])}
     with contextlib.suppress(ConnectionFailed):
-        request(name, {"request": "audited", "verdict": verdict, "clean": list(clean), "began": began})
+        request(name, {"request": "audited", "verdict": verdict, "began": began, **found})
 
 
 def send_again(name: str, wanted: BackfillRequest) -> str:

@@ -66,11 +66,16 @@ class StatusSource(Protocol):
         For a ``glance`` that happens more rarely.
         """
 
-    def audited(self, verdict: str, clean: Sequence[str], began: float) -> None:
+    def auditing(self) -> str:
+        """Return the moment at which an audit of the relay's tables begins."""
+
+    def audited(
+        self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
+    ) -> None:
         """Take note that an audit of the relay's tables has ended.
 
-        It began then (Unix seconds), and found the topics of the tables ``clean`` equal to them. Raises
-        StateFailed.
+        It began at that moment, read from ``servers`` (see `bwtui.source.failover.stream_server`), and found
+        the topics of the tables ``clean`` equal to them. Raises StateFailed.
         """
 
     def backfill(self, request: BackfillRequest) -> str:
@@ -142,14 +147,16 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         if not isinstance(lsn, str):
             raise _BadRequest("'lsn' is no LSN")
         return source.healed(lsn)
+    if kind == "auditing":
+        return source.auditing()
     if kind == "audited":
         verdict = message.get("verdict")
         if verdict not in VERDICTS:
             raise _BadRequest("'verdict' is none")
-        clean, began = message.get("clean", []), message.get("began", 0.0)
-        if not isinstance(clean, list) or not isinstance(began, int | float):
-            raise _BadRequest("'clean' is not a list of tables, or 'began' is not a time")
-        source.audited(verdict, list(map(str, clean)), float(began))
+        clean, began, servers = message.get("clean", []), message.get("began", ""), message.get("servers", [])
+        if not isinstance(clean, list) or not isinstance(began, str) or not isinstance(servers, list):
+            raise _BadRequest("'clean' or 'servers' is not a list, or 'began' is not a moment")
+        source.audited(verdict, list(map(str, clean)), began, servers)
         return None
     if kind == "backfill":
         return source.backfill(_backfill(message.get("of")))

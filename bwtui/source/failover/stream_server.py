@@ -5,8 +5,9 @@ former primary that came back accepts sessions as well. It lacks new rows and ho
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg2
 from psycopg import pq
@@ -36,6 +37,11 @@ class ReachedServer:
     timeline: int | None
     #: Its host and port, by libpq's keywords.
     place: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[str, str, int | None]:
+        """Tells it from every other server, and from itself as a standby."""
+        return self.system_identifier, self.started, self.timeline
 
 
 def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
@@ -74,6 +80,16 @@ class StreamServer:
         if reached is None or not self._is_streaming:
             return dsn
         return make_dsn(dsn, target_session_attrs="any", **reached.place)
+
+    def is_all(self, servers: Sequence[Sequence[Any]]) -> bool:
+        """Tell whether ``servers`` are the stream's server and no other, by `ReachedServer.identity`.
+
+        A standby may lack what the relay has seen, and be the stream's server once it was promoted.
+        """
+        reached = self._reached
+        if reached is None or not self._is_streaming:
+            return False
+        return bool(servers) and all(tuple(one) == reached.identity for one in servers)
 
     def follow(self, reached: ReachedServer) -> None:
         """Accept ``reached`` alone from now on: a stream from it begins."""
