@@ -248,8 +248,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "accept-settings",
-        "Start though the slot was relayed with another output format, topic prefix, namespace or registry: "
-        "rows from before stay as they are, and every table is compared.",
+        "Start though the slot was relayed with another output format, topic prefix, namespace, registry or "
+        "partitioner: rows from before stay as they are, and every table is compared.",
         kind="switch",
     ),
     Option(

@@ -360,6 +360,22 @@ def test_other_settings_are_refused_on_the_same_slot(
     assert_equal(services, database, TABLES, f"{relay.name}.new")
 
 
+def test_another_partitioner_is_refused_on_the_same_slot(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Later rows of a key would be in another partition than earlier ones."""
+    relay = begin(database, new_relay)
+    relay.stop()
+    other = ("-C", "partitioner=consistent")
+    relay.start(*other)
+    assert relay.join() == 2
+    assert "-C partitioner was murmur2 and is consistent now" in relay.last_words()
+    relay.start(*other, "--accept-settings")
+    relay.wait_streaming()
+    execute(database, *WRITES)
+    closes(relay, services, database, in_partitions=True)
+
+
 def test_a_slot_without_a_record_is_not_proven(
     services: Services, database: str, new_relay: NewRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

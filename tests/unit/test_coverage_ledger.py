@@ -275,6 +275,10 @@ def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> Non
             {"schema_registry": "http://other:8081"},
             "--schema-registry was http://registry:8081 and is http://other:8081 now",
         ),
+        (
+            {"kafka_config": (("partitioner", "consistent"),)},
+            "-C partitioner was murmur2 and is consistent now",
+        ),
     ],
 )
 def test_other_settings_are_refused_on_a_slot(tmp_path: Path, changed: dict[str, object], says: str) -> None:

@@ -25,6 +25,7 @@ from bwtui.durable import private_parent, write_durably
 from bwtui.encode.registry import url_without_user
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.file_errors import file_failed
+from bwtui.kafka.config import producer_config
 from bwtui.model.backfill_told import snapshot_command
 from bwtui.model.proof import NotProven
 from bwtui.model.sql import quote_identifier
@@ -59,8 +60,8 @@ _EXTRA = (
     "; without a key no comparison finds these records: delete the topic once nobody else writes to it, then "
     "send the table again"
 )
-#: Settings that decide which topic a row goes to, and the bytes of its key and value; by option name.
-_FORM = ("output-format", "topic-prefix", "namespace", "schema-registry")
+#: Settings that decide which topic and partition a row goes to, and the bytes of its key and value.
+_FORM = ("--output-format", "--topic-prefix", "--namespace", "--schema-registry", "-C partitioner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +175,12 @@ class Ledger(Coverage):
             return
         slot = self._identity[2]
         if self._settings.accept_settings:
-            names = ", ".join(f"--{name}" for name in changed)
+            names = ", ".join(changed)
             self._form = now
             self.mark_all(f"was sent with another {names} before: rows from before are as they were then")
             return
         says = "; ".join(
-            f"--{n} was {self._form[n] or 'empty'} and is {now[n] or 'empty'} now" for n in changed
+            f"{n} was {self._form[n] or 'empty'} and is {now[n] or 'empty'} now" for n in changed
         )
         raise RefusedError(
             f"slot {slot} was relayed with other settings: {says}",
@@ -507,7 +508,8 @@ class Ledger(Coverage):
                 self._facts = {one["name"]: TableFacts.from_json(one) for one in facts}
             self._operations = dict(data["operations"])
             self._entries = {name: Entry(**entry) for name, entry in data["not_proven"].items()}
-            self._form = dict(data["settings"])
+            # Earlier versions wrote the options without their dashes, and no partitioner.
+            self._form = {n if n in _FORM else f"--{n}": value for n, value in data["settings"].items()}
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
             lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
@@ -528,9 +530,8 @@ class Ledger(Coverage):
 
 
 def _form(settings: RelaySettings) -> dict[str, str]:
-    return {
-        "output-format": settings.output_format,
-        "topic-prefix": settings.topic_prefix,
-        "namespace": settings.namespace,
-        "schema-registry": url_without_user(settings.schema_registry),
-    }
+    # Those that end in _random place keys alike.
+    partitioner = str(producer_config(settings)["partitioner"]).lower().removesuffix("_random")
+    url = url_without_user(settings.schema_registry)
+    values = (settings.output_format, settings.topic_prefix, settings.namespace, url, partitioner)
+    return dict(zip(_FORM, values, strict=True))
