@@ -459,10 +459,14 @@ class Ledger(Coverage):
             facts = (self._facts or {}).get(table)
             return facts is not None and bool(facts.columns)
 
-    def to_compare(self) -> list[str]:
-        """Return the tables that a comparison by the relay may prove now."""
+    def to_compare(self, also: Collection[str] = ()) -> list[str]:
+        """Return the tables that a comparison by the relay may prove now, ``also`` of those given up."""
         with self._lock:
-            return [name for name, one in self._entries.items() if not one.lasts and not one.command]
+            return [
+                name
+                for name, one in self._entries.items()
+                if not one.lasts and (not one.command or name in also)
+            ]
 
     def _publish(self) -> None:
         self._is_comparing = bool(self.to_compare())

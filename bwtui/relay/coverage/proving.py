@@ -8,6 +8,8 @@ import logging
 import re
 import signal
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +50,10 @@ class Proving:
         self._may_compare = may_compare
         self._stop = threading.Event()
         self._command = RepairCommand(relay)
+        #: How often each table in a row was not proven.
+        self._failures: Counter[str] = Counter()
+        #: Tables of which the last comparison could not be made, as in an outage: that says nothing of them.
+        self._not_compared: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="proving", daemon=True)
 
     def start(self) -> None:
@@ -67,27 +73,49 @@ class Proving:
             self._command.signal(signal.SIGKILL)
 
     def _run(self) -> None:
-        pause, failures = _PAUSE_SECONDS, 0
+        pause, tried_at = _PAUSE_SECONDS, time.monotonic()
         while not self._stop.wait(_LOOK_SECONDS):
             tables = self._ledger.to_compare()
+            if not tables and time.monotonic() - tried_at > _MOST_SECONDS:
+                tables = self._open()
             if not tables or not self._may_compare():
                 continue
-            try:
-                is_proven = self._compare(tables)
-                if not is_proven and len(tables) > 1:
-                    # One that differs or does not answer keeps no other from being proven.
-                    is_proven = any(list(map(self._compare, ([table] for table in tables))))
-            except Exception:
-                _log.warning("a comparison failed", exc_info=True, extra=event("comparison_failed"))
-                is_proven = False
-            if is_proven:
-                pause, failures = _PAUSE_SECONDS, 0
-            elif failures == (_FEW_FAILURES if self._gives_up else _MOST_FAILURES):
-                self._ledger.given_up(tables, f"bwtui repair --relay {self._relay}")
-            else:
-                failures += 1
+            left = self._try(tables)
+            tried_at = time.monotonic()
+            if len(left) < len(tables) or self._gives_up_on(left):
+                pause = _PAUSE_SECONDS
+            if left:
                 self._stop.wait(pause)
                 pause = min(2 * pause, _MOST_SECONDS)
+
+    def _open(self) -> list[str]:
+        """Return the tables to compare, and those that could not be compared until a person was called."""
+        return self._ledger.to_compare(self._not_compared)
+
+    def _try(self, tables: list[str]) -> list[str]:
+        """Compare ``tables``; return those that are left to be compared."""
+        try:
+            if not self._compare(tables) and len(tables) > 1:
+                # One that differs or does not answer keeps no other from being proven.
+                for table in tables:
+                    self._compare([table])
+        except Exception:
+            _log.warning("a comparison failed", exc_info=True, extra=event("comparison_failed"))
+            self._not_compared.update(tables)
+        still_open = self._open()
+        left = [table for table in tables if table in still_open]
+        self._failures = Counter({table: self._failures[table] + 1 for table in left})
+        return left
+
+    def _gives_up_on(self, tables: list[str]) -> bool:
+        """Leave to a person what has failed too often; return whether there is any."""
+        most = _FEW_FAILURES if self._gives_up else _MOST_FAILURES
+        given_up = [table for table in tables if self._failures[table] > most]
+        if given_up:
+            self._ledger.given_up(given_up, f"bwtui repair --relay {self._relay}")
+            for table in given_up:
+                del self._failures[table]
+        return bool(given_up)
 
     def _compare(self, tables: list[str]) -> bool:
         """Compare and repair ``tables``; return whether none is left to be compared.
@@ -99,10 +127,12 @@ class Proving:
         code, result, lines = self._command.run(["--lost-slot", *chosen], lambda detail: None)
         if self._stop.is_set():
             return True
+        # An error has no result.
+        (self._not_compared.difference_update if result else self._not_compared.update)(tables)
         untrusted = [str(table) for table in result.get("untrusted", ())]
         if untrusted:
             self._give_up(untrusted, result)
-        if not set(tables).intersection(self._ledger.to_compare()):
+        if not set(tables).intersection(self._open()):
             return True
         reason = lines[-1] if lines else f"it ended with exit code {code}"
         text = "the comparison of %d tables was not clean, and is repeated: %s"
