@@ -159,7 +159,9 @@ def test_the_rows_of_one_that_is_killed_are_read_again(
     ] == told(status)
     assert status.tables["public.wide"].snapshot_rows == ROWS
     assert password(database) not in relay.log()
-    assert relay.run("--record", str(folder)).tables["public.wide"].updates == ROWS // 10
+    # The first run may take the updates while it waits for its last look at tables and topics.
+    updates = status.tables["public.wide"].updates
+    assert updates + relay.run("--record", str(folder)).tables["public.wide"].updates == ROWS // 10
     assert_stream_behind_snapshot(services, relay)
     recover_and_check(folder)
     tables = [*TABLES, Table("public", "unkeyed", ("line",))]
