@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS, _PAUSE_SECONDS, _MOST_SECONDS = 0.5, 2.0, 300.0
 _END_SECONDS = 20.0
 _FEW_FAILURES, _MOST_FAILURES = 3, 10
+#: The maximum number of tables of one command: Linux refuses more than 2 MiB of arguments.
+_TABLES = 500
 
 
 class Proving:
@@ -95,10 +97,8 @@ class Proving:
     def _try(self, tables: list[str]) -> list[str]:
         """Compare ``tables``; return those that are left to be compared."""
         try:
-            if not self._compare(tables) and len(tables) > 1:
-                # One that differs or does not answer keeps no other from being proven.
-                for table in tables:
-                    self._compare([table])
+            for at in range(0, len(tables), _TABLES):
+                self._prove(tables[at : at + _TABLES])
         except Exception:
             _log.warning("a comparison failed", exc_info=True, extra=event("comparison_failed"))
             self._not_compared.update(tables)
@@ -106,6 +106,16 @@ class Proving:
         left = [table for table in tables if table in still_open]
         self._failures = Counter({table: self._failures[table] + 1 for table in left})
         return left
+
+    def _prove(self, tables: list[str]) -> None:
+        """Compare ``tables``, or else each half of them.
+
+        A table that differs or can't be read does not keep another from being proven.
+        """
+        half = len(tables) // 2
+        if not self._compare(tables) and half and self._may_compare():
+            self._prove(tables[:half])
+            self._prove(tables[half:])
 
     def _gives_up_on(self, tables: list[str]) -> bool:
         """Leave to a person what has failed too often; return whether there is any."""
