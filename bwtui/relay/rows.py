@@ -247,7 +247,10 @@ class Rows:
             route.counters.truncates += 1
             if self._context.settings.truncate_topic:
                 self._send_truncation(route, message)
-        self._context.coverage.truncated([route.relation.qualified_name for route in routes])
+        self._context.coverage.mark_all(
+            "was truncated: its topic still holds the rows from before",
+            [route.relation.qualified_name for route in routes],
+        )
         self._without(routes[0], Without.TRUNCATED)
         return None
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -374,6 +375,23 @@ def test_another_partitioner_is_refused_on_the_same_slot(
     relay.wait_streaming()
     execute(database, *WRITES)
     closes(relay, services, database, in_partitions=True)
+
+
+def test_a_new_snapshot_into_topics_that_hold_deleted_rows(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """It has no row that was deleted between the two slots, nor has the stream."""
+    relay = begin(database, new_relay)
+    relay.stop()
+    execute(database, f"select pg_drop_replication_slot('{relay.name}')", *WRITES)
+    shutil.rmtree(state_folder(relay.name))
+    relay.start()
+    relay.wait_streaming()
+    relay.wait("they are compared", is_proven, every=0.2)
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)
+    assert "held messages before its snapshot" in relay.log()
 
 
 def test_a_slot_without_a_record_is_not_proven(

@@ -320,7 +320,7 @@ def test_a_truncate_of_many_tables_is_written_once(tmp_path: Path, monkeypatch: 
     made, report = begun(tmp_path)
     written: list[str] = []
     monkeypatch.setattr("bwtui.relay.coverage.ledger.write_durably", lambda path, text: written.append(text))
-    made.truncated(["public.a", "public.b"])
-    made.truncated(["public.a", "public.b"])
+    made.mark_all("was truncated", ["public.a", "public.b"])
+    made.mark_all("was truncated", ["public.a", "public.b"])
     assert {one.table for one in report.not_proven} == {"public.a", "public.b"}
     assert len(written) == 1

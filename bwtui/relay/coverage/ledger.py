@@ -92,8 +92,18 @@ class Coverage:
         """
         return False
 
-    def mark_all(self, reason: str) -> None:
-        """Record the same for every table. Raises StateFailed."""
+    def mark_all(
+        self,
+        reason: str,
+        tables: Collection[str] | None = None,
+        *,
+        has_extra: bool | None = None,
+        since: int = 0,
+    ) -> None:
+        """Record the same for ``tables``; None: for every table. Raises StateFailed.
+
+        ``since``: the LSN up to which they are proven; 0: as of the last look.
+        """
 
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
         """Start over with the facts of a new slot, as of ``lsn``. Raises StateFailed.
@@ -114,9 +124,6 @@ class Coverage:
 
     def sends(self, oid: int, table: str) -> None:
         """Take note of the name under which rows of relation ``oid`` are sent. Raises StateFailed."""
-
-    def truncated(self, tables: Collection[str]) -> None:
-        """Take note of a TRUNCATE in the stream. Raises StateFailed."""
 
 
 class Ledger(Coverage):
@@ -353,22 +360,25 @@ class Ledger(Coverage):
                 self._write()
         return True
 
-    def truncated(self, tables: Collection[str]) -> None:
+    def mark_all(
+        self,
+        reason: str,
+        tables: Collection[str] | None = None,
+        *,
+        has_extra: bool | None = None,
+        since: int = 0,
+    ) -> None:
         with self._lock:
-            is_new = not self._entries.keys() >= set(tables)
-            for table in tables:
-                self._add(table, "was truncated: its topic still holds the rows from before")
+            names = tables
+            if names is None:
+                recorded = [name for name, one in (self._facts or {}).items() if one.selected]
+                names = recorded or list(self._report.tables)
+            is_new = tables is None or has_extra is not None or not self._entries.keys() >= set(names)
+            for name in names:
+                self._add(name, reason, has_extra=has_extra, since=since)
             self._publish()
             if is_new:
                 self._write()
-
-    def mark_all(self, reason: str) -> None:
-        with self._lock:
-            names = [name for name, one in (self._facts or {}).items() if one.selected]
-            for name in names or list(self._report.tables):
-                self._add(name, reason)
-            self._publish()
-            self._write()
 
     def _add(
         self,

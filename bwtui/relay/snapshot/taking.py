@@ -206,12 +206,17 @@ class Taking(Copying):
         """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
         context = self._context
         begun: dict[str, Offsets] = {}
+        filled: list[str] = []
         for route in routes:
             if route.refusal is None:
                 topic = route.topic
                 begun[topic] = self._end_offsets(topic)
-                if topic not in before and any(begun[topic].values()):
-                    route.counters.note("the topic held messages before this snapshot, which stay in it")
+                if any(before.get(topic, begun[topic]).values()):
+                    filled.append(route.relation.qualified_name)
+                    route.counters.note("the topic held messages before this snapshot")
+        if filled:
+            text = "held messages before its snapshot: rows that were deleted since may be in its topic"
+            context.coverage.mark_all(text, filled)
         with context.report.account.during("state"):
             context.memory.remember_snapshot(self._lsn, begun | before, context.session)
         return begun
