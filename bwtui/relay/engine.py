@@ -368,8 +368,6 @@ class Engine:
         # Before anything is sent.
         self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._asked_to_stop)))
         is_unknown = ledger.is_empty and context.memory.was_empty
-        if self._healing.is_due:
-            ledger.renew()
         # A session that ends here is no reason to end: the next look compares with the same facts.
         with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
             ledger.look(connection, publications, at_once=True)
@@ -396,8 +394,6 @@ class Engine:
             except SlotLost as error:
                 following.call_back(error)
                 publications = self._healing.again(context, error) or publications
-                if self._ledger is not None and self._healing.is_due:
-                    self._ledger.renew()
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""

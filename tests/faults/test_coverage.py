@@ -202,6 +202,21 @@ def test_a_gap_is_seen_and_closed(
     closes(relay, services, database)
 
 
+def test_a_heal_does_not_forget_a_table_that_was_dropped(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Its topic still holds the rows from before when a table of that name is created."""
+    *_, again = (gap for gap in GAPS if gap.name == "the table is dropped and created again")
+    relay = begin(database, new_relay, again)
+    relay.stop()
+    drop, *create = again.statements
+    execute(database, f"select pg_drop_replication_slot('{relay.name}')", drop)
+    relay.start("--heal")
+    relay.wait("the slot is made good", lambda status: status.heal is None and status.state == "streaming")
+    execute(database, *create)
+    closes(relay, services, database)
+
+
 @pytest.mark.parametrize(
     ("how", "runs"),
     [

@@ -243,7 +243,7 @@ def test_a_topic_that_changed_while_stopped_is_unproven_since_the_look_before(tm
     made.seen(TOPICS)
     made.seen(TOPICS)
     made._lsn = 0x300
-    made.renew()
+    made._write()
     report = Report()
     again = ledger(tmp_path, report)
     # The first look at the catalog of the new run, before the first one at topics.

@@ -250,13 +250,6 @@ class Ledger(Coverage):
             self._is_whole = False
             self.mark_all(reason)
 
-    def renew(self) -> None:
-        """Take the facts as they are at the next look: a heal compares every table. Raises StateFailed."""
-        with self._lock:
-            self._facts, self._operations = None, {}
-            self._looked_at = 0.0
-            self._write()
-
     # -- the looks -----------------------------------------------------------------------------------------
 
     def look(self, connection: Connection, publications: Collection[str], *, at_once: bool = False) -> None:
