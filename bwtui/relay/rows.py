@@ -1,7 +1,7 @@
 """Rows of the stream: from a frame to messages in the batch, or to the policy for what can't be relayed."""
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -307,8 +307,11 @@ class Rows:
         self._note_filled(new, row)
         return route, key, value, row
 
-    def _updates_ahead(self, route: Route) -> Iterator[Update]:
-        """Yield the table's updates among the frames that come next, up to where the table changes."""
+    def _updates_ahead(self, route: Route, known: Container[int]) -> Iterator[Update]:
+        """Yield the table's updates among the frames that come next, up to where the table changes.
+
+        Frames whose identities are ``known`` are left out, and not taken apart again.
+        """
         xid, oid = self.xid, route.relation.oid
         for frame in self._ahead():
             if frame[0] != XLOG_DATA:
@@ -319,6 +322,8 @@ class Rows:
             elif tag in (_UPDATE, _RELATION) and _oid(frame, BODY_OFFSET)[0] == oid:
                 if tag == _RELATION:
                     return
+                if id(frame) in known:
+                    continue
                 try:
                     old, at = (None, TUPLE) if frame[_KIND] == _NEW else split_tuple(frame, TUPLE)
                     new = route.split(frame, at if old is None else at + 1)

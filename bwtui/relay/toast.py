@@ -11,7 +11,7 @@ there, exactly. Otherwise no exact source exists, and ``--toast`` decides:
 - ``placeholder`` sends null for the column, and names the column in the record's field ``__escaped``.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -37,6 +37,8 @@ _BYTES_MOST = 16 << 20
 
 
 T = TypeVar("T")
+#: Returns the table's updates that come next, but for frames of these identities.
+Ahead = Callable[[Container[int]], Iterable["Update"]]
 
 
 class RowIsGone(Exception):
@@ -118,13 +120,11 @@ class ToastFill:
         self._bytes = 0
         self._next = None
 
-    def fill(
-        self, route: Route, update: Update, ahead: Callable[[], Iterable[Update]] = lambda: ()
-    ) -> list[Field]:
+    def fill(self, route: Route, update: Update, ahead: Ahead = lambda _: ()) -> list[Field]:
         """Return the new row without UNCHANGED, or with it where a placeholder is to stand for it.
 
-        ``ahead`` returns the table's updates that come next. Raises
-        UnchangedToastError under --toast error, BwtuiError when the value can't be read, and RowIsGone.
+        Raises UnchangedToastError under --toast error, BwtuiError when the value can't be read, and
+        RowIsGone.
         """
         names = route.column_names
         row, missing = _completed(route, update)
@@ -154,9 +154,7 @@ class ToastFill:
         route.counters.toast_fetched += len(missing) - marked
         return row
 
-    def _fetch(
-        self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Callable[[], Iterable[Update]]
-    ) -> None:
+    def _fetch(self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Ahead) -> None:
         """Read the values of ``first``, and of rows that come next as far as they lack the same."""
         wanted, room = self._plan(route, [first], missing, ahead)
         question = self._question(route, wanted, missing, room)
@@ -168,9 +166,7 @@ class ToastFill:
                 self._pulse(0.01)
         self._keep(answer)
 
-    def _begin_next(
-        self, route: Route, missing: Sequence[int], ahead: Callable[[], Iterable[Update]]
-    ) -> None:
+    def _begin_next(self, route: Route, missing: Sequence[int], ahead: Ahead) -> None:
         """Begin to read the values that come after those that are kept, where these are many."""
         wanted, room = self._plan(route, [], missing, ahead)
         if len(wanted) >= _ROWS_FIRST:
@@ -183,11 +179,7 @@ class ToastFill:
             self._keep(answer)
 
     def _plan(
-        self,
-        route: Route,
-        first: Sequence[_Wanted],
-        missing: Sequence[int],
-        ahead: Callable[[], Iterable[Update]],
+        self, route: Route, first: Sequence[_Wanted], missing: Sequence[int], ahead: Ahead
     ) -> tuple[list[_Wanted], int]:
         """Return ``first`` and the rows to read with them, and the maximum size of their values.
 
@@ -196,7 +188,7 @@ class ToastFill:
         """
         room, size = (_BYTES_MOST - self._bytes) // 2, self._sizes.get(route.relation.oid)
         rows = _ROWS_FIRST if size is None else min(room // 2 // size, _ROWS_MOST)
-        more = (one for one in _lacking(route, missing, ahead()) if id(one.frame) not in self._read)
+        more = _lacking(route, missing, ahead(self._read))
         return [*first, *islice(more, max(0, rows - len(first)))], room
 
     def _question(
