@@ -287,8 +287,11 @@ class Fold:
         except Undecodable as error:
             return topic, key, "different_row", "[]", *place, f"{UNDECODABLE}: {error}"
         self.unsent[topic] += bool(decoded.unsent) and not again
-        fields = _differing(shape, json.loads(row), decoded)
-        return (topic, key, "different_row", json.dumps(fields), *place, None) if fields else None
+        texts = json.loads(row)
+        if not (fields := _differing(shape, texts, decoded)):
+            return None
+        note = shape.history.explanation(texts, list(decoded.values), [name for name, *_ in fields])
+        return topic, key, "different_row", json.dumps(fields), *place, note
 
     def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
         topic = shape.table.topic

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg2
 
+from bwtui.audit.altered import HISTORY_SQL, History
 from bwtui.audit.forms import Form, Row, form_of, of_text, of_value
 from bwtui.audit.texts import no_text
 from bwtui.errors import Indeterminate
@@ -87,6 +88,7 @@ class Shape:
     records: Records | None = None
     #: The types that keys are asked for as; empty where their texts are compared with those of all rows.
     key_types: tuple[str, ...] = ()
+    history: History = field(default_factory=History)
 
     @property
     def has_plain_keys(self) -> bool:
@@ -153,13 +155,30 @@ def _shape(snapshot: Connection, table: Table, info: TableInfo, can_digest: bool
     forms = {name: form_of(oids[name], types) for name in table.columns if name in oids}
     identified, is_utf8 = info.replica_identity == "f", server_encoding(snapshot) == "UTF8"
     kinds = [_key_type(oids[name], types) for name in table.key]
-    shape = Shape(table, forms, info.partitioned, identified, is_utf8, decoder_of(snapshot),
-                  key_types=tuple(kinds) if all(kinds) else ())  # fmt: skip
+    decode = decoder_of(snapshot)
+    shape = Shape(table, forms, info.partitioned, identified, is_utf8, decode,
+                  key_types=tuple(kinds) if all(kinds) else (),
+                  history=_history(snapshot, info.oid, forms, decode))  # fmt: skip
     if not can_digest:
         return shape
     ((blocks, has_blocks),) = query(snapshot, _BLOCKS_SQL, info.oid, info.oid)
     records = _records(table, {name: oids[name] for name in forms}, types, blocks) if has_blocks else None
     return replace(shape, records=records)
+
+
+def _history(snapshot: Connection, oid: int, forms: Mapping[str, Form], decode: Decode | None) -> History:
+    defaults: dict[str, set[str | None]] = {}
+    numbers, dropped = dict[str, int](), list[int]()
+    for name, number, is_dropped, is_leaf, has_default, default in query(
+        snapshot, HISTORY_SQL, oid, oid, oid
+    ):
+        if has_default and name in forms:
+            defaults.setdefault(name, set()).add(of_text(_text_of(default, decode), forms[name]))
+        if is_dropped and not is_leaf:
+            dropped.append(number)
+        elif not is_leaf:
+            numbers[name] = number
+    return History({name: frozenset(texts) for name, texts in defaults.items()}, numbers, dropped)
 
 
 def _key_type(oid: int, types: Mapping[int, TypeInfo]) -> str:

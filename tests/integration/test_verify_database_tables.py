@@ -300,3 +300,37 @@ def test_a_table_whose_key_changes(attempts: Attempts, source: Session, database
         source.run("insert into swap values (5, 5); update swap set a = 6 where a = 4")
         ended, report = verify(attempts, database)
         assert (ended.code, report["verdict"], report["actual"]) == (0, "clean", 6), ended.stderr or report
+
+
+def test_what_alter_table_explains(attempts: Attempts, source: Session, database: str) -> None:
+    """A record from before ALTER TABLE still differs, and the report says which statement explains it."""
+    source.run("create table t (id int primary key, gone text, v text)")
+    source.run("insert into t select i, 'former', 'v' from generate_series(1, 4) i")
+    attempts.succeed(database)
+    topic, former = f"{attempts.name}.t", list[tuple[int, bytes | None, bytes | None]]()
+    for (_, partition), records in raw_records(attempts.services, [topic]).items():
+        former += [(partition, one.key(), one.value()) for one in records]
+    source.run("alter table t drop column gone; alter table t add more int default 7")
+    source.run("alter table t add gone text; update t set more = 8 where id = 2")
+    source.run("update t set gone = 'new' where id = 3; update t set v = 'w' where id = 4")
+    with relaying(attempts, database, source):
+        # The topic is right now, whether or not the relay has closed the gap already.
+        source.run("update t set v = v")
+        ended, report = verify(attempts, database)
+        assert (ended.code, report.get("findings")) == (0, []), ended.stderr
+        with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+            for partition, key, value in former:
+                producer.produce(topic, value, key, partition)
+            assert not producer.flush(30)
+        ended, report = verify(attempts, database, "--show-values")
+        told = attempts.command(*arguments(attempts, database)).stdout
+    added = "ADD COLUMN explains more: earlier rows got its default without a message"
+    again = "DROP COLUMN and ADD COLUMN may explain gone: earlier rows lost its value without a message"
+    assert (ended.code, report["verdict"]) == (1, "anomalies")
+    assert [(one["class"], one["key"]["id"], one["note"]) for one in report["findings"]] == [
+        ("different_row", "1", f"{added}; {again}"),
+        ("different_row", "2", f"{again}; no ALTER TABLE explains more"),
+        ("different_row", "3", f"{added}; no ALTER TABLE explains gone"),
+        ("different_row", "4", f"{added}; {again}; no ALTER TABLE explains v"),
+    ]
+    assert added in " ".join(told.split())
