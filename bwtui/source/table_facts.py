@@ -5,7 +5,7 @@ ALTER TABLE; and catalog tables follow the snapshot of the session, which pg_pub
 A row's oid and xmin name its version: a publication that drops a table and adds it again has a new row.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,8 @@ select p.pubname, c.oid, 'schema ' || s.oid, s.xmin::text
   join pg_catalog.pg_class c on c.relnamespace = s.pnnspid and c.relkind in ('r', 'p')
    and c.relpersistence <> 't'
 """
+# CREATE TABLE writes a column's row in pg_attribute in one command with those of the system columns, and
+# ATTACH PARTITION writes each of them again: so they tell which of the two made a table a partition.
 _RELATIONS_SQL = """
 with recursive tree (oid) as (
        select unnest(%s::oid[])
@@ -65,7 +67,11 @@ select c.oid, n.nspname, c.relname, format('%%I.%%I', n.nspname, c.relname), c.r
           and case c.relreplident when 'n' then false when 'i' then x.indisreplident
                    else x.indisprimary end), 0),
        (select pg_catalog.json_object_agg(a.attname, a.attnum) from pg_catalog.pg_attribute a
-         where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
+         where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+       exists (select from pg_catalog.pg_attribute s
+                 join pg_catalog.pg_attribute a on a.attrelid = s.attrelid and a.attnum > 0
+                  and a.xmin = s.xmin and a.cmin = s.cmin
+                where s.attrelid = c.oid and s.attnum = -1 and s.xmin = i.xmin)
   from tree join pg_catalog.pg_class c using (oid) join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_inherits i on i.inhrelid = c.oid and c.relispartition
 """
@@ -82,22 +88,21 @@ with recursive used (relid, typ) as (
                union all select f.atttypid from pg_catalog.pg_attribute f
                           where f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped) part (typ))
 select used.relid, e.oid::text, e.enumlabel from used join pg_catalog.pg_enum e on e.enumtypid = used.typ
+ union all
+select used.relid, 'type ' || t.oid, string_agg(f.attnum::text, ',' order by f.attnum)
+  from used join pg_catalog.pg_type t on t.oid = used.typ
+  join pg_catalog.pg_attribute f on f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped
+ group by 1, 2
 """
-# A partition that the attaching transaction created may have been filled before ATTACH PARTITION, by that
-# transaction alone. Any row of one that was there before may be from before.
-_ROWS_FROM_BEFORE_SQL = """
-select exists (
-  select from only {table} where pg_catalog.age(xmin) >= pg_catalog.age(%(attached)s::xid) or not exists (
-         select from pg_catalog.pg_attribute a where a.attrelid = %(table)s::pg_catalog.regclass
-            and a.attnum = -1 and a.xmin = %(attached)s::xid))
-"""
+#: What a publication may publish of a table.
+OPERATIONS = ("inserts", "updates", "deletes")
 #: The part of a table's key that says how PostgreSQL identifies its rows (pg_class.relreplident).
 _IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A partition that stores rows of a published root; ``attached``: xmin of its row in pg_inherits."""
+    """A partition that stores rows of a published root."""
 
     name: str
     #: Its name as SQL takes it.
@@ -106,7 +111,10 @@ class Leaf:
     persistence: str
     filenode: int
     key: str
+    #: The xmin of its row in pg_inherits, and of those of its parents below the root.
     attached: str
+    #: Of these, those that ATTACH PARTITION wrote.
+    by_attach: str = ""
 
     @property
     def columns(self) -> str:
@@ -137,7 +145,7 @@ class TableFacts:
     key: str
     #: Columns whose value in earlier rows is the default with which they were added.
     defaulted: list[str] = field(default_factory=list)
-    #: Labels of the enums that it uses, by oid.
+    #: Labels of the enums that it uses, by oid, and the numbers of the attributes of its composite types.
     labels: dict[str, str] = field(default_factory=dict)
     #: By oid, as text.
     leaves: dict[str, Leaf] = field(default_factory=dict)
@@ -188,10 +196,17 @@ class TableFacts:
             name for name, number in self.numbers.items() if before.numbers.get(name, number) != number
         ]:
             yield f"lost column {again[0]} and got it again: its topic may hold the former values"
+        names = {number: name for name, number in before.numbers.items()}
+        for name, number in self.numbers.items():
+            if (former := names.get(number, name)) != name:
+                yield f"had column {former} renamed to {name}: its topic holds earlier rows under that name"
         if added := [name for name in self.defaulted if name not in before.defaulted]:
             yield f"got column {added[0]} with a default: its topic holds earlier rows without that value"
         if any(self.labels.get(oid, label) != label for oid, label in before.labels.items()):
-            yield "uses an enum whose labels were renamed: its topic holds the former labels"
+            yield (
+                "uses a type whose labels were renamed, or whose attributes are others: "
+                "its topic holds values in the former form"
+            )
         yield from self._changes_of_leaves(before)
 
     def _changes_of_publications(self, before: "TableFacts") -> Iterator[str]:
@@ -214,7 +229,8 @@ class TableFacts:
             now = self.leaves.get(oid)
             if now is None:
                 yield f"lost partition {leaf.name}: its topic still holds the rows of that"
-            elif now.attached != leaf.attached:
+            elif not f"{now.attached} ".startswith(f"{leaf.attached} "):
+                # An earlier version recorded the first link alone.
                 yield f"had partition {leaf.name} detached and attached again"
             elif now.persistence != leaf.persistence:
                 yield f"had partition {leaf.name} unlogged: what was written meanwhile is in no stream"
@@ -297,7 +313,7 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
     owners = _owners(relations, members, {name for name, (_, via_root, _) in published.items() if via_root})
     facts: Facts = {}
     for owner, leaves in owners.items():
-        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _, index, numbers = (
+        _, namespace, name, quoted, _, persistence, filenode, version, _, _, key, _, index, numbers, _ = (
             relations[owner]
         )
         line = [owner, *_ancestors(relations, owner)]
@@ -310,9 +326,7 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
             publications={pub: published[pub][0] for pub in sorted(entries)},
             entries=dict(sorted(entries.items())),
             operations=", ".join(
-                one
-                for one in ("inserts", "updates", "deletes")
-                if any(one in published[pub][2] for pub in entries)
+                one for one in OPERATIONS if any(one in published[pub][2] for pub in entries)
             ),
             persistence=persistence,
             filenode=filenode,
@@ -320,16 +334,20 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
             key=key,
             defaulted=sorted({name for oid in (owner, *leaves) for name in relations[oid][11]}),
             labels=labels.get(owner, {}),
-            leaves={str(oid): _leaf(relations[oid]) for oid in leaves},
+            leaves={str(oid): _leaf(relations, oid, owner) for oid in leaves},
             index=index,
             numbers=numbers or {},
         )
     return facts
 
 
-def _leaf(row: Sequence[Any]) -> Leaf:
-    _, namespace, name, quoted, kind, persistence, filenode, _, _, attached, key, *_ = row
-    return Leaf(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached)
+def _leaf(relations: dict[int, tuple[Any, ...]], oid: int, owner: int) -> Leaf:
+    _, namespace, name, quoted, kind, persistence, filenode, _, _, _, key, *_ = relations[oid]
+    line = [oid, *_ancestors(relations, oid)]
+    links = [(relations[one][9], relations[one][14]) for one in line[: line.index(owner)]]
+    attached = " ".join(link for link, _ in links)
+    by_attach = " ".join(link for link, is_created in links if not is_created)
+    return Leaf(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached, by_attach)
 
 
 def _ancestors(relations: dict[int, tuple[Any, ...]], oid: int) -> Iterator[int]:
@@ -356,20 +374,20 @@ def _owners(
     return owners
 
 
-def had_rows(connection: Connection, leaf: Leaf) -> bool:
-    """Return whether a partition may have held rows when it was attached. Raises psycopg2.Error.
+def had_rows(connection: Connection, leaf: Leaf, links: Collection[str]) -> bool:
+    """Return whether a new partition may have held rows when it was attached. Raises psycopg2.Error.
 
-    One that is locked, or that the role may not read, may have.
+    One that is locked, or that the role may not read, may have. ``links`` were there before. Rows that came
+    afterwards count too: a transaction that fills it in a savepoint and attaches it cannot be told from two.
     """
     if leaf.kind != "r":
         return True
+    if set(leaf.by_attach.split()) <= set(links):
+        return False
     former = query(connection, "select current_setting('lock_timeout')")[0][0]
     try:
         execute(connection, "set lock_timeout = '100ms'")
-        sql = _ROWS_FROM_BEFORE_SQL.format(table=leaf.quoted)
-        with connection.cursor() as cursor:
-            cursor.execute(sql, {"table": leaf.quoted, "attached": leaf.attached})
-            return bool(cursor.fetchall()[0][0])
+        return bool(query(connection, f"select exists (select from only {leaf.quoted})")[0][0])
     except psycopg2.ProgrammingError:
         # It has gone, or the role may not read it.
         return True

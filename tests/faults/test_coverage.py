@@ -56,6 +56,19 @@ class Gap:
     before: Sequence[str] = ()
 
 
+#: The table with partitions, and one of two levels beside it.
+PARTITIONED = (
+    "drop table accounts",
+    "create table accounts (id bigint primary key, number bigint not null, note text)"
+    " partition by range (id)",
+    "create table low partition of accounts for values from (0) to (10000)",
+    f"insert into accounts select n, 0, 'row ' || n from generate_series(1, {ROWS}) n",
+    "create table middle (like accounts including all) partition by range (id)",
+    "create table leaf partition of middle for values from (20000) to (30000)",
+)
+FILL = "insert into middle select n, 0, 'elsewhere' from generate_series(20001, 20050) n"
+ATTACH = "alter table accounts attach partition middle for values from (20000) to (30000)"
+VIA_ROOT = "create publication {p} for table accounts, visits with (publish_via_partition_root)"
 LEAVES = Gap(
     "the table leaves the publication and returns",
     ("alter publication {p} drop table accounts", *WRITES, "alter publication {p} add table only accounts"),
@@ -110,6 +123,27 @@ GAPS = [
             "insert into accounts values (7, 7, 'after it')",
         ),
         publication="create publication {p} for all tables",
+    ),
+    Gap("a column is renamed", ("alter table accounts rename column note to remark",)),
+    Gap(
+        "a composite type gets an attribute",
+        ("alter type pair add attribute c int",),
+        before=(
+            "create type pair as (a int, b int)",
+            "alter table accounts add pair pair not null default '(1,2)'",
+        ),
+    ),
+    Gap(
+        "a partition of two levels is attached with rows",
+        (FILL, ATTACH),
+        publication=VIA_ROOT,
+        before=PARTITIONED,
+    ),
+    Gap(
+        "a partition of two levels is detached, written and attached again",
+        ("alter table accounts detach partition middle", FILL, ATTACH),
+        publication=VIA_ROOT,
+        before=(*PARTITIONED, ATTACH),
     ),
     Gap("a column comes with a default", ("alter table accounts add more text default 'as before'",)),
     Gap(

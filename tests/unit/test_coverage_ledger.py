@@ -1,5 +1,6 @@
 """What the coverage ledger takes for a change, and when a comparison ends "not proven"."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source.table_facts import Leaf, TableFacts
 
 ORDERS = "public.orders"
-LEAF = Leaf("public.low", "public.low", "r", "p", 31, "d id:20", "700")
+LEAF = Leaf("public.low", "public.low", "r", "p", 31, "d id:20", "700 701")
 FACTS = TableFacts(
     oid=20,
     name=ORDERS,
@@ -26,7 +27,7 @@ FACTS = TableFacts(
     filenode=30,
     version="",
     key="d id:20",
-    labels={"50": "new"},
+    labels={"50": "new", "type 51": "1,2"},
     leaves={"40": LEAF},
     index=60,
     numbers={"id": 1, "note": 2},
@@ -65,8 +66,11 @@ def begun(folder: Path, *, is_whole: bool = True) -> tuple[Ledger, Report]:
         (replace(FACTS, key="n "), "replica identity nothing instead of (id)"),
         (replace(FACTS, defaulted=["more"]), "got column more with a default"),
         (replace(FACTS, labels={"50": "old"}), "whose labels were renamed"),
+        (replace(FACTS, labels={"50": "new", "type 51": "1,2,3"}), "whose attributes are others"),
+        (replace(FACTS, numbers={"id": 1, "remark": 2}), "had column note renamed to remark"),
         (replace(FACTS, leaves={}), "lost partition public.low"),
         (replace(FACTS, leaves={"40": replace(LEAF, attached="701")}), "detached and attached again"),
+        (replace(FACTS, leaves={"40": replace(LEAF, attached="700 702")}), "detached and attached again"),
         (replace(FACTS, leaves={"40": replace(LEAF, persistence="u")}), "partition public.low unlogged"),
         (replace(FACTS, leaves={"40": replace(LEAF, filenode=32)}), "public.low truncated or rewritten"),
         (replace(FACTS, leaves={"40": replace(LEAF, key="i x:25")}), "another replica identity in partition"),
@@ -183,6 +187,44 @@ def test_a_column_that_was_dropped_is_remembered(tmp_path: Path) -> None:
         made._facts = facts
     made._publish()
     assert "lost column note and got it again" in report.not_proven[0].reason
+
+
+def test_a_column_that_is_renamed_back_is_remembered(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    for numbers, says in (
+        ({"id": 1, "x": 2}, "note renamed to x"),
+        ({"id": 1, "note": 2}, "x renamed to note"),
+    ):
+        facts = {ORDERS: replace(FACTS, numbers=numbers)}
+        made._compare(facts, [])
+        made._facts = facts
+        made._publish()
+        assert says in report.not_proven[0].reason
+
+
+def test_what_was_published_once_counts(tmp_path: Path) -> None:
+    """Fewer operations do not become what is right because others came."""
+    made, report = begun(tmp_path)
+    made.begin({ORDERS: replace(FACTS, operations="inserts, deletes")}, 0x100)
+    made._compare({ORDERS: replace(FACTS, operations="inserts, updates")}, [])
+    made._publish()
+    assert "has its deletes no longer published" in report.not_proven[0].reason
+    assert made.to_compare() == []
+
+
+def test_a_ledger_of_an_earlier_version_marks_nothing(tmp_path: Path) -> None:
+    begun(tmp_path)
+    path = tmp_path / "coverage-shop.json"
+    content = json.loads(path.read_text())
+    (facts,) = content["facts"]
+    del facts["leaves"]["40"]["by_attach"], facts["labels"]["type 51"], facts["numbers"], facts["index"]
+    facts["leaves"]["40"]["attached"] = "700"
+    path.write_text(json.dumps(content))
+    report = Report()
+    made = ledger(tmp_path, report)
+    made._compare({ORDERS: FACTS}, [])
+    made._publish()
+    assert report.not_proven == ()
 
 
 def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, query
 from bwtui.source.printed import printed
 from bwtui.source.slot import CURRENT_LSN
-from bwtui.source.table_facts import Facts, Leaf, TableFacts, had_rows, read_facts
+from bwtui.source.table_facts import OPERATIONS, Facts, Leaf, TableFacts, had_rows, read_facts
 
 _SECONDS = 5.0
 #: The LSN of the last look is written this often, so that a start knows since when nothing was seen.
@@ -277,7 +277,14 @@ class Ledger(Coverage):
         # A table that was attached to a published root is sent under the name of that.
         leaves = {int(oid) for one in facts.values() for oid in one.leaves}
         recorded = (self._facts or {}).values()
-        gone = {one.oid: one for one in recorded if one.name not in facts and one.oid not in leaves}
+        gone = {
+            one.oid: one
+            for one in recorded
+            if one.name not in facts
+            and one.oid not in leaves
+            # So is one that is partitioned itself, whose partitions are those of the root now.
+            and not (one.leaves and leaves.issuperset(map(int, one.leaves)))
+        }
         chosen = TableFilter(self._settings)
         for oid, namespace, name, has_identity in query(connection, _UNPUBLISHED_SQL, list(gone)):
             former = gone[oid]
@@ -293,7 +300,10 @@ class Ledger(Coverage):
             for name, now in facts.items()
             if (before := (self._facts or {}).get(name)) is not None and before.oid == now.oid
             for oid, leaf in now.leaves.items()
-            if oid not in before.leaves and had_rows(connection, leaf)
+            if oid not in before.leaves
+            and had_rows(
+                connection, leaf, [link for one in before.leaves.values() for link in one.attached.split()]
+            )
         ]
 
     def _compare(self, facts: Facts, filled: list[tuple[str, Leaf]]) -> None:
@@ -308,7 +318,9 @@ class Ledger(Coverage):
                 self._add(name, reason)
             if now.oid == former.oid:
                 # A column that is dropped may be added again after the next look.
-                facts[name] = replace(now, numbers={**former.numbers, **now.numbers})
+                there = now.numbers.values()
+                dropped = {column: one for column, one in former.numbers.items() if one not in there}
+                facts[name] = replace(now, numbers={**dropped, **now.numbers})
         for name, now in facts.items():
             if now.selected and name not in before and name in self._operations:
                 self._add(name, "has this name again: its topic is of the time before, and may differ")
@@ -317,9 +329,10 @@ class Ledger(Coverage):
                 self._add(name, f"got partition {leaf.name} with rows in it: these are in no stream")
         for name, now in facts.items():
             first = self._operations.get(name, "")
-            if not set(now.operations.split(", ")) <= set(first.split(", ")):
-                # More is published than was: from now on that is what counts.
-                first = self._operations[name] = now.operations
+            # What was published once counts from then on.
+            first = self._operations[name] = ", ".join(
+                one for one in OPERATIONS if one in first or one in now.operations
+            )
             gap, statement = next(now.gaps(first), ("", "")) if now.selected else ("", "")
             entry = self._entries.get(name)
             if gap and (entry is None or not entry.lasts or entry.reason != gap):
