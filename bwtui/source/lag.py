@@ -30,18 +30,19 @@ _WORK = ("IO", "LWLock")
 _SENDER_SQL = """
 select wait_event_type, wait_event, (sent_lsn - '0/0')::bigint
   from pg_catalog.pg_stat_activity left join pg_catalog.pg_stat_replication using (pid) where pid = %s"""
-#: Of a role that we may not look at the begin is not known.
+#: Several of our sessions may wait for one. The start of a role's transaction is not known to all.
 _BLOCKERS_SQL = """
-select distinct other.pid, other.application_name,
-       extract(epoch from clock_timestamp() - other.xact_start)::float8,
-       (select relation::regclass::text from pg_catalog.pg_locks
+select other.pid, other.application_name,
+       extract(epoch from clock_timestamp() - min(other.xact_start))::float8,
+       min((select relation::regclass::text from pg_catalog.pg_locks
          where pid = ours.pid and not granted and relation is not null
-           and database = (select oid from pg_catalog.pg_database where datname = current_database()) limit 1)
+           and database = (select oid from pg_catalog.pg_database where datname = current_database()) limit 1))
   from pg_catalog.pg_stat_activity ours
  cross join lateral unnest(pg_catalog.pg_blocking_pids(ours.pid)) blocker
   join pg_catalog.pg_stat_activity other on other.pid = blocker
  where ours.datname = current_database() and ours.usename = current_user
    and ours.application_name = current_setting('application_name') and ours.wait_event_type = 'Lock'
+ group by 1, 2
  order by 3 desc nulls last limit 3"""
 #: One row, whether or not there is such a slot.
 _SPILL_SQL = """
