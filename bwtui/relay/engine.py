@@ -175,6 +175,11 @@ class Engine:
         self._report.audited(verdict)
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
 
+    def sent_beside(self, topic: str, records: int) -> None:
+        """Expect records in a topic that a repair sends, so that they are no other producer's."""
+        if self._late is not None:
+            self._late.expect_beside(topic, records)
+
     def healed(self, lsn: str) -> bool:
         """Forget that a heal is due, of the slot made at ``lsn``: a comparison since was clean."""
         return self._healing.healed(lsn)

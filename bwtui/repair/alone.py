@@ -22,6 +22,7 @@ from bwtui.relay.backfill.outgoing import said, spelling_of
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import Producer
 from bwtui.repair.repairing import Outcome, Repair, saying_what_was_sent
+from bwtui.repair.strays import StrayList
 from bwtui.repair.tail import KeysOfOthers, sample_of
 
 CAVEAT = (
@@ -107,6 +108,9 @@ class Alone(Repair):
 
     def _check_again(self) -> None:
         self.refuse_ours()
+
+    def _announce(self, lists: Sequence[StrayList]) -> None:
+        """No relay of ours counts the records."""
 
     def _send(self, outcome: Outcome, folder: Path) -> None:
         """Send what differs until it does not, or too often."""

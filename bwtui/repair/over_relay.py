@@ -1,6 +1,6 @@
 """A repair over a relay that runs: it is handed the keys that differ, and puts their rows into its stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from bwtui.relay.process.control import (
     request,
     settings_of,
     tell_audited,
+    tell_sent_beside,
 )
 from bwtui.repair import sending
 from bwtui.repair.repairing import Outcome, Repair, saying_what_was_sent
+from bwtui.repair.strays import StrayList
 
 
 @dataclass(slots=True)
@@ -72,6 +74,11 @@ class OverRelay(Repair):
                 f"relay {self.relay} has other settings now than those with which topics were compared",
                 "nothing was sent; repair again, which compares anew",
             )
+
+    def _announce(self, lists: Sequence[StrayList]) -> None:
+        for one in lists:
+            if one.count:
+                tell_sent_beside(self.relay, one.topic, one.count)
 
     def _send(self, outcome: Outcome, folder: Path) -> None:
         reason: BackfillReason = "heal" if self.is_heal else "repair"

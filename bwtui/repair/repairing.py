@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from bwtui.audit.report import Report
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.backfill import BackfillStatus
 from bwtui.repair.plan import Planner, TablePlan
-from bwtui.repair.strays import Homes, send_strays
+from bwtui.repair.strays import Homes, StrayList, send_strays
 from bwtui.settings import RelaySettings
 from bwtui.spark.scratch import scratch
 from bwtui.verify.database import OnDifferences
@@ -159,6 +159,7 @@ class Repair(ABC):
             if not self.is_dry and outcome.chosen:
                 self.watch.phase("sending what differs")
                 lists = [plan.strays for plan in outcome.chosen if plan.strays is not None]
+                self._announce(lists)
                 outcome.stray_tombstones = send_strays(
                     self.settings, self._homes, lists, self._session, self.watch.count
                 )
@@ -185,6 +186,10 @@ class Repair(ABC):
     @abstractmethod
     def _spelling(self, table: str) -> str | None:
         """Return how keys of a table are written by who sends, as `Planner` asks for it."""
+
+    @abstractmethod
+    def _announce(self, lists: Sequence[StrayList]) -> None:
+        """Tell a relay that counts the records of its topics which of them this process sends."""
 
     @abstractmethod
     def _prepare(self, outcome: Outcome) -> None:

@@ -35,8 +35,8 @@ _BLOCKERS_SQL = """
 select other.pid, other.application_name,
        extract(epoch from clock_timestamp() - min(other.xact_start))::float8,
        min((select relation::regclass::text from pg_catalog.pg_locks
-         where pid = ours.pid and not granted and relation is not null
-           and database = (select oid from pg_catalog.pg_database where datname = current_database()) limit 1))
+             where pid = ours.pid and not granted and relation is not null and database =
+                   (select oid from pg_catalog.pg_database where datname = current_database()) limit 1))
   from pg_catalog.pg_stat_activity ours
  cross join lateral unnest(pg_catalog.pg_blocking_pids(ours.pid)) blocker
   join pg_catalog.pg_stat_activity other on other.pid = blocker

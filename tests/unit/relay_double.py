@@ -113,6 +113,9 @@ class DoubleEngine:
             ((0.01, 0.02, 7),),
         )
 
+    def sent_beside(self, topic: str, records: int) -> None:
+        """Count nothing."""
+
     def healed(self, lsn: str) -> bool:
         return False
 

@@ -31,7 +31,7 @@ from bwtui.sink.destination import Destination, Offsets
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
 #: While no late records are expected.
-_RARE_SECONDS = 15.0
+RARE_SECONDS = 15.0
 _END_SECONDS = 5.0
 #: TCP sends the data of a process that has died for about as long (net.ipv4.tcp_retries2).
 WATCH_SECONDS = 900.0
@@ -94,6 +94,11 @@ class LateRecords:
     def expect(self) -> None:
         """Expect late records from now on: somebody was killed whose messages were on their way."""
         self._until = time.time() + WATCH_SECONDS
+
+    def expect_beside(self, topic: str, records: int) -> None:
+        """Count records that a repair is about to send to ``topic`` by itself; for one thread alone."""
+        if topic in self._topics:
+            self._topics[topic].handed_over -= records
 
     def settle(self) -> None:
         """Note that none of this run's own messages is on its way. Raises StateFailed."""
@@ -188,7 +193,7 @@ class LateRecords:
     def _watch(self) -> None:
         stop, pause = self._stop, _FIRST_SECONDS
         while not stop.wait(pause):
-            pause = _LOOK_SECONDS if self.is_expected else _RARE_SECONDS
+            pause = _LOOK_SECONDS if self.is_expected else RARE_SECONDS
             try:
                 self.look()
             except StopRequested:

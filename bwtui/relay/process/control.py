@@ -7,7 +7,8 @@ Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}
 begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT, "clean": [TABLE, …], "began":
 MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (it has ended, and read from these servers),
 ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was made anew
-there), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks` (``slots``, ``consumers``,
+there), ``{"request": "sent_beside", "topic": TOPIC, "records": NUMBER}`` (a repair is about to send these
+itself), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks` (``slots``, ``consumers``,
 ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about": [NAME, VERSION,
 …]``, ``letters`` with ``"about": [LETTER, …]``).
 ``{"request": "backfill", "of": {a BackfillRequest}}`` has rows of a table put into the stream, and answers
@@ -180,6 +181,12 @@ def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str
     found = {"clean": details.get("complete", []), "servers": details.get("servers", [])}
     with contextlib.suppress(ConnectionFailed):
         request(name, {"request": "audited", "verdict": verdict, "began": began, **found})
+
+
+def tell_sent_beside(name: str, topic: str, records: int) -> None:
+    """Announce records that this process, not the relay, sends to ``topic``."""
+    with contextlib.suppress(ConnectionFailed, Refused):
+        request(name, {"request": "sent_beside", "topic": topic, "records": records})
 
 
 def send_again(name: str, wanted: BackfillRequest) -> str:

@@ -84,6 +84,9 @@ class StatusSource(Protocol):
     def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
         """Have one pause, go on or end; return how it is. Raises BwtuiError."""
 
+    def sent_beside(self, topic: str, records: int) -> None:
+        """Take note that a repair is about to send tombstones to a topic of this relay by itself."""
+
     def healed(self, lsn: str) -> bool:
         """Take note that topics equal tables since the slot was made anew at ``lsn``; say whether it was due.
 
@@ -147,6 +150,12 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         if not isinstance(lsn, str):
             raise _BadRequest("'lsn' is no LSN")
         return source.healed(lsn)
+    if kind == "sent_beside":
+        topic, records = message.get("topic"), message.get("records")
+        if not isinstance(topic, str) or not isinstance(records, int):
+            raise _BadRequest("'topic' is no text, or 'records' is not a number")
+        source.sent_beside(topic, records)
+        return None
     if kind == "auditing":
         return source.auditing()
     if kind == "audited":
