@@ -14,6 +14,7 @@ from bwtui.relay.report import Report
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.relay.watch.topics import TopicWatch, forget_topics
 from bwtui.sink.destination import PresentTopic, PresentTopics, Service
+from tests.unit.test_coverage_ledger import begun
 
 ORDERS = "public.orders"
 RECORD = '{"type": "record", "name": "orders", "fields": []}'
@@ -240,3 +241,15 @@ def test_a_kafka_that_does_not_answer_says_nothing_of_topics(
     monkeypatch.undo()
     watched.told(None)
     assert watched.report.missing_topics == (), "nothing was sent to it yet"
+
+
+def test_what_topics_were_can_not_be_read(watched: Watched) -> None:
+    ledger, report = begun(watched.path.parent)
+    schemas = SchemaWatch(LocalRegistry(), report)
+    watched.told(PresentTopic("first", 3))
+    TopicWatch(watched.kafka, report, watched.path, schemas, ledger)
+    assert report.not_proven == ()
+    watched.path.write_text(watched.path.read_text()[:20])
+    TopicWatch(watched.kafka, report, watched.path, schemas, ledger)
+    assert ledger.to_compare() == [ORDERS]
+    assert f"{watched.path} can't be read" in report.not_proven[0].reason

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bwtui.durable import write_whole
+from bwtui.durable import write_durably
 from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
 from bwtui.model.events import event
 from bwtui.relay.coverage.ledger import TOPICS, Coverage
@@ -60,7 +60,7 @@ class TopicWatch:
     ) -> None:
         """``path``: where it is remembered what topics were, from run to run.
 
-        ``coverage`` is told which tables are not proven any more.
+        ``coverage`` is told which tables are not proven any more. Raises StateFailed.
         """
         self._service = service
         self._coverage = coverage
@@ -71,7 +71,7 @@ class TopicWatch:
         self.refusal: ServiceRefused | None = None
         self._report = report
         self._path = path
-        self._cluster, self._known = _read(path)
+        self._cluster, self._known = _read(path, coverage)
         self._is_new_run = True
         #: Ids that topics had before, of which a broker that lags may still tell.
         self._former: set[str] = set()
@@ -189,7 +189,7 @@ class TopicWatch:
 
     def _remember(self) -> None:
         topics = {topic: asdict(known) for topic, known in sorted(self._known.items())}
-        write_whole(self._path, json.dumps({"cluster": self._cluster, "topics": topics}, indent=1))
+        write_durably(self._path, json.dumps({"cluster": self._cluster, "topics": topics}, indent=1))
 
     def check(self) -> None:
         """Raise ServiceRefused if nothing more may be sent."""
@@ -311,8 +311,8 @@ def forget_topics(folder: Path) -> None:
     (folder / FILE).unlink(missing_ok=True)
 
 
-def _read(path: Path) -> tuple[str, dict[str, _Known]]:
-    """Return what was remembered, the cluster's id first; what can't be read is looked at anew."""
+def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _Known]]:
+    """Return what was remembered, the cluster's id first; if that can't be read, no table is proven."""
     try:
         kept = json.loads(path.read_text())
         return str(kept["cluster"]), {topic: _Known(**known) for topic, known in kept["topics"].items()}
@@ -320,4 +320,5 @@ def _read(path: Path) -> tuple[str, dict[str, _Known]]:
         pass
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         _log.warning("%s is not what was written there: %s", path, error, extra=event("memory_unreadable"))
+        coverage.mark_all(f"may have a topic that was made again: {path} can't be read")
     return "", {}
