@@ -261,8 +261,13 @@ class Following:
     def _note_lacking(self, server: Server, common_end: int) -> None:
         """Remember what topics have that ``server`` lacks, before anything is read from it."""
         last, naming = self._context.memory.last, self._context.naming
+        if last is None or last.sent() <= common_end:
+            return
+        self._context.coverage.mark_all(
+            "may have rows in its topic that the new primary lacks", has_extra=True, since=common_end
+        )
         # Where no history is known there is no such part: all could be that, or nothing.
-        if naming is None or last is None or not common_end or last.sent() <= common_end:
+        if naming is None or not common_end:
             return
         service = self._context.destination.service.name
         naming.note(

@@ -146,7 +146,7 @@ def test_without_heal_a_person_has_it_taken_back(
     services: Services, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:
     """The relay goes on all the same, names the keys, and tells where; `bwtui repair` leaves nothing."""
-    relay = new_relay()
+    relay = new_relay("--on-gap", "report")
     pair.wait_synchronized(relay.name)
     with Writer(pair.dsn, _ROWS).going_on() as writer:
         _cut(pair, relay, writer)
@@ -160,12 +160,15 @@ def test_without_heal_a_person_has_it_taken_back(
         f"{len([k for k in phantoms if k[0] == t.topic(relay.name)])} of {t.full_name}" in told.message
         for t in TABLES
     )
+    assert {entry.table for entry in status.not_proven} == {table.full_name for table in TABLES}
+    assert all(entry.since_lsn <= one.fork and "bwtui repair" in entry.command for entry in status.not_proven)
     relay.wait_caught_up()
     assert difference(services, pair.dsn, TABLES, relay.name).outcome != "equal"
     ended = Attempts(services, tmp_path).command("repair", "--relay", relay.name, "--yes", "--json")
     assert ended.code == 0, ended.stderr
     sent = json.loads(ended.stdout)["tables"]
     assert 0 < sum(one["rows"] + one["tombstones"] for one in sent) <= len(phantoms)
+    relay.wait("it is proven", lambda now: not now.not_proven)
     assert_equal(services, pair.dsn, TABLES, relay.name)
     assert _named(relay) == phantoms
 
