@@ -252,4 +252,5 @@ def test_what_topics_were_can_not_be_read(watched: Watched) -> None:
     watched.path.write_text(watched.path.read_text()[:20])
     TopicWatch(watched.kafka, report, watched.path, schemas, ledger)
     assert ledger.to_compare() == [ORDERS]
-    assert f"{watched.path} can't be read" in report.not_proven[0].reason
+    (entry,) = ledger._report.not_proven
+    assert f"{watched.path} can't be read" in entry.reason
