@@ -171,6 +171,17 @@ class TableFacts:
         identity = _IDENTITIES.get(self.key[0], self.key[0])
         return f"({', '.join(self.columns)})" if self.columns else f"replica identity {identity}"
 
+    @property
+    def published(self) -> str:
+        """Those ``operations`` that can reach the stream: none of an unlogged table."""
+        possible = () if self.persistence == "u" else self._possible
+        return ", ".join(one for one in possible if one in self.operations)
+
+    @property
+    def _possible(self) -> tuple[str, ...]:
+        """What can be published of it: rows that nothing identifies can't be updated or deleted then."""
+        return OPERATIONS if self.columns or self.key[0] == "f" else OPERATIONS[:1]
+
     def changes_since(self, before: "TableFacts") -> Iterator[str]:
         """Yield what happened since ``before`` that the stream may not tell, as the rest of a sentence."""
         if self.oid != before.oid:
@@ -242,17 +253,21 @@ class TableFacts:
     def gaps(self, operations: str) -> Iterator[tuple[str, str]]:
         """Yield why changes do not reach the stream now, and the statement that helps.
 
-        The first is the rest of a sentence. ``operations`` are those that were published at the beginning.
+        The first is the rest of a sentence. ``operations`` are those that were `published` so far: a table
+        that was always unlogged has no topic, as PostgreSQL publishes none of its changes.
         """
         if not self.publications:
             yield "is not in the publication: none of its changes is sent, deletes included", ""
-        lost = [one for one in operations.split(", ") if one and one not in self.operations]
+        if self.persistence == "u":
+            if operations:
+                logged = f"ALTER TABLE {self.quoted} SET LOGGED"
+                yield "is unlogged: none of its changes is in the stream", logged
+            return
+        lost = [one for one in self._possible if one in operations and one not in self.operations]
         if self.publications and lost:
             alter = f"ALTER PUBLICATION {quote_identifier(next(iter(self.publications)))}"
             widen = f"{alter} SET (publish = 'insert, update, delete, truncate')"
             yield f"has its {' and '.join(lost)} no longer published", widen
-        if self.persistence == "u":
-            yield "is unlogged: none of its changes is in the stream", f"ALTER TABLE {self.quoted} SET LOGGED"
         for leaf in self.leaves.values():
             if leaf.kind == "f":
                 detach = f"ALTER TABLE {self.quoted} DETACH PARTITION {leaf.quoted}"

@@ -212,6 +212,24 @@ def test_what_was_published_once_counts(tmp_path: Path) -> None:
     assert made.to_compare() == []
 
 
+def test_what_could_never_be_published_is_no_gap(tmp_path: Path) -> None:
+    """PostgreSQL publishes nothing of an unlogged table, and no updates of one that identifies no row."""
+    unlogged = replace(FACTS, oid=8, name="shop.cache", persistence="u", leaves={})
+    bare = replace(FACTS, oid=9, name="shop.bare", key="d ", leaves={})
+    made, report = begun(tmp_path)
+    made.begin({"shop.cache": unlogged, "shop.bare": bare}, 0x100)
+    inserts = replace(bare, operations="inserts")
+    made._compare({"shop.cache": unlogged, "shop.bare": inserts}, [])
+    made._publish()
+    assert [one for one in report.not_proven if "no longer published" in one.reason] == []
+    assert "shop.cache" not in [one.table for one in report.not_proven]
+    made._compare({"shop.cache": replace(unlogged, persistence="p"), "shop.bare": inserts}, [])
+    made._compare({"shop.cache": unlogged, "shop.bare": inserts}, [])
+    made._publish()
+    reasons = {one.table: one.reason for one in report.not_proven}
+    assert "is unlogged: none of its changes is in the stream" in reasons["shop.cache"]
+
+
 def test_a_ledger_of_an_earlier_version_marks_nothing(tmp_path: Path) -> None:
     begun(tmp_path)
     path = tmp_path / "coverage-shop.json"

@@ -200,7 +200,7 @@ class Ledger(Coverage):
         with self._lock:
             self._facts, self._lsn, self._entries = facts, lsn, {}
             self._lsns = dict.fromkeys((TOPICS, ENDS), (lsn, lsn))
-            self._operations = {name: one.operations for name, one in facts.items()}
+            self._operations = {name: one.published for name, one in facts.items()}
             self._form, self._is_whole = _form(self._settings), is_whole
             self._looked_at = 0.0
             self._write()
@@ -331,7 +331,7 @@ class Ledger(Coverage):
             first = self._operations.get(name, "")
             # What was published once counts from then on.
             first = self._operations[name] = ", ".join(
-                one for one in OPERATIONS if one in first or one in now.operations
+                one for one in OPERATIONS if one in first or one in now.published
             )
             gap, statement = next(now.gaps(first), ("", "")) if now.selected else ("", "")
             entry = self._entries.get(name)
