@@ -29,6 +29,11 @@ QUICK_SECONDS = 60.0
 _ALONE = ("--on-gap", "report")
 
 
+def has_caught_up(code: int, errors: str) -> bool:
+    """Return whether a run with ``--on-gap report`` sent all: a gap that nobody closes ends it with 3."""
+    return code == 0 or (code == 3 and "has caught up, but" in errors and "not proven since" in errors)
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a command ended."""
@@ -112,8 +117,8 @@ class Attempts:
     def succeed(self, dsn: str, *args: str) -> Ended:
         """Run the relay, and see that it ends well; when this returns, the server has noticed too."""
         ended = self.run(dsn, *args)
-        assert ended.code == 0, ended.stderr
-        assert ended.stderr == ""
+        assert has_caught_up(ended.code, ended.stderr), ended.stderr
+        assert ended.code or ended.stderr == ""
         held = "select count(*) from pg_replication_slots where active and (temporary or slot_name ^@ %s)"
         with session(dsn) as opened:
             eventually("its slots are released", lambda: opened.value(held, self.name) == 0)

@@ -66,11 +66,11 @@ def test_a_change_is_followed_from_its_commit_into_kafka(
 ) -> None:
     eventually("it streams", lambda: source.reader(relay))
     source.run("insert into t values (%s, 7, 'one')", KEY)
-    # The relay takes one sample each millisecond, so a change waits until it has the one before.
+    # The relay takes one sample in 20 milliseconds, so a change waits until the one before is through.
     eventually("the first was acknowledged", lambda: _done(samples(relay), 1))
-    source.run(f'update t set body = %s where "{NAME}" = %s', "two", KEY)
+    source.run(f'select pg_sleep(0.05); update t set body = %s where "{NAME}" = %s', "two", KEY)
     eventually("two were acknowledged", lambda: _done(samples(relay), 2))
-    source.run(f'update t set body = %s where "{NAME}" = %s', "three", KEY)
+    source.run(f'select pg_sleep(0.05); update t set body = %s where "{NAME}" = %s', "three", KEY)
     found = eventually("all were acknowledged", lambda: _done(samples(relay), 3))
     key = key_of(found[0], (NAME, "line"))
     assert key == Key("public.t", (NAME, "line"), (KEY.encode(), b"7"))
