@@ -76,6 +76,8 @@ class BackfillStatus:
     #: Why it has failed, and what helps.
     error: str = ""
     hint: str = ""
+    #: Whether it failed since the relay has no such table any more: then no rows are missing.
+    is_gone: bool = False
     #: Rows a second, over the last seconds.
     rows_per_second: float = 0.0
 

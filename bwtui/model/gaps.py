@@ -128,7 +128,9 @@ def _of_proof(entries: Sequence[NotProven]) -> Iterator[Gap]:
 def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[Gap]:
     for failed in requests:
         lacks = _REQUIRED.get(failed.reason)
-        if failed.state != "failed" or lacks is None or any(_makes_good(one, failed) for one in requests):
+        if failed.state != "failed" or failed.is_gone or lacks is None:
+            continue
+        if any(_makes_good(one, failed) for one in requests):
             continue
         says = f"topic of {failed.table} lacks {lacks}: {failed.error}"
         hint = failed.hint or f"run 'bwtui snapshot {failed.table}' once the cause is fixed"

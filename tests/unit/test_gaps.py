@@ -110,6 +110,10 @@ def test_a_later_request_makes_a_failed_one_good(request_: BackfillStatus, is_op
     assert bool(gaps_of(replace(WELL, backfills=(failed(), request_)))) == is_open
 
 
+def test_a_table_that_is_gone_lacks_no_rows() -> None:
+    assert gaps_of(replace(WELL, backfills=(replace(failed("first"), is_gone=True),))) == []
+
+
 def test_a_request_of_a_person_that_failed_is_no_gap() -> None:
     assert gaps_of(replace(WELL, backfills=(failed("snapshot"), failed("joined", "cancelled")))) == []
 

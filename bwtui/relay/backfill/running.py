@@ -395,8 +395,8 @@ class Backfill:
         self._drop_chunk()
         if task is None or not self._first.fails(task, error):
             return
-        task.error, task.hint = error.message, error.hint or ""
+        task.error, task.hint, task.is_gone = error.message, error.hint or "", isinstance(error, NotThere)
         self._context.report.error("backfill", error, task.request.table)
-        if task.request.reason != "first" and not isinstance(error, NotThere):
+        if task.request.reason != "first" and not task.is_gone:
             self._store.failed(task.request.table, error.message)
         self._end(task, "failed")

@@ -60,6 +60,7 @@ class Task:
     ended: float = 0.0
     error: str = ""
     hint: str = ""
+    is_gone: bool = False
     wanted: Wanted = ""
     #: When ``wanted`` was asked for.
     asked: float = 0.0
@@ -92,6 +93,7 @@ class Task:
             ended=self.ended,
             error=self.error,
             hint=self.hint,
+            is_gone=self.is_gone,
         )
 
     def obey(self) -> None:
