@@ -180,9 +180,11 @@ def test_a_second_relay_fences_the_first(
     with monkeypatch.context() as elsewhere:
         # Nothing is known there but what is in Kafka.
         elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
-        other = Relay(services, database, tmp_path, relay.name + "_other", "--exactly-once")
+        other = Relay(
+            services, database, tmp_path, relay.name + "_other", "--exactly-once", "--on-gap", "report"
+        )
         other.name = relay.name
-        other.run()
+        other.run("--on-gap", "report")
     relay.signal(signal.SIGCONT)
     assert relay.wait_ended() == 4
     assert "another relay has taken slot" in relay.last_words()
