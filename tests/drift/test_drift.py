@@ -88,7 +88,9 @@ def test_the_fold_finds_each_kind_of_difference() -> None:
     assert "live in two partitions" not in fold.differences(rows)
 
 
-def _look(differing: set[str], *named: str, condition: str = "healthy", command: str = "bwtui") -> Look:
+def _look(
+    differing: set[str], *named: str, condition: str = "healthy", command: str = "bwtui repair"
+) -> Look:
     entries = tuple(NotProven(name, 0, "it changed", command) for name in named)
     verdict = Verdict(condition)  # type: ignore[arg-type]
     status = Status("streaming", "drift", "drift", not_proven=entries, verdict=verdict)
