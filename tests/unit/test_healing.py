@@ -16,6 +16,7 @@ from bwtui.errors import ConnectionFailed, Indeterminate, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.context import RelayContext
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.engine import Engine
 from bwtui.relay.following import Following
 from bwtui.relay.healing import anew, comparing, healing
@@ -81,6 +82,7 @@ class World:
             policy=SimpleNamespace(forget=lambda: None),
             recorder=recorder,
             naming=None,
+            coverage=Coverage(),
             exactly=None,
             wait=self.wait,
         )
