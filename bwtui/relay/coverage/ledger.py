@@ -357,13 +357,8 @@ class Ledger(Coverage):
 
     def mark(self, table: str, reason: str, what: str = "", *, has_extra: bool | None = None) -> bool:
         with self._lock:
-            is_new = table not in self._entries
             since = self._lsns[what][0] if what in self._lsns else 0
-            self._add(table, reason, has_extra=has_extra, since=since)
-            self._publish()
-            if is_new or has_extra is not None:
-                # One that is on disk already is compared at the next start in any case.
-                self._write()
+            self.mark_all(reason, [table], has_extra=has_extra, since=since)
         return True
 
     def mark_all(
@@ -384,6 +379,7 @@ class Ledger(Coverage):
                 self._add(name, reason, has_extra=has_extra, since=since)
             self._publish()
             if is_new:
+                # Entries that are on disk already are compared at the next start in any case.
                 self._write()
 
     def _add(
