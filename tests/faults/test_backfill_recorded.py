@@ -102,24 +102,28 @@ def test_an_audit_finds_nothing(
     assert audited(folder, services).balance["actual"]["outside_window"] > ROWS // 2
 
 
-def test_a_row_that_is_dropped_stands_in_the_recording(
-    new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
-) -> None:
-    """As one of the stream does: without a message, and never behind something newer of its key."""
+def record_rows_too_large(relay: Relay, database: str, folder: Path, where: str) -> None:
+    """Record a relay of a table with nine rows, of which those ``where`` holds are too large for Kafka."""
     execute(
         database,
         "create table items (id int primary key, name text)",
         "insert into items select n, repeat('x', 3000) from generate_series(1, 9) n",
         "alter table items alter column name set storage external",
     )
-    folder = tmp_path / "recording"
-    relay = new_relay()
     relay.start()
     relay.wait_streaming()
     relay.stop()
-    execute(database, "update items set name = repeat('y', 3000000) where id in (3, 7)")
+    execute(database, f"update items set name = repeat('y', 3000000) where {where}")
     relay.start("-e", "log", "-C", "message.max.bytes=1000000", "--record", str(folder))
     relay.wait_caught_up()
+
+
+def test_a_row_that_is_dropped_stands_in_the_recording(
+    new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
+) -> None:
+    """As one of the stream does: without a message, and never behind something newer of its key."""
+    folder, relay = tmp_path / "recording", new_relay()
+    record_rows_too_large(relay, database, folder, "id in (3, 7)")
     letters = len(relay.letters())
     id = ask(relay, table="public.items")
     assert wait_done(relay, id).rows == 7
@@ -140,20 +144,8 @@ def test_a_dead_letter_that_cannot_be_written_damages_no_recording(
     new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
 ) -> None:
     """It ends the relay; the rows of the chunk before it are sent, and recorded as rows of a table."""
-    execute(
-        database,
-        "create table items (id int primary key, name text)",
-        "insert into items select n, repeat('x', 3000) from generate_series(1, 9) n",
-        "alter table items alter column name set storage external",
-    )
-    folder = tmp_path / "recording"
-    relay = new_relay()
-    relay.start()
-    relay.wait_streaming()
-    relay.stop()
-    execute(database, "update items set name = repeat('y', 3000000) where id = 5")
-    relay.start("-e", "log", "-C", "message.max.bytes=1000000", "--record", str(folder))
-    relay.wait_caught_up()
+    folder, relay = tmp_path / "recording", new_relay()
+    record_rows_too_large(relay, database, folder, "id = 5")
     letters = state_folder(relay.name) / "dead-letters.jsonl"
     letters.unlink()
     letters.mkdir()

@@ -59,10 +59,14 @@ class Gap:
 
 
 #: The table with partitions, and one of two levels beside it.
-PARTITIONED = (
+#: The table as one with partitions, without any.
+ROOT = (
     "drop table accounts",
     "create table accounts (id bigint primary key, number bigint not null, note text)"
     " partition by range (id)",
+)
+PARTITIONED = (
+    *ROOT,
     "create table low partition of accounts for values from (0) to (10000)",
     f"insert into accounts select n, 0, 'row ' || n from generate_series(1, {ROWS}) n",
     "create table middle (like accounts including all) partition by range (id)",
@@ -343,9 +347,7 @@ def test_a_partition_is_truncated_behind_its_root(
     create_tables(database, 1)
     execute(
         database,
-        "drop table accounts",
-        "create table accounts (id bigint primary key, number bigint not null, note text)"
-        " partition by range (id)",
+        *ROOT,
         "create table low partition of accounts for values from (0) to (100)",
         "create table high partition of accounts for values from (100) to (10000)",
         "insert into accounts select n, 0, 'row ' || n from generate_series(1, 200) n",
@@ -377,9 +379,7 @@ def test_an_old_row_without_its_key_does_not_end_the_relay(
     create_tables(database, 1)
     execute(
         database,
-        "drop table accounts",
-        "create table accounts (id bigint primary key, number bigint not null, note text)"
-        " partition by range (id)",
+        *ROOT,
         "create table low partition of accounts for values from (0) to (10000)",
         "create unique index by_number on low (number)",
         "insert into accounts select n, n, 'row ' || n from generate_series(1, 200) n",
