@@ -28,8 +28,12 @@ from tests.proxy import way_to
 Ending = Literal["closed", "named", "refused", "silent", "false", "ended", "stuck", "not refused", "error"]
 
 #: Changes that happen at the same time on one stand, and how many times that happens.
-_BATCH = 12
+_BATCH = 24
 _BATCHES = 2
+#: So much more often than by its number of changes a batch happens during the first snapshot.
+_SNAPSHOT = 3
+#: One of so many batches may have a change of all tables, which hides whether the others are noticed.
+_WIDE = 4
 #: The relay has these seconds to notice a difference, and these to close it or to name a command.
 NOTICE_SECONDS = 15.0
 CLOSE_SECONDS = 300.0
@@ -134,8 +138,12 @@ def rounds(seed: int, changes: Sequence[Change], major: int) -> Iterator[Round]:
 def _batch(dice: random.Random, fitting: Sequence[Change], *, is_first: bool) -> Batch:
     whens = [when for when in When if is_first or when is not When.SNAPSHOT]
     # A lost state folder is rarer: few changes can happen with it.
-    when = dice.choices(whens, [len([one for one in fitting if when in one.whens]) for when in whens])[0]
-    left = [one for one in fitting if when in one.whens]
+    weights = [len([one for one in fitting if when in one.whens]) for when in whens]
+    when = dice.choices(
+        whens, [n * _SNAPSHOT ** (w is When.SNAPSHOT) for w, n in zip(whens, weights, strict=True)]
+    )[0]
+    may_be_wide = when is When.STATE_LOST or dice.randrange(_WIDE) == 0
+    left = [one for one in fitting if when in one.whens and (may_be_wide or not one.is_wide)]
     chosen: list[Change] = []
     while left and len(chosen) < _BATCH:
         (one,) = dice.choices(left, [one.weight for one in left])
