@@ -130,7 +130,7 @@ def versions(major: int) -> dict[str, str]:
     program = recvlogical.program()
     return {
         "bwtui": f"{version('bwtui')}, {_commit()}",
-        "compiled": "with the compiled twin" if load() is not None else "without the compiled twin",
+        "compiled": "with the C extension" if load() is not None else "without the C extension",
         "python": platform.python_version(),
         "librdkafka": __import__("confluent_kafka").libversion()[0],
         "debezium": DEBEZIUM[2],

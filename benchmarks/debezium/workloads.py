@@ -8,7 +8,7 @@ from benchmarks.bench_table import COLUMNS, VALUES
 #: A way's name: what stands before the first dash says whose it is.
 BWTUI, DEBEZIUM, RECVLOGICAL = "bwtui", "debezium", "pg_recvlogical"
 WAYS = {
-    "bwtui": "bwtui as it is by itself",
+    "bwtui": "bwtui, default options",
     "bwtui-record": "bwtui with --record",
     "bwtui-exactly": "bwtui with --exactly-once",
     "bwtui-1": "bwtui with --snapshot-workers 1",
