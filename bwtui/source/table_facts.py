@@ -197,10 +197,7 @@ class TableFacts:
         if self.version != before.version:
             yield "was altered: rows written while it was in another schema are in no stream"
         if self.key != before.key:
-            yield (
-                f"has another key, {self.key_columns} instead of {before.key_columns}: "
-                "its topic may hold rows under the former key"
-            )
+            yield f"{self._key_instead_of(before)}: its topic may hold rows under the former key"
         elif before.index and self.index != before.index:
             yield "had another key for a while: its topic may hold rows under that key"
         if again := [
@@ -219,6 +216,14 @@ class TableFacts:
                 "its topic holds values in the former form"
             )
         yield from self._changes_of_leaves(before)
+
+    def _key_instead_of(self, before: "TableFacts") -> str:
+        if self.key_columns != before.key_columns:
+            return f"has another key, {self.key_columns} instead of {before.key_columns}"
+        now, then = (_IDENTITIES.get(one.key[0], one.key[0]) for one in (self, before))
+        if now != then:
+            return f"has replica identity {now} instead of {then}"
+        return f"has columns of other types in its key {self.key_columns}"
 
     def _changes_of_publications(self, before: "TableFacts") -> Iterator[str]:
         for name, version in before.publications.items():

@@ -30,9 +30,9 @@ Ending = Literal["closed", "named", "refused", "silent", "false", "ended", "stuc
 #: Changes that happen at the same time on one stand, and how many times that happens.
 _BATCH = 24
 _BATCHES = 2
-#: So much more often than by its number of changes a batch happens during the first snapshot.
+#: By this factor more batches happen during the first snapshot than the number of changes makes likely.
 _SNAPSHOT = 3
-#: One of so many batches may have a change of all tables, which hides whether the others are noticed.
+#: One batch of this number may have a change of all tables, which hides whether the others are noticed.
 _WIDE = 4
 #: The relay has these seconds to notice a difference, and these to close it or to name a command.
 NOTICE_SECONDS = 15.0
