@@ -1,7 +1,7 @@
 """Rows of a table that are put into the stream beside its changes: what is asked for, and how far it is."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +13,12 @@ BackfillReason = Literal["snapshot", "joined", "repair", "heal", "first", "retry
 BackfillState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
 #: What may be asked of one that is not over.
 BackfillCommand = Literal["pause", "resume", "cancel"]
+#: Requests whose rows a topic lacks unless they are sent.
+_REQUIRED: dict[BackfillReason, str] = {
+    "first": "rows of the first snapshot",
+    "joined": "the rows that the table had when it joined",
+    "repair": "rows that an audit found missing or different",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class BackfillStatus:
     hint: str = ""
     #: Whether it failed since the relay has no such table any more: then no rows are missing.
     is_gone: bool = False
+    #: Whether the coverage ledger records that the topic lacks its rows.
+    is_noted: bool = False
     #: Rows a second, over the last seconds.
     rows_per_second: float = 0.0
 
@@ -85,6 +93,24 @@ class BackfillStatus:
     def is_over(self) -> bool:
         """Whether nothing more comes of it."""
         return self.state in ("done", "failed", "cancelled")
+
+    @property
+    def lacks(self) -> str:
+        """What the topic lacks since the request ended, and why; "" if it lacks nothing."""
+        if self.state not in ("failed", "cancelled") or self.is_gone or self.reason not in _REQUIRED:
+            return ""
+        return f"{_REQUIRED[self.reason]}: {self.error or f'request {self.id} was cancelled'}"
+
+    def is_made_good(self, requests: Iterable["BackfillStatus"]) -> bool:
+        """Return whether one of ``requests`` has sent its rows since."""
+        return any(
+            one.table == self.table
+            and one.state == "done"
+            and not one.where
+            and one.reason in (self.reason, "snapshot", "joined")
+            and one.started >= self.ended
+            for one in requests
+        )
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillStatus":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from bwtui.model.backfill import BackfillReason, BackfillStatus
+from bwtui.model.backfill import BackfillStatus
 from bwtui.model.heal import HealState, HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.model.proof import NotProven
@@ -25,12 +25,6 @@ _HEALS: dict[HealState, str] = {
     "waiting": "the comparison failed and is tried again",
     # Its detail begins with that the comparison can't be trusted.
     "undecided": "",
-}
-#: Requests whose rows a topic lacks if they fail.
-_REQUIRED: dict[BackfillReason, str] = {
-    "first": "rows of the first snapshot",
-    "joined": "the rows that the table had when it joined",
-    "repair": "rows that an audit found missing or different",
 }
 
 
@@ -49,10 +43,12 @@ def gaps_of(status: Status) -> list[Gap]:
     """Return what is open, those that need action first."""
     # A table that left the publication is among these, with the statement that brings it back.
     proof = {entry.table for entry in status.not_proven}
+    lacking = _lacking(status)
+    named = {one.table for one in lacking}
     found = [
         *_of_heal(status.heal),
-        *_of_proof(status.not_proven),
-        *_of_backfills(status.backfills),
+        *_of_proof([entry for entry in status.not_proven if entry.table not in named]),
+        *_of_backfills(lacking),
         *_of_publication([one for one in status.not_captured if one not in proof]),
     ]
     return sorted(found, key=lambda gap: not gap.needs_action)
@@ -125,22 +121,21 @@ def _of_proof(entries: Sequence[NotProven]) -> Iterator[Gap]:
         yield Gap(("proof", *key), says, hint, needs_action)
 
 
+def _lacking(status: Status) -> list[BackfillStatus]:
+    """Return the requests whose rows topics lack; a comparison may have proven the table since."""
+    proof = {entry.table for entry in status.not_proven}
+    return [
+        one
+        for one in status.backfills
+        if one.lacks and (one.table in proof or not one.is_noted) and not one.is_made_good(status.backfills)
+    ]
+
+
 def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[Gap]:
-    for failed in requests:
-        lacks = _REQUIRED.get(failed.reason)
-        if failed.state != "failed" or failed.is_gone or lacks is None:
-            continue
-        if any(_makes_good(one, failed) for one in requests):
-            continue
-        says = f"topic of {failed.table} lacks {lacks}: {failed.error}"
-        hint = failed.hint or f"run 'bwtui snapshot {failed.table}' once the cause is fixed"
-        yield Gap(("backfill", failed.id), says, hint, True)
-
-
-def _makes_good(one: BackfillStatus, failed: BackfillStatus) -> bool:
-    """Tell whether a later request has sent the rows of ``failed``."""
-    is_enough = not one.where and (one.reason == failed.reason or one.reason in ("snapshot", "joined"))
-    return one.table == failed.table and one.state == "done" and is_enough and one.started >= failed.ended
+    for one in requests:
+        once = " once the cause is fixed" if one.error else ""
+        hint = one.hint or f"run 'bwtui snapshot {one.table}'{once}"
+        yield Gap(("backfill", one.id), f"topic of {one.table} lacks {one.lacks}", hint, True)
 
 
 def _of_publication(tables: Sequence[str]) -> Iterator[Gap]:

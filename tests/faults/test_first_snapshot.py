@@ -171,6 +171,26 @@ def test_a_stop_says_what_is_left(relay: Relay, services: Services, database: st
     assert chunks_sent(services, relay) <= ROWS + CHUNK_ROWS
 
 
+def test_rows_that_were_cancelled_are_not_proven_until_they_are_sent(
+    relay: Relay, services: Services, database: str
+) -> None:
+    relay.start()
+    control(relay, begun(relay), "cancel")
+    relay.stop()
+    relay.start()
+    status = relay.wait("the gap", lambda now: now.state == "streaming" and now.not_proven)
+    (entry,) = status.not_proven
+    assert (entry.table, status.verdict.condition) == ("public.items", "not_proven")
+    assert "lacks rows of the first snapshot: request " in entry.reason
+    assert entry.command.startswith("bwtui repair --relay ")
+    subprocess.run(
+        [sys.executable, "-m", "bwtui", "snapshot", "public.items", "--relay", relay.name], check=True
+    )
+    relay.wait("the proof", lambda now: not now.not_proven)
+    relay.stop()
+    assert_equal(services, database, [ITEMS, SMALL], relay.name)
+
+
 @pytest.mark.parametrize(
     "recorded", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "recorded"]
 )

@@ -275,6 +275,33 @@ def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
     assert len(list(folder.iterdir())) == KEPT + 1
 
 
+def test_what_was_not_sent_is_kept_until_the_ledger_records_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
+    store = Store(folder)
+    joined = store.submit(BackfillRequest("public.users", reason="joined"))
+    store.ask(joined, "cancel")
+
+    def forget() -> None:
+        for _ in range(KEPT + 5):
+            store.ask(store.submit(ORDERS), "cancel")
+
+    forget()
+    assert [one.id for one in Store(folder).unnoted()] == [joined]
+    store.note(joined)
+    assert store.unnoted() == Store(folder).unnoted() == []
+    forget()
+    assert Store(folder).task(joined) is None
+
+
+def test_a_new_slot_owes_nothing_of_a_former_one(folder: Path) -> None:
+    store = Store(folder)
+    store.ask(store.submit(BackfillRequest("public.users", reason="joined")), "cancel")
+    store.forget_firsts(())
+    assert Store(folder).unnoted() == []
+
+
 def test_a_folder_that_can_not_be_used_is_told(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("")

@@ -15,6 +15,7 @@ from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.backfill.streamed import Streamed
 from bwtui.relay.context import RelayContext
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source.chunks.reading import Asked, NotThere, SessionEnded, Unkeyed
@@ -44,11 +45,38 @@ class Reader:
         """Nothing goes on."""
 
 
+class Marked(Coverage):
+    """A ledger that says what is marked; ``is_kept``: whether there is one."""
+
+    def __init__(self) -> None:
+        self.is_kept = True
+        self.marks: list[tuple[str, str, bool]] = []
+        self.resumed: list[str] = []
+
+    def mark(
+        self,
+        table: str,
+        reason: str,
+        what: str = "",
+        *,
+        has_extra: bool | None = None,
+        by_hand: bool = False,
+    ) -> bool:
+        """Note it."""
+        self.marks.append((table, reason, by_hand))
+        return self.is_kept
+
+    def resume(self, table: str) -> None:
+        """Note it."""
+        self.resumed.append(table)
+
+
 class Turns:
     """The rows that are put into one session of the stream."""
 
     def __init__(self, folder: Path, settings: RelaySettings, tables: list[str]) -> None:
         self.report = Report()
+        self.coverage = Marked()
         self.store = Store(folder / "backfills")
         self.first = First(folder, ("7", "shop", "slot"), self.store, self.report)
         self.first.forget()
@@ -56,6 +84,7 @@ class Turns:
         self.first.begin(0x10)
         self.first.begun()
         said = {"settings": settings, "report": self.report, "streamed": Streamed(), "exactly": None}
+        said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))
         context = SimpleNamespace(**said, patience=server, policy=SimpleNamespace(shut=None))
         self._batch: Any = SimpleNamespace(careful=None, window=None, flush=lambda: None)
@@ -226,3 +255,32 @@ def test_a_later_request_of_the_whole_table_makes_up_for_it(tmp_path: Path) -> N
         task.state = "done"
         store.save(task)
     assert store.unsent() is None
+
+
+def test_rows_that_were_cancelled_are_recorded_before_the_request_is_forgotten(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
+    turns.store.ask("1-orders", "pause")
+    turns.until("a look", lambda: True)
+    turns.store.ask("1-orders", "cancel")
+    turns.coverage.is_kept = False
+    turns.until("a mark that is not kept", lambda: turns.coverage.marks)
+    assert Store(tmp_path / "backfills").task("1-orders").is_noted is False  # type: ignore[union-attr]
+    turns.coverage.is_kept = True
+    turns.until("a second one", lambda: turns.store.statuses()[0].is_noted)
+    assert set(turns.coverage.marks) == {
+        ("public.orders", "lacks rows of the first snapshot: request 1-orders was cancelled", True)
+    }
+    assert Store(tmp_path / "backfills").task("1-orders").is_noted  # type: ignore[union-attr]
+
+
+def test_rows_of_a_table_that_is_gone_and_of_a_person_are_not_recorded(
+    tmp_path: Path, reader: type[Reader]
+) -> None:
+    turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
+    reader.fails = NotThere("it is gone", "")
+    id = turns.store.submit(BackfillRequest("public.users"))
+    turns.store.ask(id, "cancel")
+    turns.until("its end", lambda: turns.states()["public.orders"] == "failed")
+    for _ in range(3):
+        turns.until("a turn", lambda: True)
+    assert turns.coverage.marks == []

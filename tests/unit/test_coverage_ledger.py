@@ -386,3 +386,26 @@ def test_a_truncate_of_many_tables_is_written_once(tmp_path: Path, monkeypatch: 
     made.mark_all("was truncated", ["public.a", "public.b"])
     assert {one.table for one in report.not_proven} == {"public.a", "public.b"}
     assert len(written) == 1
+
+
+def test_what_is_left_to_a_person_stays_so_until_its_rows_were_sent(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    assert made.mark(ORDERS, "lacks rows of the first snapshot", by_hand=True)
+    for one in (made, ledger(tmp_path, report)):
+        assert one.to_compare() == []
+        assert report.not_proven[0].command.startswith("bwtui repair --relay ")
+    again = ledger(tmp_path, report)
+    again.mark(ORDERS, "was truncated")
+    assert again.to_compare() == []
+    again.resume(ORDERS)
+    assert ledger(tmp_path, report).to_compare() == again.to_compare() == [ORDERS]
+    again.proven([ORDERS], again.moment())
+    assert report.not_proven == ()
+
+
+def test_a_table_that_was_dropped_before_it_was_recorded_is_forgotten(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    made.mark("public.gone", "lacks rows of the first snapshot", by_hand=True)
+    made._compare({ORDERS: FACTS}, [])
+    made._publish()
+    assert report.not_proven == ()

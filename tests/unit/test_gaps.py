@@ -115,7 +115,23 @@ def test_a_table_that_is_gone_lacks_no_rows() -> None:
 
 
 def test_a_request_of_a_person_that_failed_is_no_gap() -> None:
-    assert gaps_of(replace(WELL, backfills=(failed("snapshot"), failed("joined", "cancelled")))) == []
+    assert gaps_of(replace(WELL, backfills=(failed("snapshot"), failed("snapshot", "cancelled")))) == []
+
+
+@pytest.mark.parametrize("reason", ["joined", "first", "repair"])
+def test_rows_that_a_cancelled_request_did_not_send(reason: BackfillReason) -> None:
+    cancelled = replace(failed(reason, "cancelled"), error="", hint="")
+    verdict = with_gaps(replace(WELL, backfills=(cancelled,))).verdict
+    assert (verdict.condition, verdict.hint) == ("not_proven", "run 'bwtui snapshot public.a'")
+    assert ": request 1 was cancelled; " in verdict.sentence
+
+
+def test_a_request_that_the_ledger_records_is_named_once_and_until_its_table_is_proven() -> None:
+    noted = replace(failed("first"), is_noted=True)
+    entry = replace(ORDERS, table="public.a")
+    (gap,) = gaps_of(replace(WELL, backfills=(noted,), not_proven=(entry,)))
+    assert (gap.key, gap.hint) == (("backfill", "1"), "free some")
+    assert gaps_of(replace(WELL, backfills=(noted,))) == []
 
 
 @pytest.mark.parametrize("condition", ["stalled", "failed", "killed", "suspended", "stopped", "starting"])

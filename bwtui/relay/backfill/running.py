@@ -210,6 +210,8 @@ class Backfill:
         """Take the next chunk of the next task, if there is one."""
         stream = self._stream
         self._look_at = time.monotonic() + _LOOK_SECONDS
+        # First: a first snapshot that is through, and requests that are over, are forgotten.
+        self._note_unsent()
         self._first.look()
         task = self._store.next()
         if task is None or stream is None or stream.batch.careful is not None:
@@ -229,6 +231,14 @@ class Backfill:
         stream.batch.flush()
         self._window = stream.batch.window = Window(task.request.table)
         self._reading = Reading(self._context.patience.server, asked, self._streamed, is_first=self._is_first)
+
+    def _note_unsent(self) -> None:
+        """Record in the coverage ledger whose rows were not sent; a kill before `Store.note` repeats that."""
+        for one in self._store.unnoted():
+            if one.is_made_good(self._store.statuses()) or self._context.coverage.mark(
+                one.table, f"lacks {one.lacks}", by_hand=True
+            ):
+                self._store.note(one.id)
 
     def _asked(self, task: Task) -> Asked | None:
         request = task.request
@@ -389,6 +399,8 @@ class Backfill:
         self._saving = Saving(self._store, task)
         if task.is_over:
             self._task = None
+        if task.state == "done" and not (task.request.where or task.request.keys):
+            self._context.coverage.resume(task.request.table)
 
     def _fail(self, error: BwtuiError) -> None:
         task = self._task

@@ -152,8 +152,32 @@ class Store:
             entry = self._entries.get(id)
             return entry.task if entry is not None else None
 
+    def unnoted(self) -> list[BackfillStatus]:
+        """Return the requests whose rows a topic lacks, and that the coverage ledger does not record yet."""
+        with self._lock:
+            ended = (entry.task.status() for entry in self._sorted() if entry.task.is_over)
+            return [status for status in ended if status.lacks and not status.is_noted]
+
+    def note(self, id: str) -> None:
+        """Take note, durably, that the coverage ledger records what a request did not send, or need not.
+
+        Raises StateFailed.
+        """
+        with self._disk:
+            with self._lock:
+                entry = self._entries[id]
+                saved = {**entry.task.to_json(), "is_noted": True}
+            self._write(id, saved)
+            with self._lock:
+                entry.saved, entry.task.is_noted = saved, True
+
     def forget_firsts(self, kept: Collection[str]) -> None:
-        """Forget all tasks of a first snapshot but ``kept``. Raises StateFailed."""
+        """Forget all tasks of a first snapshot but ``kept``, and what others did not send.
+
+        Raises StateFailed.
+        """
+        for status in self.unnoted():
+            self.note(status.id)
         with self._disk, self._lock:
             self.firsts = frozenset()
             entries = self._entries.values()
@@ -324,11 +348,18 @@ class Store:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Forget those that are over but the newest. The newest of all stays, so that no id comes again."""
+        """Forget those that are over but the newest. The newest of all stays, so that no id comes again.
+
+        So do those whose rows a topic lacks, until the coverage ledger records that.
+        """
         with self._disk, self._lock:
             over = [entry.task for entry in self._sorted() if entry.task.is_over]
             since = time.time() - KEPT_SECONDS
-            forgotten = [task.id for task in over[:-KEPT] if task.ended < since]
+            forgotten = [
+                task.id
+                for task in over[:-KEPT]
+                if task.ended < since and (task.is_noted or not task.status().lacks)
+            ]
             for id in forgotten:
                 del self._entries[id]
         with contextlib.suppress(OSError):

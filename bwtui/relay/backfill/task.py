@@ -61,6 +61,7 @@ class Task:
     error: str = ""
     hint: str = ""
     is_gone: bool = False
+    is_noted: bool = False
     wanted: Wanted = ""
     #: When ``wanted`` was asked for.
     asked: float = 0.0
@@ -94,6 +95,7 @@ class Task:
             error=self.error,
             hint=self.hint,
             is_gone=self.is_gone,
+            is_noted=self.is_noted,
         )
 
     def obey(self) -> None:

@@ -78,19 +78,35 @@ class Entry:
     command: str = ""
     #: Whether its topic has records that are not its rows; without a key no comparison finds these.
     has_extra: bool = False
+    #: Whether the relay leaves it to a person, also after a restart: the rows were cancelled or refused.
+    by_hand: bool = False
 
 
 class Coverage:
     """What the relay's parts report to the ledger; this one keeps nothing, for a relay without topics."""
 
-    def mark(self, table: str, reason: str, what: str = "", *, has_extra: bool | None = None) -> bool:
+    def mark(
+        self,
+        table: str,
+        reason: str,
+        what: str = "",
+        *,
+        has_extra: bool | None = None,
+        by_hand: bool = False,
+    ) -> bool:
         """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed.
 
         ``what`` was looked at, see `seen`; it was as it should be at the look before. ``has_extra``: its
-        topic has records that are not its rows, or is new and has none; None: as before. Returns whether
-        that is recorded.
+        topic has records that are not its rows, or is new and has none; None: as before. ``by_hand``: the
+        relay does not compare the table on its own, until `resume`. Returns whether that is recorded.
         """
         return False
+
+    def resume(self, table: str) -> None:
+        """Have the relay compare a table that was left to a person: all of its rows were sent.
+
+        Raises StateFailed.
+        """
 
     def mark_all(
         self,
@@ -308,6 +324,9 @@ class Ledger(Coverage):
 
     def _compare(self, facts: Facts, filled: list[tuple[str, Leaf]]) -> None:
         before = self._facts or {}
+        for name in self._entries.keys() - before.keys() - facts.keys():
+            # It was dropped before it was recorded.
+            del self._entries[name]
         for name, former in before.items():
             now = facts.get(name)
             if now is None or not now.selected:
@@ -341,8 +360,9 @@ class Ledger(Coverage):
                 # From now on a comparison can prove it.
                 reason = f"{entry.reason}; that has ended"
                 self._number += 1
+                command = self._command(name, by_hand=entry.by_hand)
                 self._entries[name] = replace(
-                    entry, reason=reason, seen=self._number, lasts=False, command=self._command(name)
+                    entry, reason=reason, seen=self._number, lasts=False, command=command
                 )
 
     def sends(self, oid: int, table: str) -> None:
@@ -355,11 +375,35 @@ class Ledger(Coverage):
 
     # -- entries -------------------------------------------------------------------------------------------
 
-    def mark(self, table: str, reason: str, what: str = "", *, has_extra: bool | None = None) -> bool:
+    def mark(
+        self,
+        table: str,
+        reason: str,
+        what: str = "",
+        *,
+        has_extra: bool | None = None,
+        by_hand: bool = False,
+    ) -> bool:
         with self._lock:
             since = self._lsns[what][0] if what in self._lsns else 0
             self.mark_all(reason, [table], has_extra=has_extra, since=since)
+            if by_hand:
+                self._leave(table, by_hand=True)
         return True
+
+    def resume(self, table: str) -> None:
+        with self._lock:
+            if (entry := self._entries.get(table)) is not None and entry.by_hand:
+                self._leave(table, by_hand=False)
+
+    def _leave(self, table: str, *, by_hand: bool) -> None:
+        """Leave an entry to a person, or to the relay."""
+        entry = replace(self._entries[table], by_hand=by_hand)
+        if not entry.lasts:
+            entry = replace(entry, command=self._command(table, by_hand=by_hand))
+        self._entries[table] = entry
+        self._write()
+        self._publish()
 
     def mark_all(
         self,
@@ -399,13 +443,14 @@ class Ledger(Coverage):
             lasts, reason, command = True, before.reason, before.command
         if has_extra is None:
             has_extra = before is not None and before.has_extra
-        command = command or self._command(table)
+        by_hand = before is not None and before.by_hand
+        command = command or self._command(table, by_hand=by_hand)
         self._number += 1
-        self._entries[table] = Entry(since, reason, self._number, lasts, command, has_extra)
+        self._entries[table] = Entry(since, reason, self._number, lasts, command, has_extra, by_hand)
 
-    def _command(self, table: str) -> str:
+    def _command(self, table: str, *, by_hand: bool) -> str:
         """Return what a person has to run; "" where the relay compares the table itself."""
-        if self._is_whole and self._settings.on_gap == "close":
+        if self._is_whole and self._settings.on_gap == "close" and not by_hand:
             return ""
         pattern = shlex.quote(re.escape(table))
         return f"bwtui repair --relay {self._settings.relay_name} --table {pattern}"
@@ -531,7 +576,7 @@ class Ledger(Coverage):
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():
                 # A new run compares what an earlier one could not prove.
-                command = entry.command if entry.lasts else self._command(name)
+                command = entry.command if entry.lasts else self._command(name, by_hand=entry.by_hand)
                 self._entries[name] = replace(entry, seen=0, command=command)
         except FileNotFoundError:
             return
