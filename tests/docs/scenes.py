@@ -81,6 +81,13 @@ SCENES = {
     "README.md": Scene(
         before={
             "bwtui connect -d": _ORDERS,
+            "bwtui verify --database -d": "bwtui connect --detach",
+        },
+        says={"bwtui verify --database": "clean"},
+    ),
+    "command-line.md": Scene(
+        before={
+            "bwtui connect -d": _ORDERS,
             # While nobody reads: the next relay records it.
             "bwtui connect … --record ./shop": 'psql -q "$BWTUI_POSTGRES" -c '
             "\"update orders set status = 'paid' where id < 4\"",
@@ -154,11 +161,6 @@ SCENES = {
 CANNOT: dict[str, dict[str, str]] = {
     "README.md": {
         "python3 -m venv .venv": "makes the environment that the test runs in",
-        "make test": "is what runs this test",
-        "make check": "CI's own second half",
-        "make docs": "tests/unit/test_docs.py::test_the_site_is_made_without_a_warning does it",
-        "make torture": "a campaign of ten minutes: tests/torture has its parts",
-        "make bench": "a measurement of minutes: tests/integration/test_benchmarks.py has its parts",
     },
     "deploy.md": {
         "install ": "writes into the system's folders",
@@ -183,6 +185,7 @@ CANNOT: dict[str, dict[str, str]] = {
 
 #: Blocks that are nothing to type, though no language says so: by page, how they begin.
 NO_COMMANDS: dict[str, dict[str, str]] = {
+    "README.md": {"PostgreSQL ──": "a diagram"},
     "audit.md": {"messages = matched": "the sums of an audit"},
     "deploy.md": {"[Service]": "settings of a unit: tests/unit/test_unit_file.py has those that come along"},
     "install.md": {"bwtui: error: ": "an error: tests/unit/test_missing_packages.py"},
