@@ -15,7 +15,7 @@ from tests.command_lines import commands, parsed, words
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 #: What the site's front page promises, as it stands in its navigation.
 TASKS = ["Debug", "Record", "Audit", "Heal", "Operate", "Move from Debezium", "Move from Bottled Water"]
 
