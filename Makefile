@@ -17,7 +17,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture drift kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
+.PHONY: help demo test test-unit test-services test-one test-long check format bench bench-screens bench-verify bench-compare bench-snapshot bench-debezium bench-pipeline bench-replay torture drift kills heal promotions shapes bounds snapshots exactly-once campaign storm sample audit-proof audit-segments dist docs man venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -32,8 +32,20 @@ demo: .venv/installed ## Start real services and show the relay live; q ends it.
 # names the test and begins its file again, once.
 END_A_HANG = --max-worker-restart 1 -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=
 
-test: .venv/installed-dev ## Run the tests, on real services that are started for them.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)420 -m "not long" $(ARGS)
+UNIT = tests/unit tests/property tests/cli
+
+test: test-unit test-services ## Run the tests: first those without services, then those on real services.
+
+test-unit: .venv/installed-dev ## Run the tests that need no services.
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)420 -m "not long" \
+		$(UNIT) $(ARGS)
+
+test-services: .venv/installed-dev ## Run all other tests; real services are started for them.
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)420 -m "not long" \
+		$(patsubst %,--ignore %,$(UNIT)) $(ARGS)
+
+test-one: .venv/installed-dev ## Run one file or case: make test-one T=tests/unit/test_decoder.py
+	@$(BIN)/python -m pytest -n 0 $(T) $(ARGS)
 
 test-long: .venv/installed-dev ## Run what make test leaves out: more cases of faults that it has a case of.
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)2000 -m long $(ARGS)
