@@ -153,9 +153,27 @@ def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: V
     from bwtui.kafka.config import client_config
     from bwtui.verify.recording import Options, verify_recording
 
-    return verify_recording(
+    report = verify_recording(
         recordings[0], client_config(settings), Options(**how), ask_registry(settings), view.phase, view.count
     )
+    report.notes += _of_letters(report)
+    return report
+
+
+def _of_letters(report: "Report") -> list[str]:
+    """Return how many of the recorded changes are in dead letters, and how their rows are sent."""
+    from bwtui.cli.auditing.database import slot_letters
+    from bwtui.model.lsn import parse_lsn
+
+    first, last = (parse_lsn(report.window[name]) for name in ("first_lsn", "last_lsn"))
+    notes = []
+    for relay, letters in slot_letters(report.details["source"]).items():
+        if number := sum(first <= parse_lsn(letter.commit_lsn) <= last for letter in letters):
+            notes.append(
+                f"{number:,} of the recorded changes are in open dead letters: "
+                f"'bwtui dead-letters retry --relay {relay} --all' has the relay send their rows"
+            )
+    return notes
 
 
 def _database(

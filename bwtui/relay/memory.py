@@ -407,10 +407,16 @@ class SlotMemory:
 
 
 def newest_memory(system_identifier: str, database: str, slot: str) -> Remembered | None:
-    """Return what is remembered by the relay that confirmed the slot last; what can't be read is none."""
-    memories: list[Remembered] = []
+    """Return what is remembered by the relay that confirmed the slot last."""
+    found = memories(system_identifier, database, slot).values()
+    return max(found, key=lambda last: last.confirmed_lsn, default=None)
+
+
+def memories(system_identifier: str, database: str, slot: str) -> dict[str, Remembered]:
+    """Return what each relay of this machine remembers of the slot, by its name; skip unreadable files."""
+    found: dict[str, Remembered] = {}
     for name in known_relays():
         with contextlib.suppress(BwtuiError):
             last = SlotMemory(state_folder(name), system_identifier, database, slot).last
-            memories += [last] if last is not None else []
-    return max(memories, key=lambda last: last.confirmed_lsn, default=None)
+            found |= {name: last} if last is not None else {}
+    return found

@@ -3,6 +3,8 @@
 import datetime
 import hashlib
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,6 +204,16 @@ def letter_id(found: Mapping[str, Any]) -> str:
     """Return what a letter is called on the command line, wherever it stands, and with or without its row."""
     about = [found.get(name) for name in ("time", "table", "operation", "commit_lsn", "ordinal", "xid")]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+
+
+def keys_of(letter: Letter) -> list[tuple[tuple[str, str | None], ...]]:
+    """Return the keys whose rows a letter is about: its row's, and the one that the row had before."""
+    return [key for key in (letter.key, letter.former_key) if key]
+
+
+def printed_name(table: str) -> str:
+    """Return a table's name as an expression for ``--table`` of a printed command, quoted if need be."""
+    return table if re.fullmatch(r"[\w.]+", table, re.ASCII) else shlex.quote(re.escape(table))
 
 
 def _seconds(text: str) -> float:

@@ -31,13 +31,14 @@ from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, pin
 from bwtui.model.lsn import format_lsn
 from bwtui.signals.duckdb_session import session
+from bwtui.sink.letters import Letter, keys_of, printed_name
 from bwtui.source.connection import Connection, connect
 from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, import_snapshot
 from bwtui.spark.scratch import scratch
-from bwtui.verify.differences import UNTRUSTED, Difference, Doubt, differences
+from bwtui.verify.differences import UNTRUSTED, Difference, Doubt, differences, note_letters
 from bwtui.verify.fold_tables import SPELLED
 from bwtui.verify.folding import Fold
 from bwtui.verify.tables import Shape, Table, shapes
@@ -79,6 +80,8 @@ class Request:
     reconnecting: Callable[[str], str | None] = lambda _: None
     #: What the report says besides, such as rows that are not published.
     notes: Sequence[str] = ()
+    #: Relay → its open dead letters.
+    letters: Mapping[str, Sequence[Letter]] = field(default_factory=dict)
     #: Called at the end for each table that was compared, with all of its differences.
     on_differences: OnDifferences | None = None
     #: The one fence, where no relay runs: the topics hold what they will, and nobody is waited for.
@@ -220,6 +223,7 @@ class _Live:
         counts[UNDECIDED] += self._fold.damaged.total()
         missing = self._request.not_captured
         counts["not_captured"] = len(missing)
+        about_letters = self._note_letters()
         differences = self._fold.findings(self._request.samples)
         findings = [self._finding(tables[topic], *rest) for topic, *rest in differences]
         some = sorted(missing.items())[: self._request.samples]
@@ -236,7 +240,7 @@ class _Live:
             found={name: number for name, number in counts.items() if number},
             by_topic=[],
             by_time=[],
-            notes=self._notes(),
+            notes=[*self._notes(), *about_letters],
             question="database",
             details={
                 "cluster": cluster,
@@ -286,6 +290,32 @@ class _Live:
                 f"{self._fold.unsent.total():,} rows have placeholders for unchanged TOAST values,"
                 " which were not compared"
             )
+        return notes
+
+    def _note_letters(self) -> list[str]:
+        """Return which tables lack rows that are in dead letters, and note that on the keys."""
+        notes = []
+        for relay, letters in self._request.letters.items():
+            for shape in self._shapes.values():
+                table = shape.table
+                own = [letter for letter in letters if letter.table == table.full_name]
+                command = f"--relay {relay} --table {printed_name(table.full_name)}'"
+                if not table.key and own:
+                    notes.append(
+                        f"open dead letters of {table.full_name}, which has no key: {len(own):,}; "
+                        f"'bwtui dead-letters list {command} shows them"
+                    )
+                by_key = {
+                    tuple(dict(key)[name] or "" for name in table.key): letter.id
+                    for letter in own
+                    for key in keys_of(letter)
+                    if dict(key).keys() == set(table.key)
+                }
+                if by_key and (number := note_letters(self._store, shape, by_key)):
+                    notes.append(
+                        f"{number:,} of the differing keys of {table.full_name} have changes in dead letters:"
+                        f" 'bwtui dead-letters retry {command} has the relay send their rows"
+                    )
         return notes
 
     def _finding(

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import duckdb
 
+from bwtui.audit.core import insert
 from bwtui.audit.forms import readable
 from bwtui.verify.fold_tables import SPELLED
 from bwtui.verify.tables import CHUNK, Shape, Table
@@ -97,6 +98,33 @@ def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Diff
             there = tuple(Place(*place) for place in places or ())
             yield Difference(name, is_proven, _texts(shape, key, texts), raw, note, there)
     cursor.close()
+
+
+def note_letters(
+    store: duckdb.DuckDBPyConnection, shape: Shape, letters: Mapping[tuple[str, ...], str]
+) -> int:
+    """Note the dead letter of each differing key that has one; return the number of such keys.
+
+    ``letters`` has the letters' ids by the key's texts.
+    """
+    topic, number = shape.table.topic, 0
+    cursor = store.cursor()
+    cursor.execute("select key, key_texts from wrong where topic = ?", [topic])
+    while fetched := cursor.fetchmany(CHUNK):
+        noted = [
+            (topic, key, f"dead letter {letters[names]} has a change of it")
+            for key, texts in fetched
+            if (names := _texts(shape, key, texts)) in letters and names is not None
+        ]
+        insert(store, "in_letter", noted)
+        number += len(noted)
+    cursor.close()
+    store.execute(
+        """update wrong set note = concat_ws('; ', wrong.note, l.note) from in_letter as l
+            where wrong.topic = $topic and l.topic = $topic and l.key = wrong.key""",
+        {"topic": topic},
+    )
+    return number
 
 
 def _texts(shape: Shape, key: str, texts: str | None) -> tuple[str, ...] | None:

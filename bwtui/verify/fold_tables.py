@@ -11,6 +11,7 @@ is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
 - ``doubted``: what ``doubtful`` was after the first fence.
 - ``changed_key``: doubtful keys with a record since; ``history``: every record that may have been a doubtful
   key's latest at the fence; ``agreed``: keys of which one of these says the row.
+- ``in_letter``: differing keys of which the relay has a dead letter.
 - ``wrong``: what is decided; ``undecided``: what can't be.
 - ``stray``: rows of keys whose newest record is in another partition, ``newest_id``, at the last fence.
 - ``table_row``: the rows of the table being compared, as texts; ``key_texts`` as above.
@@ -43,5 +44,6 @@ TABLES = {
     "history": _RECORD,
     "agreed": "topic varchar, key varchar",
     "table_row": "key varchar, row varchar, key_texts varchar",
+    "in_letter": "topic varchar, key varchar, note varchar",
     "row_count": "topic varchar, digest varchar, n bigint",
 }

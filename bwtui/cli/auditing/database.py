@@ -1,15 +1,18 @@
 """What is compared with topics: the tables that a relay's settings choose, and which server has them."""
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from bwtui.cli.auditing.relay import reconnecting
+from bwtui.cli.dead_letters.source import open_letters
 from bwtui.encode.names import topic_name
-from bwtui.errors import Indeterminate, RefusedError, UsageError
+from bwtui.errors import BwtuiError, Indeterminate, RefusedError, UsageError
 from bwtui.kafka.config import client_config
 from bwtui.relay.backfill.first import unfinished
-from bwtui.relay.memory import newest_memory
+from bwtui.relay.memory import memories, newest_memory
 from bwtui.settings import RelaySettings
+from bwtui.sink.letters import Letter
 from bwtui.source.catalog import TableFilter, list_tables, load_relation
 from bwtui.source.connection import connect
 from bwtui.source.coverage import narrowed, shortfalls
@@ -44,7 +47,8 @@ def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> 
     the first snapshot of one of them is not through.
     """
     tables, missing, notes = _tables(settings, narrower)
-    _refuse_unfinished(settings, {f"{table.namespace}.{table.name}" for table in tables})
+    source = source_of(settings)
+    _refuse_unfinished(settings, source, {f"{table.namespace}.{table.name}" for table in tables})
     return Request(
         settings.postgres,
         settings.slot,
@@ -53,13 +57,22 @@ def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> 
         not_captured=missing,
         reconnecting=lambda database: reconnecting(settings.slot, database),
         notes=notes,
+        letters=slot_letters(source),
         **how,
     )
 
 
-def _refuse_unfinished(settings: RelaySettings, tables: set[str]) -> None:
+def slot_letters(source: Mapping[str, Any]) -> dict[str, list[Letter]]:
+    """Return the open dead letters of each relay of this machine that has the slot; skip unreadable ones."""
+    found = {}
+    for relay in memories(source["system_identifier"], source["database"], source["slot"]):
+        with contextlib.suppress(BwtuiError):
+            found[relay] = open_letters(relay)
+    return found
+
+
+def _refuse_unfinished(settings: RelaySettings, source: Mapping[str, str], tables: set[str]) -> None:
     """Raise Indeterminate where rows of ``tables`` are still to be sent for the first time."""
-    source = source_of(settings)
     identity = (source["system_identifier"], source["database"], settings.slot)
     for relay, left in unfinished(identity, settings.relay_name).items():
         if missing := sorted(tables.intersection(left)):

@@ -104,7 +104,19 @@ def opened(given: dict[str, Any], *, needs_relay: bool = False) -> Iterator[Chos
         yield _read(relay, path, filters)
 
 
-def _read(relay: str, path: "Path", filters: "_Filters") -> Chosen:
+def open_letters(relay: str) -> "list[Letter]":
+    """Return the letters of a relay whose rows are still to be sent. Raises BwtuiError."""
+    from bwtui.sink.dead_letter import DeadLetters
+    from bwtui.state_folder import state_folder
+
+    path = DeadLetters(state_folder(relay)).path
+    if not path.exists():
+        return []
+    chosen = _read(relay, path, lambda _: True)
+    return [one for one in chosen.letters if chosen.standings[one.id].state in ("open", "asked")]
+
+
+def _read(relay: str, path: "Path", filters: "Callable[[Letter], bool]") -> Chosen:
     from bwtui.relay.dead_letters.retrying import tasks_of
     from bwtui.relay.dead_letters.standing import standing
     from bwtui.sink.dead_letter import DeadLetters

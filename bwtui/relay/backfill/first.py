@@ -25,7 +25,7 @@ from bwtui.model.backfill import BackfillRequest, FirstSnapshot
 from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.status import State
 from bwtui.relay.backfill.store import Store, Task
-from bwtui.relay.memory import SlotMemory
+from bwtui.relay.memory import memories
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source.chunks.reading import KeyChanged, NotThere, Unkeyed
@@ -281,7 +281,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
     slot further on: it was made anew since.
     """
     found: dict[str, list[str]] = {}
-    reached = _reached(identity)
+    reached = {name: last.confirmed_lsn for name, last in memories(*identity).items()}
     for name in known_relays():
         with contextlib.suppress(BwtuiError):
             remembered = _read(first_path(state_folder(name), identity))
@@ -292,16 +292,6 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
             is_void = name != relay and own < max(reached.values(), default=0)
             left = [table for table, id in tables.items() if id]
             found |= {name: left} if left and not is_void else {}
-    return found
-
-
-def _reached(identity: Identity) -> dict[str, int]:
-    """Return up to where relays of this machine remember the slot; what can't be read is none."""
-    found: dict[str, int] = {}
-    for name in known_relays():
-        with contextlib.suppress(BwtuiError):
-            last = SlotMemory(state_folder(name), *identity).last
-            found |= {name: last.confirmed_lsn} if last is not None else {}
     return found
 
 

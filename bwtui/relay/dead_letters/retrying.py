@@ -14,10 +14,9 @@ from bwtui.relay.backfill.keys import write_keys
 from bwtui.relay.backfill.stopped import kept
 from bwtui.relay.backfill.store import FOLDER
 from bwtui.relay.dead_letters.handled import Handled, Note
-from bwtui.relay.dead_letters.standing import keys_of
 from bwtui.relay.process.control import DoesNotAnswer, Refused, request, send_again
 from bwtui.sink.dead_letter import DeadLetters
-from bwtui.sink.letters import Letter, LetterFile
+from bwtui.sink.letters import Letter, LetterFile, keys_of
 from bwtui.spark.scratch import scratch
 from bwtui.state_folder import state_folder
 

@@ -7,7 +7,7 @@ from typing import Literal
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.backfill_told import told
 from bwtui.relay.dead_letters.handled import Note, What
-from bwtui.sink.letters import Letter, LetterFile
+from bwtui.sink.letters import Letter, LetterFile, keys_of
 
 #: Something is to be done; the relay has been asked; it has sent the row as it was by then; it was refused
 #: again, and its new letter is open; it was set aside.
@@ -109,8 +109,3 @@ def _notes(
     sent = [one for one, new in found if not new]
     made = [note("sent", sent)] if sent else []
     return made + [note("refused", [one], new=new) for one, new in found if new]
-
-
-def keys_of(letter: Letter) -> list[tuple[tuple[str, str | None], ...]]:
-    """Return the keys whose rows a letter is about: its row's, and the one that the row had before."""
-    return [key for key in (letter.key, letter.former_key) if key]
