@@ -165,10 +165,10 @@ class Planner:
                     plan.rows += 1
                 self._show(plan, table, one)
                 yield one.key
-            elif one.name == "stray_row":
+            elif one.name == "stray_row" and (one.raw is None or self._is_own(plan, one.raw)):
                 # No row has this key, and its newest record is right.
                 strays.add(one.places)
-            elif one.raw is None or one.name != "extra_key":
+            elif one.raw is None or one.name not in ("extra_key", "stray_row"):
                 plan.unnamed += 1
             elif self._is_own(plan, one.raw):
                 plan.own_bytes += 1

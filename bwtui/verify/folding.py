@@ -27,6 +27,7 @@ from bwtui.verify.unknown_schemas import UnknownSchema, undecide_unknown
 _PATIENCE_SECONDS = 5.0
 #: Notes of findings: of a key with other columns than the table's, and of a row that was sent under such a
 #: key, or under none.
+_UNREADABLE = "its key can't be decoded"
 _OTHER = "a key of other columns than the table's"
 _SENT = "the row was sent before the table had this key"
 _SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
@@ -279,6 +280,7 @@ class Fold:
         topic = shape.table.topic
         if row is None:
             note = _OTHER if key.startswith("{") else _SPELLED if SPELLED in key else None
+            note = _UNREADABLE if key.startswith("undecodable ") else note
             return None if value is None else (topic, key, "extra_key", "[]", *place, note)
         if value is None:
             return topic, key, "missing_key", "[]", *place, None
@@ -421,11 +423,12 @@ class Fold:
     def findings(self, samples: int) -> list[tuple[Any, ...]]:
         """Return topic, key, class, fields, partition, offset and note of the first of each class."""
         return self._store.execute(
-            """select topic, key, class, fields, partition_id, log_offset, note
+            f"""select topic, key, class, fields, partition_id, log_offset, note
                  from (select * from wrong union all by name
                        select * replace ('indeterminate' as class) from undecided union all by name
                        select topic, key, 'stray_row' as class, '[]' as fields, partition_id, log_offset,
-                              concat('its newest record is in partition ', newest_id) as note from stray)
+                              concat(if(starts_with(key, 'undecodable '), $${_UNREADABLE}; $$, ''),
+                                     'its newest record is in partition ', newest_id) as note from stray)
                qualify row_number() over (partition by class order by topic, key) <= ?
                order by class, topic, key""",
             [samples],

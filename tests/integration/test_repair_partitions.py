@@ -115,6 +115,28 @@ def test_a_row_that_is_nowhere_else_is_deleted_where_it_is(
         assert after == before | dict.fromkeys(strangers)
 
 
+def test_a_stray_row_whose_key_cant_be_decoded(attempts: Attempts, source: Session, database: str) -> None:
+    """Its newest record is a tombstone in another partition, and the row is in the key's own."""
+    topic = f"{attempts.name}.a"
+    source.run("create table a (id int primary key, v text); insert into a values (1, 'one')")
+    with relaying(attempts, database, source):
+        [value] = newest(attempts, topic).values()
+        [home] = Homes(RelaySettings(broker=attempts.services.broker)).of(topic, [b"none"])
+        other = (home + 1) % 3
+        with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+            producer.produce(topic, value, b"none", home)
+            producer.produce(topic, None, b"none", other, timestamp=time.time_ns() // 1_000_000 + _HOUR_MS)
+            assert producer.flush(30) == 0
+        code, report = verified(attempts)
+        [found] = report["findings"]
+        assert (code, found["class"], found["partition"]) == (1, "stray_row", home)
+        assert found["note"] == f"its key can't be decoded; its newest record is in partition {other}"
+        done = repaired(attempts, 0, "--yes")
+        assert (done["verdict"], done["messages"]) == ("clean", 1)
+        assert newest(attempts, topic)[home, b"none"] is None
+        assert verified(attempts)[0] == 0
+
+
 @pytest.mark.parametrize("partitioner", ["murmur2_random", "consistent", "fnv1a_random"])
 def test_a_keys_own_partition_is_the_producers(services: Services, partitioner: str) -> None:
     topic = f"homes-{partitioner}-{time.monotonic_ns()}"
