@@ -7,7 +7,7 @@ of eight tables, and ``bwtui attach`` and ``bwtui open`` beside it, and measures
 * key → picture: from the byte that was written until the screen that was meant stands whole, 40 ms after
   which nothing more has come; the first visit of a screen apart from all later ones;
 * CPU of the screens' process with nothing to relay, at 2,000 rows/s, and over a recording that stands still;
-* its memory after --minutes at 2,000 rows/s (30 for the figure of docs/adr/0060).
+* its memory after --minutes at 2,000 rows/s (30 for the figure of docs/benchmarks/measurements.md).
 
 Where a live screen's next figures come right behind a picture, they count with it: p50 says more than max.
 """

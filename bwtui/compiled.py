@@ -1,7 +1,7 @@
 """The compiled twin of what is done for each row, where the package of packaging/compiled is installed.
 
-It does the same as what is written in Python, or leaves it to that. So it is never needed, and nobody need
-know whether it is there; see docs/adr/0079-what-a-row-costs.md.
+It does the same as what is written in Python, or leaves it to that. So it is never needed; see
+docs/adr/0024-encode-in-python-with-an-optional-c-extension.md.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The compiled twin of the generated encoders, where the package of packaging/compiled is installed.
 
 It makes the same bytes as the encoders in Python, or none: what it does not know, it leaves to them. So it is
-never needed, and nobody need know whether it is there; see docs/adr/0079-what-a-row-costs.md.
+never needed; see docs/adr/0024-encode-in-python-with-an-optional-c-extension.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence

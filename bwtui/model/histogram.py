@@ -2,8 +2,8 @@
 
 Each power of two is parted into 32 equal buckets, so a percentile, which is told as its bucket's middle, is
 off by at most 1/64 (1.6 %) of the value, or by a microsecond where that is more. Count, least and most are
-exact. Two histograms are merged by adding up their buckets, and nothing more is lost. See
-docs/adr/0053-latency.md.
+exact. Two histograms are merged by adding up their buckets, and nothing more is lost.
+docs/benchmarks/measurements.md compares it with the package hdrhistogram.
 """
 
 import math

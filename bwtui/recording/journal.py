@@ -1,8 +1,9 @@
 """The journal: appends blocks to segments, and says up to where they are durable.
 
 Blocks are written by the relay's own thread: handing each to another thread costs more than writing it,
-since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-the-relays-thread.md). Only
-fsync, which waits for the disk, lets the relay run meanwhile; it has a thread of its own.
+since both threads then compete for the interpreter's lock
+(docs/adr/0022-bind-recording-blocks-to-their-file.md). Only fsync, which waits for the disk, lets the relay
+run meanwhile; it has a thread of its own.
 """
 
 import contextlib

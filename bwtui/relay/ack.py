@@ -8,7 +8,7 @@ transaction that was committed within it, or None while a transaction is still o
 sealed and none of its rows is pending. Only the done prefix of the FIFO is popped, and the last LSN popped is
 what was delivered. A keepalive's WAL end goes into the last span of the FIFO, and only outside a transaction:
 inside one, the server may have sent it while older transactions are read and not durable. See
-docs/adr/0001-raw-stream.md.
+docs/adr/0001-read-the-stream-through-libpq.md.
 
 With a ledger, what became of a span's messages is handed to it when the span is popped, and an LSN may be
 confirmed only when the ledger says that everything handed over up to there is durable.

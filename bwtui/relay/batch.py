@@ -16,7 +16,7 @@ from bwtui.sink.base import Message, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow
 
 #: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
-#: More of them would gain nothing (docs/adr/0085-larger-batches.md).
+#: More of them would gain nothing (docs/benchmarks/measurements.md).
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1 << 20
 #: Reading stops while this many bytes are in flight: the bound on memory when Kafka is slow or away.

@@ -1,6 +1,6 @@
 """Careful mode: one batch at a time, and of a batch that Kafka refuses the rows one by one.
 
-See docs/adr/0040-a-refused-row-is-found-within-its-batch.md.
+See docs/adr/0009-isolate-the-refused-row.md.
 """
 
 from collections.abc import Callable, Sequence

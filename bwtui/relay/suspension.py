@@ -2,7 +2,7 @@
 
 A relay that was suspended may wake beside the one that has taken its place, and what it still has to send is
 older than what that one has sent. All threads wake together, librdkafka's too: see
-docs/adr/0043-a-relay-that-was-suspended.md for what can be kept back, and what can't.
+docs/adr/0010-queue-messages-in-the-relay.md for what can be kept back, and what can't.
 """
 
 import logging

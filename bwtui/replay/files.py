@@ -2,7 +2,7 @@
 
 Every task of Spark reads all files in the order of the recording, with DuckDB, and takes what goes through
 it. That costs less than it seems: a message is read in half a microsecond, and to have Java read, sort and
-hand over each costs it thirty (docs/adr/0032-replay.md).
+hand over each costs it thirty (docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
 """
 
 import contextlib

@@ -9,7 +9,7 @@ A small one does without Spark, unless that is asked for (``is_wanted``).
 
 `Watch` follows phases and progress, is asked before anything is written, and may cancel; a screen gives
 one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next
-(docs/replay.md, docs/adr/0032-replay.md).
+(docs/replay.md, docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Sealing: a recording's journal becomes Parquet files that anybody's Spark or DuckDB reads.
 
 A Spark job whose tasks are runs of neighbouring segments. Each task decodes its segments and writes its files
-itself (docs/adr/0026), in a folder of the run's own under ``sealing/``: it gets its name when all in it is
+itself (ADR 23), in a folder of the run's own under ``sealing/``: it gets its name when all in it is
 durable and was read back. When all tasks have come to their end, the files move to ``sealed/`` and the
 manifest is written. A run that was killed is gone on with by the next: whole tasks are kept, all else is
 made anew.

@@ -1,7 +1,7 @@
 """Batches that wait in the relay, where they can be kept back, and not in librdkafka's queue.
 
 What librdkafka has it sends as soon as it can, in threads of its own: after a suspension, before anybody can
-purge it (docs/adr/0043-a-relay-that-was-suspended.md). So it is handed little more than it sends at once.
+purge it (docs/adr/0010-queue-messages-in-the-relay.md). So it is handed little more than it sends at once.
 """
 
 from collections import deque

@@ -4,7 +4,7 @@ Each transaction holds a record of how far the stream is with it (`bwtui.sink.po
 leaves out what is in. The relay marks where a transaction may end, and the sink ends it: between two
 transactions of PostgreSQL once it is due, and in the middle of one that is too large. A commit takes several
 round trips, in a thread; what is sent meanwhile waits for the next transaction. See
-docs/adr/0068-exactly-once.md.
+docs/adr/0012-commit-the-position-with-the-rows.md.
 """
 
 import time

@@ -1,8 +1,7 @@
 """What the publications leave out, and what they do to the applications that write; nothing is changed here.
 
 ``bwtui doctor`` shows it, a running relay reports it as notices, and what is not captured at all is a
-finding of ``bwtui verify --database``. docs/adr/0037-lists-of-tables.md and
-docs/adr/0049-tables-that-are-not-captured.md have the reasons.
+finding of ``bwtui verify --database``. docs/adr/0003-publish-explicit-table-lists.md has the reasons.
 """
 
 from collections.abc import Container, Iterator, Sequence

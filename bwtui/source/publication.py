@@ -8,8 +8,7 @@ bwtui makes publications when the named one is missing, both in one transaction,
   a relay must never break the application that it watches.
 
 With ``--new-tables add`` a table that is created later joins one of the two on its own (`moves`, `move`).
-See docs/adr/0037-lists-of-tables.md and docs/adr/0098-new-tables-join.md; `bwtui.source.coverage` tells what
-they leave out.
+See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.coverage` lists what they leave out.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """What a chart over time is drawn of: braille dots, two columns a cell, and its axes.
 
-Our own, as it is small: see docs/adr/0055-charts.md.
+textual-plotext repaints the whole plot at every change, and textual-plot needs NumPy (50 MB).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a column is in a key (docs/adr/0008-wide-keys.md, 0038-keys-without-escapes.md).
+"""What a column is in a key (docs/adr/0006-give-equal-keys-equal-bytes.md).
 
 Integers are longs. What the Avro type of a row may not hold is PostgreSQL's text, so that no key needs the
 escape field. Bytes that are no text are marked: see `bwtui.types.strings.in_key`.

@@ -64,7 +64,7 @@ class Storm:
         session.run(SETUP)
         for _ in range(4):
             self._create_table()
-        #: A table whose key changes; by ADR 8 its old keys stay, so that nothing is expected of its topic.
+        #: A table whose key changes; by ADR 6 its old keys stay, so that nothing is expected of its topic.
         session.run("create table public.rekeyed (id bigint primary key, other bigint not null, n int)")
 
     def step(self, row_changes: int, schema_changes: int) -> None:

@@ -167,7 +167,7 @@ def _replace(server: SecondPostgres, relay: Relay, dice: random.Random, start: C
     execute(server.dsn, "select pg_logical_emit_message(true, 'other', repeat('x', 1 << 20))")
     write(server, dice, 8)
     relay.wait_caught_up()
-    # What is sent in the second before a kill is not remembered: docs/adr/0036-where-a-session-begins.md.
+    # Rows sent in the second before a kill may not be stored: docs/adr/0004-start-at-the-servers-position.md.
     relay.wait_told()
     _end(relay, dice)
     server.stop()

@@ -5,7 +5,7 @@
 name left it, and at the end, when every row was touched once more, the table itself, column by column. Not
 expected by design, though part of the storm:
 
-- A key that gets other columns: its old keys stay in the topic (ADR 8). Table ``rekeyed`` is not compared.
+- A key that gets other columns: its old keys stay in the topic (ADR 6). Table ``rekeyed`` is not compared.
 - Topics of tables that were dropped or renamed: a row that is gone can't be fetched, so that a version of it
   is passed over, and its tombstone, if any, goes to the new topic. They must be readable.
 - A large value that did not change, of a column that was dropped or renamed since: a placeholder stands for

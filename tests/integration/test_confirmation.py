@@ -2,8 +2,8 @@
 
 Each scenario runs with two readers: psycopg2's replication cursor, which confirms transactions by itself, and
 ours. The same steps must lose a transaction with the one, and none with the other
-(docs/adr/0001-raw-stream.md). In each, Z is a transaction that is acknowledged, and A one that is read and
-never acknowledged; then the connection is cut.
+(docs/adr/0001-read-the-stream-through-libpq.md). In each, Z is a transaction that is acknowledged, and A one
+that is read and never acknowledged; then the connection is cut.
 """
 
 import secrets

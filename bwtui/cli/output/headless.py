@@ -1,7 +1,7 @@
 """What a headless relay says: statuses on stdout with --json, and plain lines on stderr without.
 
 A line is told when something begins, and its hint in one of its own; none for each row. All lines stand in
-the relay's log as well. The relay goes on when nobody reads any of it (ADR 44).
+the relay's log as well. The relay goes on when nobody reads any of it (ADR 20).
 """
 
 import logging

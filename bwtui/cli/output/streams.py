@@ -1,7 +1,7 @@
 """The standard streams of a command: what can't be written is one plain error, a closed one harms nobody.
 
 A command's work and its exit code don't depend on its readers: ``bwtui verify … | head -1`` ends with 1 when
-there are differences, and a relay goes on relaying (ADR 44). So what is written to a pipe that nobody reads
+there are differences, and a relay goes on relaying (ADR 20). So what is written to a pipe that nobody reads
 any more is dropped. Only a command whose output is its work ends there: see `producing`.
 """
 

@@ -9,11 +9,11 @@ A segment is a file of blocks. A block is a header of 44 bytes, little-endian, a
 checksums, so that a walk from header to header need not read what lies between. ``number`` counts the
 segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, and the LSNs are those of the
 first and the last commit of which the block holds anything, or 0. ``mark`` binds a block to its file:
-rows may contain the bytes of other recordings (docs/adr/0114-blocks-bear-the-mark-of-their-file.md).
+rows may contain the bytes of other recordings (docs/adr/0022-bind-recording-blocks-to-their-file.md).
 
 A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes that says
 where they begin. The foot has the sha256 of all headers before it, which have their payloads' checksums
-(docs/adr/0083-a-chain-of-headers.md).
+(docs/adr/0022-bind-recording-blocks-to-their-file.md).
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """CRC-32, by ISA-L where it is installed: packaging/compiled[checksum] brings it.
 
 It is the same checksum at thirty times the speed of many a zlib, which takes a sixth of what recording a row
-costs (docs/adr/0084-what-a-recording-costs.md).
+costs (docs/benchmarks/measurements.md).
 """
 
 try:

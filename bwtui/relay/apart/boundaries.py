@@ -1,4 +1,4 @@
-"""BEGIN and END of transactions, for --transaction-topic; see docs/adr/0072-transaction-metadata.md.
+"""BEGIN and END of transactions, for --transaction-topic; see docs/exactly-once.md.
 
 A transaction is told of with its first message, so one without any is not, and ends with its counts. Both are
 sent with the batch that they belong to, and with --exactly-once in its Kafka transaction.

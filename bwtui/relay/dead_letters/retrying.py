@@ -1,7 +1,7 @@
 """The rows of dead letters put into the stream by their relay, as they are by then.
 
 A letter's own row is never sent: it is old, and could stand behind a newer one of its key. The relay reads
-each key's row when its turn comes, and puts it at its right place (ADR 64); a key without a row becomes a
+each key's row when its turn comes, and puts it at its right place (ADR 15); a key without a row becomes a
 tombstone.
 """
 

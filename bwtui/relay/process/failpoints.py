@@ -3,7 +3,6 @@
 ``BWTUI_FAILPOINT=before-send:3:kill`` ends the process with SIGKILL when it is about to hand messages to
 Kafka for the third time. Nothing of the relay knows of it: where the variable is set, the function that has
 the effect is replaced when the process begins; where it isn't, this module does nothing but look.
-See docs/adr/0069-random-faults.md.
 """
 
 import functools

@@ -2,7 +2,8 @@
 
 It is made of what the main thread says that it does, and since when; of when anything was last acknowledged,
 read or answered; and of what PostgreSQL says of the slot. A queue's length alone decides nothing: whoever is
-waited for is to blame, and nobody is where there is no work. See docs/adr/0052-the-verdict.md.
+waited for is to blame, and nobody is where there is no work. See
+docs/adr/0021-blame-what-the-main-thread-waits-for.md.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Frames are those of the "Streaming Replication Protocol": ``w`` XLogData, whose payload begins at byte 25, and
 ``k`` primary keepalive. The replication cursor of psycopg2 is not used: it confirms transactions that its
-caller did not (docs/adr/0001-raw-stream.md).
+caller did not (docs/adr/0001-read-the-stream-through-libpq.md).
 """
 
 import select
