@@ -339,6 +339,22 @@ def renamed_and_back(at: Scene) -> Iterator[None]:
     at.write()
 
 
+@change(
+    "schema renamed and back",
+    schema="apart",
+    tables=("create schema if not exists apart", *PLAIN),
+    publications=("list", "all"),
+)
+def schema_renamed(at: Scene) -> Iterator[None]:
+    """The schema of the table is renamed, the table is written, and the schema gets its name back."""
+    at.run("alter schema apart rename to elsewhere")
+    yield
+    at.write(at.named("elsewhere.{b}"))
+    yield
+    at.run("alter schema elsewhere rename to apart")
+    at.write()
+
+
 @change("two tables swap names", tables=(*PLAIN, "create table {t}_two (like {t} including all)"))
 def swapped(at: Scene) -> Iterator[None]:
     """Another table takes the name, as after a copy that was made to change the table."""
@@ -376,6 +392,24 @@ def column_with_default(at: Scene) -> Iterator[None]:
     """All rows get a value; the stream has no change of any row."""
     at.run("alter table {t} add column more int not null default 7")
     yield
+    at.write()
+
+
+@change("column renamed")
+def column_renamed(at: Scene) -> Iterator[None]:
+    """Earlier rows have the former name in the topic; the stream has no change of any row."""
+    at.run("alter table {t} add column more int default 1", "alter table {t} rename column more to other")
+    yield
+    at.run("alter table {t} rename column other to again")
+    at.write()
+
+
+@change("rewritten as it was", expected="closed", weight=1)
+def rewritten(at: Scene) -> Iterator[None]:
+    """VACUUM FULL and REINDEX store the same rows again."""
+    at.run("vacuum full {t}")
+    yield
+    at.run("reindex table {t}")
     at.write()
 
 
@@ -543,6 +577,25 @@ def detached_and_attached(at: Scene) -> Iterator[None]:
     at.write()
 
 
+@change(
+    "partition of two levels detached and attached",
+    tables=(
+        *PARTITIONED[:2],
+        "create table {t}_high partition of {t} for values from (150) to (maxvalue) partition by range (id)",
+        "create table {t}_high_all partition of {t}_high default",
+        ROWS,
+    ),
+)
+def levels_detached(at: Scene) -> Iterator[None]:
+    """A partition that has partitions is a table of its own for a while, and written as such."""
+    at.run("alter table {t} detach partition {t}_high")
+    yield
+    at.run("delete from {t}_high where id between 160 and 170")
+    yield
+    at.run("alter table {t} attach partition {t}_high for values from (150) to (maxvalue)")
+    at.write()
+
+
 @change("partition truncated", tables=PARTITIONED)
 def partition_truncated(at: Scene) -> Iterator[None]:
     """One partition loses its rows; the stream may say nothing of it."""
@@ -632,6 +685,7 @@ def _setting(name: str, *settings: str, says: tuple[str, ...]) -> None:
 _setting("another output format", "-f", "json", says=("avro", "json"))
 _setting("another topic prefix", "-p", "other", says=("{prefix}", "other"))
 _setting("another namespace", "--namespace", "com.acme", says=("com.acme",))
+_setting("another partitioner", "-C", "partitioner=consistent", says=("murmur2", "consistent"))
 _setting("another registry", "-r", "{registry}", says=("{registry}", "{old_registry}"))
 
 
