@@ -120,7 +120,15 @@ def primary_key_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str,
 
     Empty when the table has no primary key.
     """
-    key = {attribute.name for attribute in now if attribute.in_primary_key}
+    return _names_then(relation, now, {attribute.name for attribute in now if attribute.in_primary_key})
+
+
+def identity_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
+    """Return the present replica identity in the names of ``relation``, as `primary_key_then`."""
+    return _names_then(relation, now, {attribute.name for attribute in now if attribute.in_identity})
+
+
+def _names_then(relation: Relation, now: Sequence[Attribute], key: set[str]) -> tuple[str, ...] | None:
     then = {name: c.name for name, c in zip(present_names(relation, now), relation.columns, strict=True)}
     if not key <= then.keys():
         return None

@@ -284,6 +284,48 @@ def test_a_table_that_enters_with_rows_brings_them(
     assert joined(relay.wait("a status", lambda _: True)) == {"public.quick"}
 
 
+def test_a_table_that_one_transaction_makes_and_alters_is_whole(
+    new_relay: NewRelay, services: Services, database: str, source: Session
+) -> None:
+    """The stream has its rows as the table was when they were written, or has none of them."""
+    relay = new_relay()
+    source.publish_all(relay.name)
+    relay.start()
+    relay.wait_streaming()
+    relay.stop()
+    start = "create table {t} (id int primary key, v int default 2); insert into {t} values (1)"
+    changes = {
+        "logged": f"{start.replace('table', 'unlogged table')}; alter table {{t}} set logged",
+        "renamed": f"{start.replace('{t}', 'others')}; alter table others rename to {{t}}",
+        "rewritten": f"{start}; alter table {{t}} alter v type text using v || ' rewritten'",
+        "added": f"{start}; alter table {{t}} add w int not null default 3",
+        "columns": f"{start}; alter table {{t}} rename v to w",
+        "nullable": f"{start.replace('primary key', '')}; alter table {{t}} add primary key (id)",
+    }
+    for name, change in changes.items():
+        source.run(f"begin; {change.format(t=name)}; commit")
+    columns = "id serial primary key, v text default 'x', w int generated always as identity"
+    source.run(f"create table whole ({columns}); insert into whole default values")
+    # Its rows are in the stream, without the key.
+    source.run("begin; create table late (id int not null, v int); insert into late values (1, 1)")
+    source.run("alter table late add primary key (id); commit; update late set v = 2")
+    source.run("create table rekeyed (id int primary key, v int not null); insert into rekeyed values (1, 2)")
+    source.run(
+        "begin; alter table rekeyed drop constraint rekeyed_pkey; alter table rekeyed add primary key (v)"
+    )
+    source.run("commit; update rekeyed set id = 3")
+    relay.start()
+    wait_joined(relay, *(f"public.{name}" for name in changes))
+    relay.wait("all to be proven", lambda status: not status.not_proven, every=0.2)
+    relay.wait_caught_up()
+    # No more than these: all of its history is in the stream.
+    assert joined(relay.wait("a status", lambda _: True)) == {f"public.{name}" for name in changes}
+    for name in (*changes, "late", "whole", "rekeyed"):
+        key = "v" if name == "rekeyed" else "id"
+        rows = {(key,): row for key, row in source.rows(f"select {key}, to_jsonb({name}) from {name}")}
+        assert latest(decoded_avro(services, f"{relay.name}.{name}")) == rows, name
+
+
 @pytest.mark.since(15, "publications have whole schemas")
 def test_a_table_that_enters_a_schema_with_rows_brings_them(
     new_relay: NewRelay, services: Services, database: str, source: Session
@@ -295,8 +337,10 @@ def test_a_table_that_enters_a_schema_with_rows_brings_them(
     relay.wait_streaming()
     source.run("create table hidden.t (id int primary key, v int); insert into hidden.t values (1, 1)")
     source.run("alter table hidden.t set schema shown")
-    wait_joined(relay, "shown.t")
-    assert_equal(services, database, [table("t", "shown")], relay.name)
+    source.run("begin; create table hidden.u (id int primary key, v int); insert into hidden.u values (1, 1)")
+    source.run("alter table hidden.u set schema shown; commit")
+    wait_joined(relay, "shown.t", "shown.u")
+    assert_equal(services, database, [table("t", "shown"), table("u", "shown")], relay.name)
 
 
 @pytest.mark.usefixtures("first")

@@ -2,9 +2,9 @@
 
 What was written before a table joined is in no stream. A table that is listed joins when it is listed, each
 time. One that a publication FOR ALL TABLES, or of its schema, takes in has joined unless all of its history
-is in the stream: it was created since the last look, and its row in pg_class is still the one that CREATE
-TABLE wrote, so that it had the same name, schema and persistence all the time. A table that gets another name
-gets another topic, and one that gets its first key gets other messages.
+is in the stream: it was created since the last look, and its rows in the catalog are still those that CREATE
+TABLE wrote, so that it had the same name, schema, persistence and columns all the time. A table that gets
+another name gets another topic, and one that gets its first key gets other messages.
 
 Each look is kept in the relay's state folder, so that a table that joins while the relay is stopped has
 joined when it starts. It begins with what the exported snapshot shows, kept before the slot is there.
@@ -44,11 +44,20 @@ select r.prrelid::oid, array_agg(r.oid::bigint)
  where p.pubname = any(%s) group by 1
 """
 
-# The system columns' rows in pg_attribute stay as CREATE TABLE wrote them.
+# CREATE TABLE writes the rows of the system columns in pg_attribute, the other columns' rows and the row type
+# in one command, except for a column with a default, whose row it writes with that of the default. Another
+# name or schema of the table changes the row type, and what rewrites the table changes the file, all of them
+# also in the transaction of CREATE TABLE. The stream has a row as its table was when the row was written.
 _UNTOUCHED_SQL = """
 select c.oid from pg_catalog.pg_class c
-  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = -1 and a.xmin = c.xmin
- where c.oid = any(%s)
+  join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attnum = -1 and s.xmin = c.xmin
+  join pg_catalog.pg_type t on t.oid = c.reltype and t.xmin = s.xmin and t.cmin = s.cmin
+ where c.oid = any(%s) and c.relfilenode in (0, c.oid)
+   and not exists (
+       select from pg_catalog.pg_attribute a
+         left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        where a.attrelid = c.oid and a.attnum > 0 and not (a.xmin = s.xmin and a.cmin = s.cmin)
+          and (a.atthasmissing or not coalesce(a.xmin = d.xmin and a.cmin = d.cmin, false)))
 """
 
 

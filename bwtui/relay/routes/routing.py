@@ -30,7 +30,7 @@ from bwtui.sink.destination import Limits, Service, TopicLimits
 from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
 from bwtui.source.connection import holds_any_bytes
-from bwtui.source.history import primary_key_then
+from bwtui.source.history import identity_then, primary_key_then
 from bwtui.types.registry import TypeInfo, is_built_in
 
 
@@ -257,6 +257,8 @@ class Router:
         keyed = (draft.keys, counters.key_schema_id)
         if self._keyed.get(topic, keyed) != keyed:
             counters.note("the key changed: rows from before stand in the topic under their old keys")
+            reason = "got another key: its topic may hold rows under the former key"
+            self._coverage.mark(relation.qualified_name, reason)
         self._keyed[topic] = keyed
         return route
 
@@ -292,6 +294,11 @@ class Router:
                 former = self._catalog_memory.key(oid)
                 return former if set(former) <= {column.name for column in relation.columns} else ()
             marked = key
+        elif not marked:
+            # Rows that were inserted before the table got its key, maybe in the transaction that made both.
+            now = self._patience.look(partial(attributes, oid=oid))
+            if marked := identity_then(relation, now) or ():
+                self._coverage.mark(draft.name, "got its key after rows were written")
         self._catalog_memory.remember_key(oid, marked)
         return marked
 
