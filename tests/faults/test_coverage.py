@@ -457,9 +457,12 @@ def test_a_slot_without_a_record_is_not_proven(
 ) -> None:
     relay = begin(database, new_relay)
     relay.stop()
+    # Its topic has rows of the former table.
+    again = "create table accounts (id bigint primary key, number bigint not null, note text)"
+    execute(database, "drop table accounts", again, "insert into accounts values (1, 1, 'again')")
     monkeypatch.setenv("BWTUI_STATE_HOME", f"{relay._folder}/elsewhere")
     relay.start()
-    status = relay.wait_streaming()
+    status = relay.wait("all to be named", lambda status: len(status.not_proven) == len(TABLES), every=0.2)
     assert {entry.table for entry in status.not_proven} == {"public.accounts", "public.visits"}
     assert all("bwtui repair --relay" in entry.command for entry in status.not_proven)
     relay.stop()

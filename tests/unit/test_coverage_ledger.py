@@ -327,6 +327,20 @@ def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> Non
     assert made.to_compare() == [ORDERS]
 
 
+def test_after_a_lost_record_the_topic_of_a_new_table_is_not_trusted(tmp_path: Path) -> None:
+    """A table of that name may have been dropped, and its topic is as it was."""
+    made, report = begun(tmp_path)
+    made.distrust("is unknown")
+    made.proven([ORDERS], made.moment())
+    assert report.not_proven == ()
+    made = ledger(tmp_path, report)
+    made._compare({ORDERS: FACTS, "public.again": replace(FACTS, oid=21, name="public.again")}, [])
+    made._publish()
+    assert [(one.table, one.reason) for one in report.not_proven] == [("public.again", "it is unknown")]
+    # All others were proven since.
+    assert made.to_compare() == ["public.again"]
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -169,6 +169,8 @@ class Ledger(Coverage):
         self._lsns: dict[str, tuple[int, int]] = {}
         #: Whether the topics hold all rows: not where the first snapshot was skipped.
         self._is_whole = True
+        #: Why nothing is known of topics from before; then a table that is new may have one of these.
+        self._distrusted = ""
         #: Whether there is no file, or one of another slot.
         self.is_missing = True
         self._looked_at = self._written_at = 0.0
@@ -217,7 +219,7 @@ class Ledger(Coverage):
             self._facts, self._lsn, self._entries = facts, lsn, {}
             self._lsns = dict.fromkeys((TOPICS, ENDS), (lsn, lsn))
             self._operations = {name: one.published for name, one in facts.items()}
-            self._form, self._is_whole = _form(self._settings), is_whole
+            self._form, self._is_whole, self._distrusted = _form(self._settings), is_whole, ""
             self._looked_at = 0.0
             self._write()
             self._publish()
@@ -263,7 +265,7 @@ class Ledger(Coverage):
     def distrust(self, reason: str) -> None:
         """Record that nothing is known of the topics: every table ``reason``. Raises StateFailed."""
         with self._lock:
-            self._is_whole = False
+            self._is_whole, self._distrusted = False, reason
             self.mark_all(reason)
 
     # -- the looks -----------------------------------------------------------------------------------------
@@ -341,8 +343,12 @@ class Ledger(Coverage):
                 dropped = {column: one for column, one in former.numbers.items() if one not in there}
                 facts[name] = replace(now, numbers={**dropped, **now.numbers})
         for name, now in facts.items():
-            if now.selected and name not in before and name in self._operations:
+            if not now.selected or name in before:
+                continue
+            if name in self._operations:
                 self._add(name, "has this name again: its topic is of the time before, and may differ")
+            elif self._distrusted:
+                self._add(name, self._distrusted)
         for name, leaf in filled:
             if facts[name].selected:
                 self._add(name, f"got partition {leaf.name} with rows in it: these are in no stream")
@@ -500,7 +506,8 @@ class Ledger(Coverage):
                 else:
                     del self._entries[table]
             selected = {name for name, one in (self._facts or {}).items() if one.selected}
-            self._is_whole = self._is_whole or (not self._entries and selected.issubset(tables))
+            is_all = bool(self._distrusted) or selected.issubset(tables)
+            self._is_whole = self._is_whole or (not self._entries and is_all)
             self._write()
             self._publish()
 
@@ -551,6 +558,7 @@ class Ledger(Coverage):
             "lsn": self._lsn,
             "lsns": {what: since for what, (since, _) in self._lsns.items()},
             "is_whole": self._is_whole,
+            "distrusted": self._distrusted,
         }
         try:
             private_parent(self._path)
@@ -572,6 +580,7 @@ class Ledger(Coverage):
             # Earlier versions wrote the options without their dashes, and no partitioner.
             self._form = {n if n in _FORM else f"--{n}": value for n, value in data["settings"].items()}
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
+            self._distrusted = str(data.get("distrusted", ""))
             lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():
