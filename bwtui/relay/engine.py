@@ -422,7 +422,7 @@ class Engine:
 
     def _take_topics(self, watch: TopicWatch, limits: Limits) -> None:
         """Note what topics are, and where they end, before the first row is sent to them."""
-        watch.take(limits)
+        self._patience.ask(self._destination.service.name, partial(watch.take, limits))
         if self._late is not None:
             self._patience.ask(self._destination.service.name, partial(self._late.take, list(limits)))
 

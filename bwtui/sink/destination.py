@@ -47,6 +47,8 @@ class TopicLimits:
     partitions: int = 1
     #: Kafka's own id of the topic; "" where it is not known.
     id: str = ""
+    #: Whether it was created for this, so that nothing was in it.
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,10 @@ class PresentTopic:
     #: "" where the service has none.
     id: str
     partitions: int
-    lost: int = 0
+    #: The sum of the first offsets of all partitions; None where it is not known.
+    lost: int | None = None
+    #: Whether it deletes records by age or size.
+    deletes: bool = False
 
 
 #: Topics by name; None for one that is not there.
@@ -88,11 +93,15 @@ class Service:
         return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
-        """Return what ``topics`` are now, as far as that can be told; for one thread.
+        """Return what ``topics`` are now, as far as that can be told; any thread may ask.
 
         ``with_beginnings``: look at what they have lost, too. Raises ConnectionFailed.
         """
         return {}
+
+    def compact_command(self, topic: str) -> str:
+        """Return the command that has ``topic`` keep the latest record of each key."""
+        return ""
 
     def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
         """Return where each partition of ``topics`` ends now; one that does not exist is left out.

@@ -4,6 +4,7 @@ The relay bounds what is in flight (`Acknowledgements.bytes_in_flight`), so libr
 a message refused for a full queue while the next one is taken would change the order of a key.
 """
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -362,6 +363,7 @@ class KafkaService(Service):
     def __init__(self, settings: RelaySettings, sink: KafkaSink) -> None:
         """Make the clients; no connection is needed yet. Raises UsageError."""
         self._sink = sink
+        self._broker = settings.broker
         self.lingers = sink.lingers
         client = client_config(settings)
         self.reader = TopicReader(client)
@@ -380,6 +382,11 @@ class KafkaService(Service):
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
         return self._now.look(topics, with_beginnings=with_beginnings)
+
+    def compact_command(self, topic: str) -> str:
+        where = f"--bootstrap-server {shlex.quote(self._broker)}"
+        which = f"--entity-type topics --entity-name {topic}"
+        return f"kafka-configs {where} --alter {which} --add-config cleanup.policy=compact"
 
     def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
         return self._ends.ends(topics)

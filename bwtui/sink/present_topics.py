@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import OffsetSpec, TopicDescription
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType, TopicDescription
 
 from bwtui.kafka.client import TOPIC_GONE, Heard, new_client, unreachable
 from bwtui.kafka.commands import LoggedAdmin, to_ask
@@ -21,7 +21,7 @@ _NO_ID = "A" * 22
 
 
 class TopicsNow:
-    """Asks Kafka what topics are; for one thread."""
+    """Asks Kafka what topics are."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._heard = Heard()
@@ -86,14 +86,38 @@ class TopicsNow:
         return to_ask(self._client, self._heard)
 
     def _present(self, described: dict[str, TopicDescription], with_beginnings: bool) -> PresentTopics:
-        lost = dict.fromkeys(described, 0)
+        lost, looked = dict.fromkeys(described, 0), dict.fromkeys(described, 0)
         if with_beginnings:
             for place, offset in self._offsets(described, OffsetSpec.earliest()):
                 lost[place.topic] += offset
+                looked[place.topic] += 1
+        # Kafka deletes no records of a topic that is only compacted, and compaction moves no beginning.
+        deleting = self._deleting([topic for topic in lost if lost[topic]])
         return {
-            topic: PresentTopic(topic_id(now), len(now.partitions), lost[topic])
+            topic: PresentTopic(
+                topic_id(now),
+                len(now.partitions),
+                lost[topic] if looked[topic] == len(now.partitions) else None,
+                topic in deleting,
+            )
             for topic, now in described.items()
         }
+
+    def _deleting(self, topics: Collection[str]) -> set[str]:
+        """Return those of ``topics`` that delete records; not one whose settings we may not see."""
+        if not topics:
+            return set()
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        asked = self._client.describe_configs(resources, request_timeout=_REQUEST_SECONDS)
+        found = set()
+        for resource, future in asked.items():
+            try:
+                if "delete" in future.result()["cleanup.policy"].value:
+                    found.add(str(resource.name))
+            except KafkaException as error:
+                if error.args[0].code() not in (*TOPIC_GONE, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                    raise
+        return found
 
     def _offsets(
         self, described: dict[str, TopicDescription], which: OffsetSpec

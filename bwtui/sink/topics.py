@@ -146,7 +146,7 @@ class TopicAdmin:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     limits[topic] = self._refused(error, topic)
             else:
-                limits[topic] = self._ours(wanted[topic])
+                limits[topic] = replace(self._ours(wanted[topic]), is_new=True)
         return limits
 
     def _new(self, topic: str, keyed: bool) -> NewTopic:

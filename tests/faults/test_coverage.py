@@ -27,6 +27,7 @@ from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
+from tests.faults.administration import configure_topic, make_topic
 from tests.faults.records import assert_equal, difference
 from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.writer import TABLES, create_tables
@@ -266,6 +267,8 @@ def test_a_heal_does_not_forget_a_table_that_was_dropped(
         ("deleted", False),
         ("given partitions", True),
         pytest.param("given partitions", False, marks=pytest.mark.long),
+        pytest.param("emptied", True, marks=pytest.mark.long),
+        ("emptied", False),
     ],
 )
 def test_a_topic_that_changes_is_filled_again(
@@ -278,6 +281,11 @@ def test_a_topic_that_changes_is_filled_again(
     admin = AdminClient({"bootstrap.servers": services.broker})
     if how == "given partitions":
         admin.create_partitions([NewPartitions(topic, 9)])[topic].result(30)
+    elif how == "emptied":
+        # Kafka deletes no records of a topic that is only compacted.
+        configure_topic(services, topic, "cleanup.policy", "compact,delete")
+        empty(admin, topic)
+        configure_topic(services, topic, "cleanup.policy", "compact")
     else:
         admin.delete_topics([topic])[topic].result(30)
         wait_for("it is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
@@ -296,6 +304,39 @@ def test_a_topic_that_changes_is_filled_again(
         wait_for("a look at the topic's end", lambda: time.monotonic() > until, every=0.5)
         assert "did not send" not in relay.log()
     closes(relay, services, database, in_partitions=how == "given partitions")
+
+
+def empty(admin: AdminClient, topic: str) -> None:
+    """Delete every record of a topic, as kafka-delete-records does."""
+    for deleted in admin.delete_records([TopicPartition(topic, number, -1) for number in range(3)]).values():
+        deleted.result(30)
+
+
+@pytest.mark.parametrize("runs", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_keyed_topic_that_loses_records_is_not_proven_until_it_is_compacted(
+    services: Services, database: str, new_relay: NewRelay, runs: bool
+) -> None:
+    create_tables(database, ROWS)
+    relay = new_relay()
+    topic = f"{relay.name}.accounts"
+    make_topic(services, topic, 1 << 20, "delete")
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    relay.start()
+    relay.wait_streaming()
+    if not runs:
+        relay.stop()
+    empty(admin, topic)
+    if not runs:
+        relay.start()
+        relay.wait_streaming()
+    (entry,) = relay.wait("it is reported", not_proven, every=0.2).not_proven
+    assert f"topic {topic} has cleanup.policy=delete" in entry.reason
+    assert entry.command == (
+        f"kafka-configs --bootstrap-server {services.broker} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config cleanup.policy=compact"
+    )
+    configure_topic(services, topic, "cleanup.policy", "compact")
+    closes(relay, services, database)
 
 
 def test_only_a_comparison_with_the_streams_own_server_proves_a_table(

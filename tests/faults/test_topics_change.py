@@ -5,17 +5,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from bwtui.state_folder import state_folder
-from tests.faults.administration import make_topic
-from tests.faults.backfills import ask, wait_done
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import Relay, execute, streaming, wait_for
-from tests.faults.writer import ACCOUNTS, TABLES, create_tables
+from tests.faults.writer import ACCOUNTS, TABLES
 
 pytestmark = pytest.mark.services
 
@@ -119,22 +117,3 @@ def test_partitions_are_added(services: Services, database: str, relay: Relay) -
     assert {record.key[0] for record in after} == set(range(1, ROWS + 1)), "nothing is lost"
     assert_keys_in_order(after)
     assert max(record.partition for record in after) > 2
-
-
-@pytest.mark.long
-def test_retention_takes_records(services: Services, database: str, new_relay: NewRelay) -> None:
-    create_tables(database, ROWS)
-    relay = new_relay()
-    topic = f"{relay.name}.accounts"
-    make_topic(services, topic, 1 << 20, "delete")
-    relay.start()
-    relay.wait_streaming()
-    # What retention does, at a moment of ours.
-    admin = AdminClient({"bootstrap.servers": services.broker})
-    done(admin.delete_records([TopicPartition(topic, number, -1) for number in range(3)]))
-    status = relay.wait("it is told", told(f"topic {topic} no longer has its oldest records"))
-    (entry,) = [one for one in status.errors if "oldest records" in one.message]
-    assert entry.kind == "notice"
-    wait_done(relay, ask(relay, table="public.accounts"))
-    relay.stop()
-    assert_equal(services, database, TABLES, relay.name)

@@ -43,6 +43,14 @@ FOREIGN = (
     "it has 20 records in topic orders that this relay did not send: "
     "another producer, or another relay, writes to it"
 )
+EXPIRES = NotProven(
+    "public.orders",
+    7,
+    "it lacks rows: topic orders has cleanup.policy=delete, so Kafka also deletes records of rows that are "
+    "still in the table",
+    "kafka-configs --bootstrap-server kafka:9092 --alter --entity-type topics --entity-name orders "
+    "--add-config cleanup.policy=compact",
+)
 JOINED = BackfillStatus(
     "1", "public.orders", "joined", state="failed", ended=NOON, error="the topic lets nothing in"
 )
@@ -81,6 +89,7 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "▲ NOT PROVEN",
         {"not_proven": (NotProven("public.orders", 7, FOREIGN),)},
     ),
+    "A keyed topic deletes records": ("✗ NOT PROVEN", {"not_proven": (EXPIRES,)}),
     "Rows are missing": ("✗ NOT PROVEN", {"backfills": (JOINED,)}),
     "A table is not captured": ("✗ NOT PROVEN", {"not_captured": ("public.late",)}),
     "A heal is under way": (

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,13 @@ class Watched:
         self.kafka = Topics()
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, coverage: Coverage | None = None) -> None:
         """Begin another run of the relay."""
         self.report = Report()
         table = self.report.table(ORDERS)
         table.topic, table.messages, table.key_columns = "orders", 1, ("id",)
         schemas = SchemaWatch(LocalRegistry(), self.report)
-        self.watch = TopicWatch(self.kafka, self.report, self.path, schemas, Coverage())
+        self.watch = TopicWatch(self.kafka, self.report, self.path, schemas, coverage or Coverage())
 
     def told(self, *seen: PresentTopic | None) -> list[str]:
         """Return what is told of the topic, seen in one state after the other, and was not before."""
@@ -98,7 +99,7 @@ def test_partitions_that_were_added_move_keys(watched: Watched) -> None:
 def test_partitions_of_a_table_without_a_key_say_nothing(watched: Watched) -> None:
     watched.report.table(ORDERS).key_columns = ()
     assert watched.told(PresentTopic("first", 6)) == []
-    watched.told(PresentTopic("first", 6, 10))
+    watched.told(PresentTopic("first", 6, 0), PresentTopic("first", 6, 10))
     assert "raise its retention" in (watched.report.errors()[0].hint or "")
 
 
@@ -117,12 +118,46 @@ def test_a_new_snapshot_fills_topics_whichever_they_are(watched: Watched) -> Non
     assert watched.told(PresentTopic("second", 3)) == []
 
 
-def test_records_that_retention_takes_are_told_of_once_for_each_topic(watched: Watched) -> None:
-    (told,) = watched.told(PresentTopic("first", 3, 10), PresentTopic("first", 3, 20))
-    assert told.startswith("topic orders no longer has its oldest records")
-    assert watched.report.errors()[0].kind == "notice"
-    watched.begin()
-    assert watched.told(PresentTopic("first", 3, 30)) == []
+@pytest.mark.parametrize("is_new_run", [False, True])
+def test_each_loss_of_a_keyed_topic_is_a_gap(tmp_path: Path, is_new_run: bool) -> None:
+    watched = Watched(tmp_path)
+    ledger, report = begun(tmp_path)
+    watched.begin(ledger)
+    # What it had lost before its first row is no loss, nor is what is not known for a while.
+    assert (
+        watched.told(PresentTopic("first", 3, 7), PresentTopic("first", 3), PresentTopic("first", 3, 7)) == []
+    )
+    for lost in (9, 12):
+        if is_new_run:
+            watched.begin(ledger)
+        (told,) = watched.told(PresentTopic("first", 3, lost), PresentTopic("first", 3, lost))
+        assert told == f"topic orders lost {lost - 7 if lost == 9 else 3} records from its beginning"
+        assert ledger.to_compare() == [ORDERS]
+        ledger.proven([ORDERS], ledger.moment())
+        assert report.not_proven == ()
+
+
+def test_a_keyed_topic_that_deletes_is_a_gap_that_lasts(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    ledger, report = begun(tmp_path)
+    watched.begin(ledger)
+    deletes = PresentTopic("first", 3, 9, deletes=True)
+    assert watched.told(deletes) == [], "nothing of ours is lost"
+    assert len(watched.told(replace(deletes, lost=10), replace(deletes, lost=20))) == 1
+    assert ledger.to_compare() == []
+    watched.begin(ledger)
+    assert watched.told(replace(deletes, lost=20), replace(deletes, lost=None)) == []
+    assert len(report.not_proven) == 1 and "cleanup.policy=delete" in report.not_proven[0].reason
+    assert watched.told(PresentTopic("first", 3, 20)) == []
+    assert ledger.to_compare() == [ORDERS], "a comparison proves it from now on"
+
+
+@pytest.mark.parametrize(("was_cut", "count"), [(False, 0), (True, 1)])
+def test_what_an_earlier_version_recorded(tmp_path: Path, was_cut: bool, count: int) -> None:
+    lost = 9 if was_cut else 0
+    known = {"id": "first", "partitions": 3, "is_cut": was_cut}
+    (tmp_path / "topics.json").write_text(json.dumps({"cluster": "here", "topics": {"orders": known}}))
+    assert len(Watched(tmp_path).told(PresentTopic("first", 3, lost))) == count
 
 
 def test_nothing_is_told_where_nothing_is_known(tmp_path: Path) -> None:

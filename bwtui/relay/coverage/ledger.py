@@ -121,6 +121,17 @@ class Coverage:
         ``since``: the LSN up to which they are proven; 0: as of the last look.
         """
 
+    def gap(self, table: str, reason: str, command: str = "") -> bool:
+        """Record that ``table`` can't be proven before ``command`` was run: it ``reason``; "": no longer.
+
+        The cause is in its topic. Returns whether it was not recorded before. Raises StateFailed.
+        """
+        return False
+
+    def is_keyed(self, table: str) -> bool:
+        """Return whether a table had a key at the last look."""
+        return False
+
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
         """Start over with the facts of a new slot, as of ``lsn``. Raises StateFailed.
 
@@ -160,6 +171,8 @@ class Ledger(Coverage):
         #: Operations that were published when the table was first recorded.
         self._operations: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
+        #: By table: why its topic can't equal it, and the command that ends that.
+        self._topic_gaps: dict[str, tuple[str, str]] = {}
         self._form: dict[str, str] = {}
         #: Orders what is seen and comparisons that begin; a clock may be set back.
         self._run, self._number = secrets.token_hex(8), 0
@@ -216,7 +229,7 @@ class Ledger(Coverage):
 
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
         with self._lock:
-            self._facts, self._lsn, self._entries = facts, lsn, {}
+            self._facts, self._lsn, self._entries, self._topic_gaps = facts, lsn, {}, {}
             self._lsns = dict.fromkeys((TOPICS, ENDS), (lsn, lsn))
             self._operations = {name: one.published for name, one in facts.items()}
             self._form, self._is_whole, self._distrusted = _form(self._settings), is_whole, ""
@@ -334,6 +347,7 @@ class Ledger(Coverage):
             if now is None or not now.selected:
                 # A table that was dropped, or is not to be relayed, has nothing to equal.
                 self._entries.pop(name, None)
+                self._topic_gaps.pop(name, None)
                 continue
             for reason in now.changes_since(former):
                 self._add(name, reason)
@@ -359,17 +373,38 @@ class Ledger(Coverage):
                 one for one in OPERATIONS if one in first or one in now.published
             )
             gap, statement = next(now.gaps(first), ("", "")) if now.selected else ("", "")
-            entry = self._entries.get(name)
-            if gap and (entry is None or not entry.lasts or entry.reason != gap):
-                self._add(name, gap, lasts=True, command=self._statement(now, statement))
-            elif not gap and entry is not None and entry.lasts:
-                # From now on a comparison can prove it.
-                reason = f"{entry.reason}; that has ended"
-                self._number += 1
-                command = self._command(name, by_hand=entry.by_hand)
-                self._entries[name] = replace(
-                    entry, reason=reason, seen=self._number, lasts=False, command=command
-                )
+            if gap:
+                self._take_gap(name, gap, self._statement(now, statement))
+            else:
+                self._take_gap(name, *self._topic_gaps.get(name, ("", "")))
+
+    def _take_gap(self, name: str, gap: str, command: str, since: int = 0) -> None:
+        entry = self._entries.get(name)
+        if gap and (entry is None or not entry.lasts or entry.reason != gap):
+            self._add(name, gap, lasts=True, command=command, since=since)
+        elif not gap and entry is not None and entry.lasts:
+            # From now on a comparison can prove it.
+            reason = f"{entry.reason}; that has ended"
+            self._number += 1
+            command = self._command(name, by_hand=entry.by_hand)
+            self._entries[name] = replace(
+                entry, reason=reason, seen=self._number, lasts=False, command=command
+            )
+
+    def gap(self, table: str, reason: str, command: str = "") -> bool:
+        with self._lock:
+            former = self._topic_gaps.pop(table, None)
+            if reason:
+                self._topic_gaps[table] = reason, command
+            if self._topic_gaps.get(table) == former:
+                return False
+            entry = self._entries.get(table)
+            if entry is None or not entry.lasts or (former is not None and entry.reason == former[0]):
+                # Another gap of the table is to be ended first.
+                self._take_gap(table, reason, command, self._lsns.get(TOPICS, (0, 0))[0])
+            self._write()
+            self._publish()
+            return True
 
     def sends(self, oid: int, table: str) -> None:
         with self._lock:
@@ -518,7 +553,6 @@ class Ledger(Coverage):
         return replace(entry, reason=reason, command=snapshot_command([table], unkeyed=True))
 
     def is_keyed(self, table: str) -> bool:
-        """Return whether a table had a key at the last look."""
         with self._lock:
             facts = (self._facts or {}).get(table)
             return facts is not None and bool(facts.columns)
@@ -554,6 +588,7 @@ class Ledger(Coverage):
             "facts": None if self._facts is None else [asdict(one) for one in self._facts.values()],
             "operations": self._operations,
             "not_proven": {name: asdict(entry) for name, entry in self._entries.items()},
+            "topic_gaps": self._topic_gaps,
             "settings": self._form,
             "lsn": self._lsn,
             "lsns": {what: since for what, (since, _) in self._lsns.items()},
@@ -577,6 +612,7 @@ class Ledger(Coverage):
                 self._facts = {one["name"]: TableFacts.from_json(one) for one in facts}
             self._operations = dict(data["operations"])
             self._entries = {name: Entry(**entry) for name, entry in data["not_proven"].items()}
+            self._topic_gaps = {name: (why, what) for name, (why, what) in data.get("topic_gaps", {}).items()}
             # Earlier versions wrote the options without their dashes, and no partitioner.
             self._form = {n if n in _FORM else f"--{n}": value for n, value in data["settings"].items()}
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])

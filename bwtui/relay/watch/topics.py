@@ -48,8 +48,8 @@ class _Known:
     id: str
     #: 0 where it is gone.
     partitions: int
-    #: Whether it was told of that its oldest records are gone.
-    is_cut: bool = False
+    #: How many records it had lost from its beginning; None where that is not known yet.
+    lost: int | None = 0
 
 
 class TopicWatch:
@@ -113,13 +113,27 @@ class TopicWatch:
             forget_topics(self._path.parent)
 
     def take(self, limits: Limits) -> None:
-        """Take what topics are, right before the first row goes to them. Raises OSError."""
+        """Take what topics are, right before the first row goes to them. Raises OSError, ConnectionFailed."""
         tables = {counters.topic: name for name, counters in self._report.tables.items()}
+        there = {
+            topic: PresentTopic(one.id, one.partitions, 0 if one.is_new else None)
+            for topic, one in limits.items()
+            if isinstance(one, TopicLimits) and one.id and topic in tables
+        }
+        known = self._known
+        new = [
+            topic
+            for topic, now in there.items()
+            if now.lost is None and (topic not in known or known[topic].id != now.id)
+        ]
+        # What these have lost by now is no row that was sent to them.
+        for topic, found in self._service.present_topics(new, with_beginnings=True).items():
+            if found is not None and found.id == there[topic].id:
+                there[topic] = replace(there[topic], lost=found.lost)
         with self._lock:
             before = dict(self._known)
-            for topic, one in limits.items():
-                if isinstance(one, TopicLimits) and one.id and topic in tables:
-                    self._is_there(topic, PresentTopic(one.id, one.partitions), tables[topic])
+            for topic, now in there.items():
+                self._is_there(topic, now, tables[topic])
             if self._known != before:
                 self._remember()
 
@@ -198,8 +212,10 @@ class TopicWatch:
 
     def _watch(self) -> None:
         for turn in itertools.count():
-            is_rare, is_awaited = turn % _RARELY == 0, self._is_awaited
-            why = self._try("topics", partial(self.look, with_beginnings=is_rare))
+            is_awaited = self._is_awaited
+            is_rare = turn % _RARELY == 0 or (is_awaited and not self._has_looked)
+            is_unknown = any(known.lost is None for known in self._known.copy().values())
+            why = self._try("topics", partial(self.look, with_beginnings=is_rare or is_unknown))
             is_missing = any(looks < _GONE_LOOKS for looks in self._gone.values())
             if why:
                 self._coverage.unseen(TOPICS, why)
@@ -240,7 +256,7 @@ class TopicWatch:
         if known is None or not known.id or self._gone[topic] < _GONE_LOOKS:
             return
         self._former.add(known.id)
-        self._known[topic] = replace(known, id="", partitions=0, is_cut=False)
+        self._known[topic] = replace(known, id="", partitions=0, lost=None)
         reason = f"lacks its topic: {topic} was deleted, with every row in it"
         self._coverage.mark(table, reason, TOPICS, has_extra=False)
         self._tell(table, f"topic {topic} was deleted, and what was in it is gone", _CLOSES)
@@ -250,12 +266,12 @@ class TopicWatch:
         if now.id in self._former:
             return
         if known is None:
-            known = _Known(now.id, now.partitions)
+            known = _Known(now.id, now.partitions, now.lost)
         elif known.id and now.id and known.id != now.id:
             self._former.add(known.id)
             # A producer that runs goes on with the number that it knows for a while, and then changes it.
             partitions = known.partitions if topic in self._seen else now.partitions
-            known = replace(known, is_cut=False, partitions=partitions)
+            known = replace(known, lost=now.lost, partitions=partitions)
             self._service.refresh(topic)
             reason = f"lost what topic {topic} held: it was deleted and created again"
             self._coverage.mark(table, reason, TOPICS, has_extra=False)
@@ -284,18 +300,41 @@ class TopicWatch:
                 "key may be in another one than earlier ones, and readers may take them out of order",
                 _CLOSES,
             )
-        if now.lost and not known.is_cut:
-            known = replace(known, is_cut=True)
-            keep = "set its cleanup.policy to compact" if is_keyed else "raise its retention"
-            error = RefusedError(
-                f"topic {topic} no longer has its oldest records: retention takes them, or somebody deleted "
-                "them",
-                "rows that don't change are missing there after a while: nothing need be done if that is "
-                f"meant; else {keep}, and: {_snapshot(table)}",
-            )
-            self._report.error("notice", error, table)
+        if now.lost is not None:
+            self._has_lost(topic, now, known, table)
+            known = replace(known, lost=now.lost)
         self._seen.add(topic)
         self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
+
+    def _has_lost(self, topic: str, now: PresentTopic, known: _Known, table: str) -> None:
+        """Report records that the beginning of ``topic`` has lost since the last look, if any."""
+        assert now.lost is not None
+        more = 0 if known.lost is None else now.lost - known.lost
+        is_keyed = self._report.table(table).key_columns or self._coverage.is_keyed(table)
+        if not (is_keyed and now.deletes):
+            self._coverage.gap(table, "")
+        says = f"topic {topic} lost {more:,} records from its beginning"
+        if more <= 0:
+            return
+        if not is_keyed:
+            if not known.lost:
+                hint = (
+                    "no action needed if old records may expire; else raise its retention, and run "
+                    f"'{_snapshot(table)}'"
+                )
+                self._report.error("notice", RefusedError(says, hint), table)
+        elif not now.deletes:
+            self._coverage.mark(table, f"may lack rows: {says}", TOPICS)
+            self._tell(table, says, _CLOSES)
+        else:
+            reason = (
+                f"lacks rows: topic {topic} has cleanup.policy=delete, so Kafka also deletes records of rows "
+                "that are still in the table"
+            )
+            command = self._service.compact_command(topic)
+            if self._coverage.gap(table, reason, command):
+                hint = f"run '{command}': the relay then compares the table and sends what differs"
+                self._tell(table, says, hint)
 
     def _tell(self, table: str, says: str, hint: str) -> None:
         _log.warning("%s", says, extra=event("topic_changed", table=table, hint=hint))
@@ -315,6 +354,9 @@ def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _Known]]:
     """Return what was remembered, the cluster's id first; if that can't be read, no table is proven."""
     try:
         kept = json.loads(path.read_text())
+        for known in kept["topics"].values():
+            # Earlier versions recorded only whether a loss was reported.
+            known.pop("is_cut", None)
         return str(kept["cluster"]), {topic: _Known(**known) for topic, known in kept["topics"].items()}
     except FileNotFoundError:
         pass
