@@ -127,8 +127,7 @@ def rebind(node: DOMNode, scope: Scope, only: str = "") -> None:
 
 _DOCS_OF_KEYS = (
     "",
-    "Other keys are chosen in `bwtui.toml` (`./` or the user's config folder), by the names in the last",
-    "column:",
+    "To change keys, use the names in the last column in `bwtui.toml` (`./` or the user's config folder):",
     "",
     "```toml",
     "[keys]",
@@ -137,11 +136,10 @@ _DOCS_OF_KEYS = (
     'show-changes = "f2"',
     "```",
     "",
-    "They replace the action's own keys, in footer, help and palette too. A key is a character (`?`, `G`),",
-    "or one of `space`, `enter`, `esc`, `tab`, `up`, `down`, `left`, `right`, `pageup`, `pagedown`, `home`,",
-    "`end`, `insert`, `delete`, `backspace`, `f1` to `f12`; `ctrl+` goes before a letter or a name, `shift+`",
-    "before a name. A name that is none, and a key that would mean two things in one place, are errors;",
-    "`bwtui config validate` tells of them.",
+    "They replace the action's default keys, in footer, help, and palette too. A key is a character (`?`,",
+    "`G`), or one of `space`, `enter`, `esc`, `tab`, `up`, `down`, `left`, `right`, `pageup`, `pagedown`,",
+    "`home`, `end`, `insert`, `delete`, `backspace`, `f1` to `f12`; `ctrl+` precedes a letter or a name,",
+    "`shift+` a name. `bwtui config validate` reports unknown names and keys with two meanings in one place.",
 )
 
 
@@ -150,7 +148,7 @@ def docs_table() -> str:
     lines = [
         "# Keys",
         "",
-        "Made from `bwtui/tui/actions.py` by `docs/screenshots/make.py`; a test compares them.",
+        "Generated from `bwtui/tui/actions.py` by `docs/screenshots/make.py`.",
         *_DOCS_OF_KEYS,
     ]
     for group in GROUPS:
