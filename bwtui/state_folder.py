@@ -17,6 +17,11 @@ def state_folder(name: str) -> Path:
     return state_root() / name
 
 
+def ledger_path(folder: Path, slot: str) -> Path:
+    """Return where the coverage ledger of ``slot`` is kept, in a relay's state folder."""
+    return folder / f"coverage-{slot}.json"
+
+
 def state_root() -> Path:
     """Return the folder of everything that runs leave behind for later ones."""
     base = os.environ.get("BWTUI_STATE_HOME")

@@ -13,6 +13,8 @@ BackfillReason = Literal["snapshot", "joined", "repair", "heal", "first", "retry
 BackfillState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
 #: What may be asked of one that is not over.
 BackfillCommand = Literal["pause", "resume", "cancel"]
+#: The table of a request whose file is damaged.
+UNKNOWN = "?"
 #: Requests whose rows a topic lacks unless they are sent.
 _REQUIRED: dict[BackfillReason, str] = {
     "first": "rows of the first snapshot",
@@ -97,9 +99,10 @@ class BackfillStatus:
     @property
     def lacks(self) -> str:
         """What the topic lacks since the request ended, and why; "" if it lacks nothing."""
-        if self.state not in ("failed", "cancelled") or self.is_gone or self.reason not in _REQUIRED:
+        rows = _REQUIRED.get(self.reason, "rows of a request" if self.table == UNKNOWN else "")
+        if self.state not in ("failed", "cancelled") or self.is_gone or not rows:
             return ""
-        return f"{_REQUIRED[self.reason]}: {self.error or f'request {self.id} was cancelled'}"
+        return f"{rows}: {self.error or f'request {self.id} was cancelled'}"
 
     def is_made_good(self, requests: Iterable["BackfillStatus"]) -> bool:
         """Return whether one of ``requests`` has sent its rows since."""

@@ -318,7 +318,8 @@ class Engine:
             first = first_of(settings, identity, self._backfills, report, is_there=findings.slot is not None)
             self._picture.first = first.status
             path = state_folder(settings.relay_name) / "joined.json"
-            joined = Joined(path, identity, settings, report, self._new_tables, lambda: self._healing.is_due)
+            is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
+            joined = Joined(path, identity, settings, report, self._new_tables, is_due, coverage)
             if not settings.skip_snapshot:
                 first.has_looked = joined.has_looked
             if findings.slot is None:
@@ -382,6 +383,10 @@ class Engine:
             )
         elif self._is_ledger_removed:
             ledger.distrust("has no record any more: the coverage ledger of its slot was removed")
+        elif context.memory.last is None:
+            ledger.mark_all(
+                f"may lack changes: {context.memory.path}, which says where its slot was, is missing"
+            )
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First

@@ -19,6 +19,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from psycopg2.extensions import make_dsn, parse_dsn
 
+from bwtui.demo.shop import Table
 from bwtui.model.status import Status
 from bwtui.relay.diverged.late import RARE_SECONDS
 from bwtui.relay.process.control import begin_audit, tell_audited
@@ -530,6 +531,53 @@ def test_a_ledger_that_was_removed_is_no_upgrade(
     relay.start()
     assert is_proven(relay.wait_streaming())
     relay.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_damaged"),
+    [
+        ("joined.json", True),
+        pytest.param("joined.json", False, marks=pytest.mark.long),
+        ("topics.json", False),
+        ("slot-*.json", False),
+        pytest.param("ends-*.json", True, marks=pytest.mark.long),
+    ],
+)
+def test_a_file_that_is_lost_alone_proves_nothing(
+    services: Services, database: str, new_relay: NewRelay, name: str, is_damaged: bool
+) -> None:
+    relay = begin(database, new_relay)
+    relay.stop()
+    execute(
+        database,
+        "create table late (id bigint primary key)",
+        "insert into late select generate_series(1, 100)",
+        f"alter publication bwtui_{relay.name} add table late",
+    )
+    (path,) = state_folder(relay.name).glob(name)
+    if is_damaged:
+        path.write_text(path.read_text()[:20])
+    else:
+        path.unlink()
+    relay.start()
+    wait_for("it is reported", lambda: f"{path}" in relay.log())
+    relay.wait("it is closed", is_proven)
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, [*TABLES, Table("public", "late", ("id",))], relay.name)
+
+
+def test_a_record_of_joined_tables_that_can_not_be_read_is_refused(
+    database: str, new_relay: NewRelay
+) -> None:
+    relay = begin(database, new_relay)
+    relay.stop()
+    path = state_folder(relay.name) / "joined.json"
+    path.unlink()
+    path.mkdir()
+    relay.start()
+    assert relay.join() != 0
+    assert f"{path} can't be read: Is a directory" in relay.last_words()
 
 
 @pytest.mark.long

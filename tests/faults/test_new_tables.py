@@ -400,7 +400,13 @@ def test_on_a_standby_the_primarys_writers_are_waited_for(
         pair.follow()
         relay = Relay(services, pair.standby.dsn, tmp_path, new_name(), "--publication", "mine")
         request.addfinalizer(relay.close)
+        # Until it ends no slot is made, whatever the primary has logged by itself.
+        writer.run("begin; insert into first values (1, 1)")
         relay.start()
+        stalled = relay.wait("the stall", lambda status: status.verdict.condition == "stalled").verdict
+        assert "is a standby and makes the slot once its primary logs the running tr" in stalled.sentence
+        assert "SELECT pg_log_standby_snapshot(); on the primary" in stalled.hint
+        writer.run("commit")
 
         def streams() -> bool:
             source.run("select pg_log_standby_snapshot()")

@@ -1,6 +1,6 @@
 """Turns over the tasks of a relay, without a database: what is not read, and what is read again for ever."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -66,6 +66,22 @@ class Marked(Coverage):
         self.marks.append((table, reason, by_hand))
         return self.is_kept
 
+    def mark_all(
+        self,
+        reason: str,
+        tables: Collection[str] | None = None,
+        *,
+        has_extra: bool | None = None,
+        since: int = 0,
+    ) -> None:
+        """Note it."""
+        self.marks.append(("every table", reason, False))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none."""
+        return not self.is_kept
+
     def resume(self, table: str) -> None:
         """Note it."""
         self.resumed.append(table)
@@ -79,7 +95,8 @@ class Turns:
         self.coverage = Marked()
         self.store = Store(folder / "backfills")
         self.first = First(folder, ("7", "shop", "slot"), self.store, self.report)
-        self.first.forget()
+        if tables:
+            self.first.forget()
         self.first.ask(tables)
         self.first.begin(0x10)
         self.first.begun()
@@ -284,3 +301,14 @@ def test_rows_of_a_table_that_is_gone_and_of_a_person_are_not_recorded(
     for _ in range(3):
         turns.until("a turn", lambda: True)
     assert turns.coverage.marks == []
+
+
+def test_a_damaged_request_may_be_of_any_table(tmp_path: Path) -> None:
+    store = Store(tmp_path / "backfills")
+    id = store.submit(BackfillRequest("public.users", reason="joined"))
+    (tmp_path / "backfills" / f"{id}.json").write_text("{")
+    turns = Turns(tmp_path, RelaySettings(), [])
+    turns.until("the mark", lambda: not turns.store.unnoted())
+    ((table, reason, _),) = turns.coverage.marks
+    assert table == "every table"
+    assert reason.startswith(f"may lack rows of a request: what was asked for as {id} can't be read")

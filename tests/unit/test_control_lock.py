@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.errors import RefusedError, SlotLost
+from bwtui.cli.options.relay_name import status_of
+from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.status import Status
-from bwtui.relay.process import outcome
+from bwtui.relay.coverage.ledger import Ledger
+from bwtui.relay.process import last_status, outcome
 from bwtui.relay.process.last_status import LastStatus, of_ended
 from bwtui.relay.process.lock import RelayLock, is_held, wait_until_free
 from bwtui.relay.process.log import _PrivateFile, log_path, open_log, trim
 from bwtui.relay.process.outcome import Outcome
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +82,29 @@ def test_an_outcome_comes_back_as_the_same_error() -> None:
     assert found.status == status
     outcome.clear("one")
     assert outcome.read("one") is None
+
+
+def test_a_run_that_ended_at_once_hides_no_gap(state_home: Path) -> None:
+    RelayLock.acquire("one").release()
+    settings = RelaySettings(name="one", slot="slot")
+    ledger = Ledger(state_home / "one", ("1", "db", "slot"), settings, Report())
+    ledger.mark("public.orders", "lost what topic orders held")
+    outcome.write("one", Outcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
+    LastStatus("one").keep(Status("starting", "one", "slot"))
+    for ended in (of_ended("one"), last_status.read("one")):
+        assert ended is not None
+        (entry,) = ended.not_proven
+        assert entry.reason == "it lost what topic orders held"
+        assert "public.orders is not proven: it lost what topic orders held" in ended.verdict.sentence
+    outcome.write("one", Outcome(0, 1.5, None, None, Status("stopped", "one", "slot")))
+    with pytest.raises(ConnectionFailed) as raised:
+        status_of("one")
+    assert raised.value.hint == (
+        "its last run was stopped cleanly; public.orders is not proven: it lost what topic orders held"
+    )
+    outcome.write("one", Outcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
+    ledger.proven(["public.orders"], ledger.moment())
+    assert of_ended("one") == Status("failed", "one", "slot")
 
 
 def test_on_a_full_disk_a_relay_still_says_why_it_ended(

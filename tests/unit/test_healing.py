@@ -128,6 +128,23 @@ class Recording:
             raise RefusedError("the recording holds more", "record into another folder")
 
 
+def test_open_transactions_are_named_while_the_slot_is_recreated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, activities = Report(), list[str]()
+
+    def make(*_: object) -> tuple[int, tuple[str, ...]]:
+        activities.append(report.account.turn().activity)
+        return world.make()
+
+    monkeypatch.setattr(healing, "make", make)
+    world.slot = None
+    before = report.account.turn().activity
+    Healing(world.settings, report, world.folder, lambda: False).prepare(CONNECTION)
+    assert activities == ["slot"]
+    assert report.account.turn().activity == before
+
+
 def test_what_a_recording_refused_once_is_refused_at_every_start(world: World) -> None:
     """Otherwise the second start would go on into a recording of another history."""
     for _ in range(3):

@@ -13,7 +13,7 @@ from bwtui.errors import ConnectionFailed, ServiceRefused
 from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.report import Report
 from bwtui.relay.watch.schemas import SchemaWatch
-from bwtui.relay.watch.topics import TopicWatch, forget_topics
+from bwtui.relay.watch.topics import TopicWatch
 from bwtui.sink.destination import PresentTopic, PresentTopics, Service
 from tests.unit.test_coverage_ledger import begun
 
@@ -113,7 +113,7 @@ def test_another_cluster_is_told_of_and_not_taken_for_deleted_topics(watched: Wa
 
 
 def test_a_new_snapshot_fills_topics_whichever_they_are(watched: Watched) -> None:
-    forget_topics(watched.path.parent)
+    watched.watch.forget()
     watched.begin()
     assert watched.told(PresentTopic("second", 3)) == []
 
@@ -276,6 +276,16 @@ def test_a_kafka_that_does_not_answer_says_nothing_of_topics(
     monkeypatch.undo()
     watched.told(None)
     assert watched.report.missing_topics == (), "nothing was sent to it yet"
+
+
+def test_a_record_of_topics_that_was_removed_proves_nothing(watched: Watched) -> None:
+    watched.watch.forget()
+    assert watched.path.exists(), "a new snapshot leaves a record, also of no topic"
+    ledger, report = begun(watched.path.parent)
+    watched.path.unlink()
+    TopicWatch(watched.kafka, report, watched.path, SchemaWatch(LocalRegistry(), report), ledger)
+    (entry,) = report.not_proven
+    assert f"{watched.path} is missing" in entry.reason
 
 
 def test_what_topics_were_can_not_be_read(watched: Watched) -> None:

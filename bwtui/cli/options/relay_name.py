@@ -89,7 +89,11 @@ def _told(ended: "Outcome") -> str:
 
 
 def status_of(name: str) -> "Status":
-    """Return the relay's status. Raises ConnectionFailed, whose hint says how its last run ended."""
+    """Return the relay's status.
+
+    Raises ConnectionFailed, whose hint says how its last run ended, and what is not proven since.
+    """
+    from bwtui.model.gaps import unproven
     from bwtui.model.status import Status
     from bwtui.relay.process import last_status, outcome
     from bwtui.relay.process.control import DoesNotAnswer, request, running_relays
@@ -100,14 +104,14 @@ def status_of(name: str) -> "Status":
     except DoesNotAnswer:
         raise
     except ConnectionFailed as error:
-        ended = outcome.read(name)
-        if ended is not None and ended.message is not None:
-            raise ConnectionFailed(error.message, _told(ended)) from error
+        ended, last = outcome.read(name), last_status.of_ended(name)
+        gap = unproven(last) if last is not None else None
+        also = f"; {gap[0]}" if gap is not None else ""
         if ended is not None:
-            raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
-        killed = last_status.read(name)
-        if killed is not None:
-            raise ConnectionFailed(error.message, last_status.describe(killed)) from error
+            how = "its last run was stopped cleanly" if ended.message is None else _told(ended)
+            raise ConnectionFailed(error.message, f"{how}{also}") from error
+        if last is not None:
+            raise ConnectionFailed(error.message, f"{last_status.describe(last)}{also}") from error
         if name not in known_relays():
             close = nearest(name, [s.name for s in running_relays()])
             raise ConnectionFailed(

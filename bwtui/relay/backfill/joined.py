@@ -22,6 +22,7 @@ from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.backfill.store import Store
+from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.report import Report
 from bwtui.relay.routes.new_tables import NewTables
 from bwtui.settings import RelaySettings
@@ -124,11 +125,13 @@ class Joined:
         report: Report,
         new_tables: NewTables,
         is_compared: Callable[[], bool],
+        coverage: Coverage,
     ) -> None:
         """``path`` is where what was seen is kept; ``identity`` names server, database and slot.
 
         ``is_compared``: whether topics and tables are compared anyway, since a heal that makes the
-        publication lists them again.
+        publication lists them again. ``coverage`` records that all tables are not proven if the file is
+        damaged or missing. Raises StateFailed if the system refuses to read it.
         """
         self._path = path
         self._identity = list(identity)
@@ -139,6 +142,9 @@ class Joined:
         self._filter = TableFilter(settings)
         #: When the last look began, when the last one that asked for all, and since when one is waited for.
         self._looked_at = self._asked_at = self._wanted_from = 0.0
+        self._coverage = coverage
+        #: Why tables may have joined unseen: nothing is kept of a slot that the ledger records.
+        self._lost = ""
         #: As it is kept; None: of a relay from before anything was kept.
         self._known = self._load()
 
@@ -155,11 +161,12 @@ class Joined:
             self._write(_Known(_seen(connection), places))
         except OSError as error:
             raise file_failed(f"the tables of the snapshot can't be kept in {self._path}", error) from error
+        self._lost = ""
 
     def forget(self) -> None:
         """Forget what belongs to a former slot: a slot without a snapshot is about to be made."""
         self._path.unlink(missing_ok=True)
-        self._known = None
+        self._known, self._lost = None, ""
 
     # -- what `NewTables` asks -----------------------------------------------------------------------------
 
@@ -212,6 +219,11 @@ class Joined:
             if table.oid in seen and (table.namespace, table.name) in names and self._filter(table)
         ]
         places = {table.oid: _place(table, listed) for table in tables}
+        if self._lost:
+            # Before these tables are kept as those that were there.
+            sent = [table.qualified_name for table in tables if self._is_sent(table)]
+            self._coverage.mark_all(f"may lack rows from before it joined: {self._lost}", sent)
+            self._lost = ""
         known = self._known or _Known(seen, places)
         joined = self._joined(connection, tables, places, known)
         # Each of them, whatever becomes of the others.
@@ -304,12 +316,22 @@ class Joined:
         self._known = known
 
     def _load(self) -> _Known | None:
+        why = ""
         try:
-            content: Any = json.loads(self._path.read_text())
-            return _Known.from_json(content) if content["identity"] == self._identity else None
-        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-            # Nothing is known then, as of a relay from before anything was kept.
-            return None
+            content: Any = json.loads(self._path.read_text(encoding="utf-8"))
+            if content["identity"] == self._identity:
+                return _Known.from_json(content)
+            why = "is of another slot"
+        except FileNotFoundError:
+            why = "is missing"
+        except OSError as error:
+            raise file_failed(f"{self._path} can't be read", error) from error
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            why = "is damaged"
+        # A ledger that records nothing is of a relay from before anything was kept.
+        if not self._coverage.is_empty:
+            self._lost = f"{self._path} {why}"
+        return None
 
 
 def _seen(connection: Connection) -> frozenset[int]:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused, StateFailed
-from bwtui.model.backfill import BackfillState
+from bwtui.model.backfill import UNKNOWN, BackfillState
 from bwtui.model.status import State
 from bwtui.relay.backfill.beside import Stream, seconds_beside
 from bwtui.relay.backfill.carried import left_out, route_of
@@ -234,10 +234,15 @@ class Backfill:
 
     def _note_unsent(self) -> None:
         """Record in the coverage ledger whose rows were not sent; a kill before `Store.note` repeats that."""
+        coverage = self._context.coverage
         for one in self._store.unnoted():
-            if one.is_made_good(self._store.statuses()) or self._context.coverage.mark(
-                one.table, f"lacks {one.lacks}", by_hand=True
-            ):
+            if one.table == UNKNOWN:
+                coverage.mark_all(f"may lack {one.lacks}")
+                is_noted = not coverage.is_empty
+            else:
+                is_noted = one.is_made_good(self._store.statuses())
+                is_noted = is_noted or coverage.mark(one.table, f"lacks {one.lacks}", by_hand=True)
+            if is_noted:
                 self._store.note(one.id)
 
     def _asked(self, task: Task) -> Asked | None:

@@ -23,7 +23,7 @@ from typing import Any
 from bwtui.durable import private_file, private_folders, sync, write_durably
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.file_errors import file_failed
-from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.model.backfill import UNKNOWN, BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.backfill_told import snapshot_command
 from bwtui.relay.backfill.keys import count_keys
 from bwtui.relay.backfill.task import Task
@@ -417,7 +417,7 @@ def _picture(entry: _Entry) -> BackfillStatus:
 
 
 def _damaged(path: Path) -> Task:
-    task = Task(path.stem, BackfillRequest("?"), requested=path.stat().st_mtime)
+    task = Task(path.stem, BackfillRequest(UNKNOWN), requested=path.stat().st_mtime)
     _fail(task, f"what was asked for as {path.stem} can't be read: its file {path} is damaged")
     return task
 

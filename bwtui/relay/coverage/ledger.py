@@ -36,6 +36,7 @@ from bwtui.source.connection import Connection, query
 from bwtui.source.printed import printed
 from bwtui.source.slot import CURRENT_LSN
 from bwtui.source.table_facts import OPERATIONS, Facts, Leaf, TableFacts, had_rows, read_facts
+from bwtui.state_folder import ledger_path
 
 _SECONDS = 5.0
 #: The LSN of the last look is written this often, so that a start knows since when nothing was seen.
@@ -139,6 +140,11 @@ class Coverage:
         """
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded of this slot."""
+        return True
+
+    @property
     def is_comparing(self) -> bool:
         """Whether the relay is to compare tables; a run that ends by itself waits for that."""
         return False
@@ -161,7 +167,7 @@ class Ledger(Coverage):
 
         Raises StateFailed for a file that can't be read: what is not proven must not be forgotten.
         """
-        self._path = folder / f"coverage-{identity[2]}.json"
+        self._path = ledger_path(folder, identity[2])
         self._identity = identity
         self._settings = settings
         self._report = report
@@ -198,7 +204,6 @@ class Ledger(Coverage):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was recorded of this slot."""
         return self._facts is None
 
     def check_settings(self) -> None:

@@ -85,5 +85,8 @@ class TopicEnds:
         except OSError as error:
             raise file_failed(f"{self._path} can't be read", error) from error
         except (ValueError, TypeError, AttributeError):
-            # A kill may have left half of it, and what is not known then is not known after any kill.
+            self._coverage.mark_all(
+                f"may have records of another producer, from while the relay was stopped: {self._path} is "
+                "damaged"
+            )
             return {}

@@ -211,7 +211,8 @@ class Healing:
             return ()
         self._due.begin(how.message)
         _log.warning("%s", self._report.detail, extra=event("heal_begun"))
-        lsn, publications = calls.make(partial(self._in_session, self._make_slot))
+        with self._report.account.during("slot"):
+            lsn, publications = calls.make(partial(self._in_session, self._make_slot))
         memory.renew(lsn, publications)
         self._made_at = lsn
         note = f"{how.message}; it was made anew at {format_lsn(lsn)}, and topics are compared with tables"

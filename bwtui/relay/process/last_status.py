@@ -9,11 +9,12 @@ from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.gaps import with_gaps
 from bwtui.model.lsn import format_lsn
+from bwtui.model.proof import NotProven
 from bwtui.model.status import ErrorEntry, State, Status
 from bwtui.model.verdict import ended, killed
 from bwtui.relay.process import outcome
 from bwtui.relay.process.log import log_path
-from bwtui.state_folder import known_relays, state_folder
+from bwtui.state_folder import known_relays, ledger_path, state_folder
 
 #: How often it is written at most (seconds).
 EVERY = 5.0
@@ -51,7 +52,7 @@ def read(name: str) -> Status | None:
         return None
     detail = f"{status.state} until it was killed"
     verdict = killed(status.state, str(log_path(name)))
-    return with_gaps(replace(status, state="failed", detail=detail, verdict=verdict))
+    return _with_ledger(with_gaps(replace(status, state="failed", detail=detail, verdict=verdict)))
 
 
 def _kept(name: str) -> Status | None:
@@ -68,7 +69,26 @@ def of_ended(name: str) -> Status | None:
         return read(name)
     # On a full disk it could say why, and no more: what it was doing stands here.
     kept = _kept(name) if last.status is None else None
-    return at_the_end(kept, last.error(), last.exit_code, last.time) if kept else last.status
+    status = at_the_end(kept, last.error(), last.exit_code, last.time) if kept else last.status
+    return _with_ledger(status) if status else None
+
+
+def _with_ledger(status: Status) -> Status:
+    """Return ``status`` with what the coverage ledger records: a run may end before it has read that."""
+    if status.not_proven:
+        return status
+    try:
+        data = json.loads(ledger_path(state_folder(status.name), status.slot).read_text(encoding="utf-8"))
+        entries = tuple(
+            NotProven(table, entry["since_lsn"], f"it {entry['reason']}", entry["command"])
+            for table, entry in sorted(data["not_proven"].items())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # The next start refuses a ledger that can't be read.
+        return status
+    # Of other gaps the verdict speaks already.
+    only = replace(status, not_proven=entries, heal=None, backfills=(), not_captured=())
+    return replace(status, not_proven=entries, verdict=with_gaps(only).verdict)
 
 
 def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -> Status:

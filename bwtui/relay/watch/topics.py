@@ -110,7 +110,7 @@ class TopicWatch:
         """Forget what topics were: a new snapshot fills them, whichever they are. Raises OSError."""
         with self._lock:
             self._known = {}
-            forget_topics(self._path.parent)
+            self._remember()
 
     def take(self, limits: Limits) -> None:
         """Take what topics are, right before the first row goes to them. Raises OSError, ConnectionFailed."""
@@ -345,11 +345,6 @@ def _snapshot(table: str) -> str:
     return f"bwtui snapshot {shlex.quote(table)}"
 
 
-def forget_topics(folder: Path) -> None:
-    """Forget what topics were: a new snapshot fills them, whichever they are. Raises OSError."""
-    (folder / FILE).unlink(missing_ok=True)
-
-
 def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _Known]]:
     """Return what was remembered, the cluster's id first; if that can't be read, no table is proven."""
     try:
@@ -359,7 +354,8 @@ def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _Known]]:
             known.pop("is_cut", None)
         return str(kept["cluster"]), {topic: _Known(**known) for topic, known in kept["topics"].items()}
     except FileNotFoundError:
-        pass
+        if not coverage.is_empty:
+            coverage.mark_all(f"may have a topic that was made again: {path} is missing")
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         _log.warning("%s is not what was written there: %s", path, error, extra=event("memory_unreadable"))
         coverage.mark_all(f"may have a topic that was made again: {path} can't be read")
