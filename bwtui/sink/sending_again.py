@@ -6,6 +6,7 @@ UPDATE makes PostgreSQL write the row, as it is by then, into its WAL: the relay
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.sink.letters import Letter, Rows
@@ -27,20 +28,18 @@ class Plan:
 def plan(letters: Iterable[tuple[Letter, Rows | None]]) -> Plan:
     """Return what has the rows of ``letters`` sent again."""
     made = Plan()
-    groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], str]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], None]] = {}
     for letter, rows in letters:
         why = refusal(letter, rows)
         if why:
             made.refused[why] = made.refused.get(why, 0) + 1
             continue
-        assert rows is not None and rows.after is not None
         names = tuple(name for name, _ in letter.key)
         values = tuple(value or "" for _, value in letter.key)
-        spare = next((name for name in rows.after if name not in names), names[0])
-        groups.setdefault((letter.table, names), {}).setdefault(values, spare)
+        groups.setdefault((letter.table, names), {})[values] = None
     for (table, names), keys in groups.items():
         made.rows += len(keys)
-        made.statements += _statements(table, names, keys)
+        made.statements += _statements(table, names, list(keys))
     return made
 
 
@@ -60,17 +59,39 @@ def refusal(letter: Letter, rows: Rows | None) -> str:
     return ""
 
 
-def _statements(table: str, names: Sequence[str], keys: dict[tuple[str, ...], str]) -> list[str]:
-    target = quote_qualified(*table.split("."))
+#: No letter says which columns an UPDATE may not set.
+_STATEMENT = """DO {quote}
+DECLARE spare text;
+BEGIN
+  SELECT pg_catalog.quote_ident(attname) INTO spare FROM pg_catalog.pg_attribute
+   WHERE attrelid = {literal}::regclass AND attnum > 0 AND NOT attisdropped
+     AND attgenerated = '' AND attidentity <> 'a' ORDER BY attname IN ({names}), attnum LIMIT 1;
+  IF spare IS NULL THEN
+    RAISE 'the table has no column that an UPDATE may set' USING HINT = 'run: bwtui dead-letters retry';
+  END IF;
+  EXECUTE 'UPDATE ' || {literal} || ' SET ' || spare || ' = ' || spare || {where};
+END {quote};"""
+
+
+def _statements(table: str, names: Sequence[str], keys: Sequence[tuple[str, ...]]) -> list[str]:
+    literal = quote_literal(quote_qualified(*table.split(".")))
     columns = ", ".join(map(quote_identifier, names))
     if len(names) > 1:
         columns = f"({columns})"
-    spare = quote_identifier(next(iter(keys.values())))
-    every = list(keys)
-    return [
-        f"UPDATE {target} SET {spare} = {spare} WHERE {columns} IN ({_values(every[at : at + _KEYS])});"
-        for at in range(0, len(every), _KEYS)
-    ]
+    listed = ", ".join(map(quote_literal, names))
+    made = []
+    for at in range(0, len(keys), _KEYS):
+        where = f" WHERE {columns} IN ({_values(keys[at : at + _KEYS])})"
+        quote = _quote(where)
+        where = f"{quote}{where}{quote}"
+        outer = _quote(table, where, listed)
+        made.append(_STATEMENT.format(quote=outer, literal=literal, names=listed, where=where))
+    return made
+
+
+def _quote(*texts: str) -> str:
+    """Return a dollar quote that is in none of ``texts``."""
+    return next(quote for n in count(1) if not any((quote := f"$q{n}$") in text for text in texts))
 
 
 def _values(keys: Sequence[tuple[str, ...]]) -> str:

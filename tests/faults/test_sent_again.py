@@ -5,12 +5,13 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 
+import psycopg2
 import pytest
 
 from bwtui.demo.shop import Table
 from bwtui.encode.names import topic_name
 from bwtui.sandbox.supervisor import Services
-from bwtui.sink.letters import LetterFile
+from bwtui.sink.letters import Letter, LetterFile, Rows
 from bwtui.sink.sending_again import Plan, plan
 from bwtui.state_folder import state_folder
 from tests.database import Session
@@ -28,7 +29,9 @@ def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
     """A relay whose topic takes no large row; keys have quotes and backslashes."""
     execute(
         database,
-        """create table items (id bigint, part text, body text, primary key (id, part))""",
+        """create table items (
+             number bigint generated always as identity, id bigint, part text, body text,
+             primary key (id, part))""",
         """alter table items alter column body set storage external""",
     )
     relay = new_relay("-e", "log")
@@ -58,12 +61,14 @@ def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
 ) -> None:
     relay.start()
     relay.wait_streaming()
-    execute(database, *(f"""insert into items values ({n}, 'a''\\b', 'x')""" for n in range(20)))
+    execute(
+        database, *(f"""insert into items (id, part, body) values ({n}, 'a''\\b', 'x')""" for n in range(20))
+    )
     execute(database, *(f"""update items set body = {large()} where id = {n}""" for n in range(10)))
     execute(
         database,
         """delete from items where id = 9""",
-        f"""insert into items values (30, 'c', {large()})""",
+        f"""insert into items (id, part, body) values (30, 'c', {large()})""",
     )
     relay.wait_caught_up()
     made = planned(relay)
@@ -92,3 +97,32 @@ def _write(database: str, stop: threading.Event) -> None:
         while not stop.is_set() or number < 50:
             number += 1
             session.run("""update items set body = %s where id = %s""", f"newer {number}", number % 3)
+
+
+def statement_for(table: str) -> str:
+    letter = Letter(0, 0, 0.0, f"public.{table}", table, "insert", "0/1", 1, 1, "", "", (("id", "1"),))
+    [statement] = plan([(letter, Rows(None, {"id": "1"}))]).statements
+    return statement
+
+
+def test_a_generated_column_is_not_set(database: str) -> None:
+    execute(
+        database,
+        """create table made (g int generated always as (1) stored, n int generated always as identity,
+             id bigint primary key, v text)""",
+        """insert into made (id, v) values (1, 'one'), (2, 'two')""",
+    )
+    written = """select array_agg(id order by id) from made where xmin = pg_current_xact_id()::xid"""
+    with closing(Session(database)) as session:
+        session.run("""begin""")
+        session.run(statement_for("made"))
+        assert session.value(written) == [1]
+
+
+def test_a_table_without_a_column_to_set(database: str) -> None:
+    execute(database, """create table numbers (id bigint generated always as identity primary key)""")
+    with (
+        closing(Session(database)) as session,
+        pytest.raises(psycopg2.Error, match=r"UPDATE may set\nHINT:  .*dead-letters retry"),
+    ):
+        session.run(statement_for("numbers"))
