@@ -114,7 +114,11 @@ def _of_proof(entries: Sequence[NotProven]) -> Iterator[Gap]:
             continue
         first, *others = these
         since = f" since {format_lsn(first.since_lsn)}" if first.since_lsn else ""
-        also = f" (and {_named([one.table for one in others])})" if others else ""
+        also = (
+            f"; nor {'is' if len(others) == 1 else 'are'} {_named([one.table for one in others])}"
+            if others
+            else ""
+        )
         says = f"{first.table} is not proven{since}: {first.reason}{also}"
         hint = f"run '{first.command}' for {first.table}" if needs_action else _WAIT
         key = tuple(f"{one.table}: {one.reason}" for one in these)

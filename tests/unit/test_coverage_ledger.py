@@ -423,3 +423,12 @@ def test_a_table_that_was_dropped_before_it_was_recorded_is_forgotten(tmp_path: 
     made._compare({ORDERS: FACTS}, [])
     made._publish()
     assert report.not_proven == ()
+
+
+def test_the_first_reason_is_kept_and_the_newest_is_added(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    for reason in ("lost what topic orders held", "may differ", "was truncated", "was truncated"):
+        made.mark(ORDERS, reason)
+    assert report.not_proven[0].reason == "it lost what topic orders held; it was truncated"
+    made.mark(ORDERS, "lost what topic orders held")
+    assert report.not_proven[0].reason == "it lost what topic orders held"

@@ -45,8 +45,8 @@ def test_what_needs_action_comes_first() -> None:
     others = tuple(NotProven(f"public.t{n}", 0x2000000 + n, "ALTER", "bwtui repair") for n in range(5))
     verdict = with_gaps(replace(WELL, heal=HEAL, not_proven=(ITEMS, *others, ORDERS))).verdict
     assert verdict.sentence.startswith(
-        "public.orders is not proven since 0/16B3748: topic orders was deleted "
-        "(and public.t0, public.t1, public.t2 and 2 more); topics may differ from tables since 20"
+        "public.orders is not proven since 0/16B3748: topic orders was deleted; "
+        "nor are public.t0, public.t1, public.t2 and 2 more; topics may differ from tables since 20"
     )
     assert "; public.items is not proven since 0/16B3700: its publication" in verdict.sentence
 

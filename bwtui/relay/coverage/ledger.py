@@ -27,6 +27,7 @@ from bwtui.errors import RefusedError, StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.kafka.config import producer_config
 from bwtui.model.backfill_told import snapshot_command
+from bwtui.model.lsn import format_lsn
 from bwtui.model.proof import NotProven
 from bwtui.model.sql import quote_identifier
 from bwtui.relay.report import Report
@@ -61,6 +62,9 @@ _EXTRA = (
     "; without a key no comparison finds these records: delete the topic once nobody else writes to it, then "
     "send the table again"
 )
+#: Comes between the first reason and the newest.
+_ALSO = "; it "
+_NUMBERS = re.compile(r"\d[\d,]*")
 #: Settings that decide which topic and partition a row goes to, and the bytes of its key and value.
 _FORM = ("--output-format", "--topic-prefix", "--namespace", "--schema-registry", "-C partitioner")
 
@@ -389,7 +393,7 @@ class Ledger(Coverage):
             self._add(name, gap, lasts=True, command=command, since=since)
         elif not gap and entry is not None and entry.lasts:
             # From now on a comparison can prove it.
-            reason = f"{entry.reason}; that has ended"
+            reason = f"{entry.reason}, until {format_lsn(self._lsn)}"
             self._number += 1
             command = self._command(name, by_hand=entry.by_hand)
             self._entries[name] = replace(
@@ -487,6 +491,11 @@ class Ledger(Coverage):
         if before is not None and before.lasts and not lasts:
             # What lasts is to be ended first.
             lasts, reason, command = True, before.reason, before.command
+        elif before is not None and not lasts:
+            # What was seen first is the cause more often than what followed; both are named.
+            first, _, _ = before.reason.partition(_ALSO)
+            if _NUMBERS.sub("", first) != _NUMBERS.sub("", reason):
+                reason = f"{first}{_ALSO}{reason}"
         if has_extra is None:
             has_extra = before is not None and before.has_extra
         by_hand = before is not None and before.by_hand
