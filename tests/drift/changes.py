@@ -15,6 +15,7 @@ from typing import Literal
 from tests.database import session
 from tests.drift.comparison import Table
 from tests.drift.stand import Publication, Stand, writes
+from tests.faults.administration import configure_topic
 
 #: "closed": topics equal tables in the end, without help; "named": the status says which tables are not
 #: proven, and the command that it names proves them; "refused": the start is refused with exit code 2.
@@ -182,6 +183,16 @@ def partitions_added(at: Scene) -> Iterator[None]:
     yield
     at.write()
     at.run("update {t} set v = 'after'")
+
+
+@change("records deleted")
+def records_deleted(at: Scene) -> Iterator[None]:
+    """Somebody deletes all records of the topic, which needs another cleanup policy."""
+    configure_topic(at.stand.services, at.topic, "cleanup.policy", "compact,delete")
+    at.stand.delete_records(at.topic)
+    yield
+    configure_topic(at.stand.services, at.topic, "cleanup.policy", "compact")
+    at.write()
 
 
 @change("a topic of two databases", whens=(When.RUNNING, When.STOPPED))
