@@ -12,10 +12,12 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ConnectionFailed, ServiceRefused
 from bwtui.relay.coverage.ledger import Coverage
 from bwtui.relay.report import Report
+from bwtui.relay.watch import topics as watch_of_topics
 from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.relay.watch.topics import TopicWatch
 from bwtui.sink.destination import PresentTopic, PresentTopics, Service
 from tests.unit.test_coverage_ledger import begun
+from tests.waiting import eventually
 
 ORDERS = "public.orders"
 RECORD = '{"type": "record", "name": "orders", "fields": []}'
@@ -186,6 +188,20 @@ def test_one_that_is_away_is_no_matter_of_this(watched: Watched, monkeypatch: py
         assert not watched.watch.has_looked()
     assert not watched.watch._thread.is_alive()
     assert watched.report.errors() == ()
+
+
+def test_each_look_asks_where_topics_begin(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def present(topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
+        asked.append(with_beginnings)
+        return dict.fromkeys(topics, PresentTopic("first", 3, 0))
+
+    monkeypatch.setattr(watch_of_topics, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(watched.kafka, "present_topics", present)
+    with watched.watch:
+        eventually("three looks", lambda: len(asked) > 2)
+    assert all(asked)
 
 
 class Registry(SchemaRegistry):

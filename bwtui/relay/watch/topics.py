@@ -29,7 +29,7 @@ FILE = "topics.json"
 _LOOK_SECONDS = 5.0
 #: While a topic is missing, or a run that ends on its own waits for a look.
 _SOON_SECONDS = 1.0
-#: One look in so many goes to all schemas as well, and to where topics begin: retention takes its time.
+#: One look in this number reads all schemas again.
 _RARELY = 6
 _END_SECONDS = 5.0
 _CLOSES = (
@@ -213,9 +213,7 @@ class TopicWatch:
     def _watch(self) -> None:
         for turn in itertools.count():
             is_awaited = self._is_awaited
-            is_rare = turn % _RARELY == 0 or (is_awaited and not self._has_looked)
-            is_unknown = any(known.lost is None for known in self._known.copy().values())
-            why = self._try("topics", partial(self.look, with_beginnings=is_rare or is_unknown))
+            why = self._try("topics", self.look)
             is_missing = any(looks < _GONE_LOOKS for looks in self._gone.values())
             if why:
                 self._coverage.unseen(TOPICS, why)
@@ -223,7 +221,7 @@ class TopicWatch:
                 self._coverage.seen(TOPICS)
                 self._has_looked = is_awaited and not is_missing
             try:
-                self._try("schemas", partial(self._schemas.look, new_ones=not is_rare))
+                self._try("schemas", partial(self._schemas.look, new_ones=turn % _RARELY != 0))
             except ServiceRefused as error:
                 self.refusal = error
                 return
