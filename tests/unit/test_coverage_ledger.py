@@ -432,3 +432,17 @@ def test_the_first_reason_is_kept_and_the_newest_is_added(tmp_path: Path) -> Non
     assert report.not_proven[0].reason == "it lost what topic orders held; it was truncated"
     made.mark(ORDERS, "lost what topic orders held")
     assert report.not_proven[0].reason == "it lost what topic orders held"
+
+
+def test_the_topic_that_a_renamed_table_left_behind_is_named_once(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    for _ in range(2):
+        made._compare(facts := {"public.others": replace(FACTS, name="public.others")}, [])
+        made._facts = facts
+    (notice,) = report.errors()
+    assert notice.count == 1
+    assert notice.message == (
+        "public.orders was renamed to public.others: "
+        "topic orders keeps its rows from before, and gets no more"
+    )
+    assert "delete that topic" in (notice.hint or "")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.durable import private_parent, write_durably
+from bwtui.encode.names import topic_name
 from bwtui.encode.registry import url_without_user
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.file_errors import file_failed
@@ -351,6 +352,7 @@ class Ledger(Coverage):
         for name in self._entries.keys() - before.keys() - facts.keys():
             # It was dropped before it was recorded.
             del self._entries[name]
+        self._tell_renamed(facts)
         for name, former in before.items():
             now = facts.get(name)
             if now is None or not now.selected:
@@ -386,6 +388,20 @@ class Ledger(Coverage):
                 self._take_gap(name, gap, self._statement(now, statement))
             else:
                 self._take_gap(name, *self._topic_gaps.get(name, ("", "")))
+
+    def _tell_renamed(self, facts: Facts) -> None:
+        """Name the topics that renamed tables left behind: no comparison looks at them any more."""
+        names = {one.oid: name for name, one in facts.items()}
+        for former, one in (self._facts or {}).items():
+            name = names.get(one.oid, former)
+            if former in facts or name == former or not one.selected or former.count(".") != 1:
+                continue
+            topic = topic_name(self._settings.topic_prefix, *former.split("."))
+            says = (
+                f"{former} was renamed to {name}: topic {topic} keeps its rows from before, and gets no more"
+            )
+            hint = "delete that topic once its readers have moved to the table's new one"
+            self._report.error("notice", RefusedError(says, hint), name)
 
     def _take_gap(self, name: str, gap: str, command: str, since: int = 0) -> None:
         entry = self._entries.get(name)
