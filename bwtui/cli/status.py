@@ -120,7 +120,7 @@ def _in_full(s: "Status") -> list[str]:
         facts += [("", text) for text in (s.heal.detail, s.heal.hint) if text]
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
-        lines += ["", *_tables(s)]
+        lines += ["", *_tables(s), *_notes(s)]
     # Of a first snapshot each table is listed already.
     if again := [b for b in s.backfills if not b.is_over and (b.reason, b.state) != ("first", "waiting")]:
         lines += ["", "sent beside the stream:", *(f"  {line}" for line in as_table(again))]
@@ -134,6 +134,17 @@ def _in_full(s: "Status") -> list[str]:
             lines.append(f"  {_lasted(e)}{e.kind}{f' {e.table}' if e.table else ''}: {e.message}")
             lines += [f"    hint: {e.hint}"] if e.hint and not e.is_over else []
     return lines
+
+
+def _notes(s: "Status") -> list[str]:
+    """Return what holds of tables as long as they are as they are, such as updates that are not sent."""
+    tables: dict[str, list[str]] = {}
+    for name, table in s.tables.items():
+        for note in table.notes:
+            tables.setdefault(note, []).append(name)
+    return (
+        ["", "notes:", *(f"  {', '.join(names)}: {note}" for note, names in tables.items())] if tables else []
+    )
 
 
 def _state(s: "Status") -> str:

@@ -14,7 +14,7 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.status import _as_table, _in_full, status
 from bwtui.model.gaps import with_gaps
 from bwtui.model.proof import NotProven
-from bwtui.model.status import Status
+from bwtui.model.status import Status, TableStatus
 from bwtui.model.verdict import Verdict
 from bwtui.relay.process import control
 from bwtui.relay.process.control import socket_path
@@ -123,3 +123,10 @@ def test_tables_that_are_not_proven_are_listed_with_their_commands() -> None:
     table = _as_table([shown, Status("streaming", "two", "two")])
     assert table[1].startswith("one   not proven ")
     assert table[-1].startswith("one: public.a is not proven since")
+
+
+def test_what_is_never_sent_of_a_table_without_a_key_is_listed() -> None:
+    note = "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
+    tables = {name: TableStatus(name, notes=(note,)) for name in ("public.log", "public.trace")}
+    lines = _in_full(Status("streaming", "shop", "shop", tables=tables | {"b": TableStatus("b")}))
+    assert lines[lines.index("notes:") + 1] == f"  public.log, public.trace: {note}"
