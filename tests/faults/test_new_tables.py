@@ -1,7 +1,9 @@
 """Tables that are created later join the publication on their own, whole, and no application breaks of it."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -235,6 +237,29 @@ def test_announced_only(new_relay: NewRelay, source: Session) -> None:
     (notice,) = said(relay.wait("a notice", said))
     assert "ALTER PUBLICATION" in str(notice.hint)
     assert "late" not in listed(source, relay)
+
+
+@pytest.mark.usefixtures("first")
+def test_a_table_that_the_role_cannot_add_is_announced(
+    new_relay: NewRelay, source: Session, database: str
+) -> None:
+    """PostgreSQL lets only a table's owner add it; the statement that the notice prints does it."""
+    role = f"limited_{new_name()}"
+    source.run(f"create role {role} login replication password 'x'; alter table first owner to {role}")
+    source.run(f"grant create on database {source.value('select current_database()')} to {role}")
+    server = urlsplit(database)
+    limited = server._replace(netloc=f"{role}:x@{server.hostname}:{server.port}").geturl()
+    relay = started(new_relay, "-d", limited)
+    source.run(f"create table late (id int primary key); grant select on late to {role}")
+    said = lambda status: [one for one in status.errors if one.table == "public.late"]  # noqa: E731
+    notice = said(relay.wait("a notice", said))[-1]
+    assert "is not in the publication" in notice.message
+    assert "late" not in listed(source, relay)
+    source.run("insert into late values (1)")
+    [statement] = re.findall(r'ALTER PUBLICATION "[^;]*;', str(notice.hint))
+    source.run(statement)
+    wait_joined(relay, "public.late")
+    relay.wait("its row", lambda status: status.tables["public.late"].messages >= 1)
 
 
 @pytest.mark.usefixtures("first")
