@@ -271,7 +271,7 @@ class Streaming:
 
     def _settle(self, *, idle: bool) -> None:
         """Take what was delivered, and tell the server when it is time."""
-        self._check_awake()
+        self._check_session()
         # In careful mode all but dead letters is settled by now, and those are with their batch.
         if self._batch.careful is None:
             failures = self._context.sink.take_failures()
@@ -294,12 +294,20 @@ class Streaming:
             self._confirm(now)
         self._tell_when_due()
 
-    def _check_awake(self) -> None:
-        """Raise ConnectionFailed after a suspension: another relay may have sent newer rows meanwhile."""
+    def _check_session(self) -> None:
+        """Raise ConnectionFailed where the stream needs a new session.
+
+        After a suspension another relay may have sent newer rows.
+        """
         if (suspension := self._context.suspension) is not None and (seconds := suspension.take()):
             raise ConnectionFailed(
                 f"the relay was suspended for {seconds:.0f} s, and reads again from where the slot stands",
                 "if another relay has the slot by now, stop one of the two",
+            )
+        if self._context.coverage.is_stale(self._confirmed):
+            raise ConnectionFailed(
+                "partitions were attached or detached: this session may send their rows under former names",
+                "no action needed: the relay connects again, and compares the tables",
             )
 
     def _tell_when_due(self) -> None:
@@ -331,7 +339,7 @@ class Streaming:
 
     def while_settling(self) -> None:
         """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
-        self._check_awake()
+        self._check_session()
         check_stop(self._context.stop_requested)
         self._context.report.take_deliveries(self._context.sink, self._acks)
         self._tell_when_due()

@@ -7,7 +7,7 @@ A row's oid and xmin name its version: a publication that drops a table and adds
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -153,6 +153,8 @@ class TableFacts:
     index: int = 0
     #: The numbers of its columns, dropped ones included, by name: one that was added again has another.
     numbers: dict[str, int] = field(default_factory=dict)
+    #: If it is a partition itself: `Leaf.by_attach` up to the topmost table.
+    attached: str = ""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
@@ -357,8 +359,44 @@ def _read(connection: Connection, publications: Collection[str], settings: Relay
             leaves={str(oid): _leaf(relations, oid, owner) for oid in leaves},
             index=index,
             numbers=numbers or {},
+            attached=_leaf(relations, owner, line[-1]).by_attach,
         )
     return facts
+
+
+def moved_tables(before: Facts, now: Facts) -> set[str]:
+    """Return the tables to or from which partitions were attached or detached, with rows or without."""
+    then, there = _homes(before), _homes(now)
+    moved = set()
+    for oid in then.keys() | there.keys():
+        former, present = then.get(oid), there.get(oid)
+        if former is None or present is None:
+            # A table that was made or dropped is in no session's cache.
+            is_moved = former.is_leaf if former is not None else present is not None and bool(present.links)
+        else:
+            is_moved = (former.owner, former.links) != (present.owner, present.links)
+        if is_moved:
+            moved |= {home.name for home in (former, present) if home is not None}
+    return moved
+
+
+class _Home(NamedTuple):
+    """The table under whose name the rows of a relation are sent, and how the relation got there."""
+
+    name: str
+    owner: int
+    is_leaf: bool
+    links: str
+
+
+def _homes(facts: Facts) -> dict[int, _Home]:
+    homes = {
+        int(oid): _Home(one.name, one.oid, True, leaf.by_attach)
+        for one in facts.values()
+        for oid, leaf in one.leaves.items()
+    }
+    own = {one.oid: _Home(one.name, one.oid, False, one.attached) for one in facts.values()}
+    return own | homes
 
 
 def _leaf(relations: dict[int, tuple[Any, ...]], oid: int, owner: int) -> Leaf:

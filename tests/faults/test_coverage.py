@@ -184,7 +184,14 @@ def is_proven(status: Status) -> bool:
     return not status.not_proven
 
 
-def closes(relay: Relay, services: Services, database: str, *, in_partitions: bool = False) -> None:
+def closes(
+    relay: Relay,
+    services: Services,
+    database: str,
+    *,
+    in_partitions: bool = False,
+    tables: Sequence[Table] = TABLES,
+) -> None:
     """See that the relay reports the gap, and closes it."""
     wait_for("it is reported", lambda: f"{TABLE} is not proven since" in relay.log())
     relay.wait("it is closed", is_proven, every=0.2)
@@ -198,7 +205,7 @@ def closes(relay: Relay, services: Services, database: str, *, in_partitions: bo
     if in_partitions:
         assert_live_once(services, database, relay)
     else:
-        assert_equal(services, database, TABLES, relay.name)
+        assert_equal(services, database, tables, relay.name)
 
 
 def assert_live_once(services: Services, database: str, relay: Relay) -> None:
@@ -412,6 +419,27 @@ def test_a_partition_is_truncated_behind_its_root(
     wait_for("it is reported", lambda: "got partition public.more with rows in it" in relay.log())
     closes(relay, services, database)
     assert "public.later" not in relay.log()
+
+
+def test_a_partition_takes_its_rows_along(services: Services, database: str, new_relay: NewRelay) -> None:
+    """Before PostgreSQL 15 a session sends a partition's rows under the name that it had at its first row."""
+    everything = "create publication {p} for all tables with (publish_via_partition_root)"
+    relay = begin(database, new_relay, Gap("", (), publication=everything, before=PARTITIONED[:4]))
+    make = "create table others (like accounts including all)"
+    execute(database, make, "insert into others select n, 0, 'first' from generate_series(10001, 10050) n")
+    # The session has sent rows of both.
+    execute(database, "update accounts set note = 'root'", "update others set note = 'own'")
+    relay.wait("others", lambda status: status.tables.get("public.others"), every=0.2)
+    relay.wait_caught_up()
+    attach = "alter table accounts attach partition others for values from (10000) to (20000)"
+    execute(database, "alter table accounts detach partition low", attach)
+    relay.wait("low joins", lambda status: "public.low" in {one.table for one in status.backfills}, every=0.2)
+    relay.wait("all to be proven", is_proven, every=0.2)
+    execute(database, "update low set note = 'own' where id > 9", "delete from low where id < 5")
+    execute(
+        database, "update accounts set note = 'root' where id < 10020", "delete from others where id > 10040"
+    )
+    closes(relay, services, database, tables=[*TABLES, Table("public", "low", ("id",))])
 
 
 def test_an_old_row_without_its_key_does_not_end_the_relay(

@@ -11,7 +11,7 @@ from bwtui.errors import RefusedError, StateFailed
 from bwtui.relay.coverage.ledger import TOPICS, Ledger
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
-from bwtui.source.table_facts import Leaf, TableFacts
+from bwtui.source.table_facts import Leaf, TableFacts, moved_tables
 
 ORDERS = "public.orders"
 LEAF = Leaf("public.low", "public.low", "r", "p", 31, "d id:20", "700 701")
@@ -325,6 +325,37 @@ def test_topics_without_earlier_rows_are_left_to_a_person(tmp_path: Path) -> Non
     made.proven([ORDERS], made.moment())
     made.mark(ORDERS, "was changed once more")
     assert made.to_compare() == [ORDERS]
+
+
+def test_partitions_that_are_attached_or_detached_move() -> None:
+    without, low = replace(FACTS, leaves={}), replace(FACTS, oid=40, name="public.low", leaves={})
+    attached = replace(FACTS, leaves={"40": replace(LEAF, by_attach="700")})
+    assert moved_tables({ORDERS: FACTS}, {ORDERS: without, low.name: low}) == {ORDERS, low.name}
+    assert moved_tables({ORDERS: without, low.name: low}, {ORDERS: attached}) == {ORDERS, low.name}
+    assert moved_tables({ORDERS: FACTS}, {ORDERS: attached}) == {ORDERS}
+    assert moved_tables({ORDERS: without}, {ORDERS: attached}) == {ORDERS}
+    # Without publish_via_partition_root.
+    assert moved_tables({ORDERS: without}, {ORDERS: without, low.name: replace(low, attached="1")}) == {
+        low.name
+    }
+    # Made as one, dropped as a table of its own, renamed.
+    assert moved_tables({ORDERS: without}, {ORDERS: FACTS}) == set()
+    assert moved_tables({ORDERS: FACTS, low.name: replace(low, oid=41)}, {ORDERS: FACTS}) == set()
+    assert moved_tables({ORDERS: FACTS}, {"public.other": replace(FACTS, name="public.other")}) == set()
+
+
+def test_a_session_with_former_names_ends_once_they_are_behind_it(tmp_path: Path) -> None:
+    made, report = begun(tmp_path)
+    made._moved = {ORDERS: 0x200}
+    began = made.moment()
+    assert not made.is_stale(0x1FF)
+    made._write()
+    again = ledger(tmp_path, report)
+    assert again.is_comparing, "a run must not end before that"
+    assert again.is_stale(0x200)
+    assert not again.is_stale(0x200)
+    again.proven([ORDERS], began)
+    assert [one.table for one in report.not_proven] == [ORDERS]
 
 
 def test_after_a_lost_record_the_topic_of_a_new_table_is_not_trusted(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, query
 from bwtui.source.printed import printed
 from bwtui.source.slot import CURRENT_LSN
-from bwtui.source.table_facts import OPERATIONS, Facts, Leaf, TableFacts, had_rows, read_facts
+from bwtui.source.table_facts import OPERATIONS, Facts, Leaf, TableFacts, had_rows, moved_tables, read_facts
 from bwtui.state_folder import ledger_path
 
 _SECONDS = 5.0
@@ -47,10 +47,12 @@ _WRITE_SECONDS = 30.0
 _BLIND_SECONDS = 20.0
 #: What is looked at.
 CATALOG, TOPICS, ENDS = "PostgreSQL's catalog", "Kafka's list of topics", "ends of topics"
+_MOVED = "had partitions attached or detached: PostgreSQL may have sent rows under a former name"
 #: Finds why looks fail.
 _DOCTOR = "bwtui doctor"
 Identity = tuple[str, str, str]
 
+_LSN_SQL = f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint"
 _UNPUBLISHED_SQL = """
 select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
          select from pg_catalog.pg_index i where i.indrelid = c.oid
@@ -163,6 +165,13 @@ class Coverage:
     def sends(self, oid: int, table: str) -> None:
         """Take note of the name under which rows of relation ``oid`` are sent. Raises StateFailed."""
 
+    def is_stale(self, confirmed: int) -> bool:
+        """Return whether the stream's session has to end, now that ``confirmed`` is. Raises StateFailed.
+
+        Its server may send rows under the names that partitions had before.
+        """
+        return False
+
 
 class Ledger(Coverage):
     """The ledger of one slot, in the relay's state folder; any thread may call."""
@@ -193,6 +202,9 @@ class Ledger(Coverage):
         self._lsns: dict[str, tuple[int, int]] = {}
         #: Whether the topics hold all rows: not where the first snapshot was skipped.
         self._is_whole = True
+        #: Tables with partitions that were attached or detached while a session may have the former names,
+        #: each with an LSN behind that.
+        self._moved: dict[str, int] = {}
         #: Why nothing is known of topics from before; then a table that is new may have one of these.
         self._distrusted = ""
         #: Whether there is no file, or one of another slot.
@@ -242,6 +254,7 @@ class Ledger(Coverage):
             self._facts, self._lsn, self._entries, self._topic_gaps = facts, lsn, {}, {}
             self._lsns = dict.fromkeys((TOPICS, ENDS), (lsn, lsn))
             self._operations = {name: one.published for name, one in facts.items()}
+            self._moved = {}
             self._form, self._is_whole, self._distrusted = _form(self._settings), is_whole, ""
             self._looked_at = 0.0
             self._write()
@@ -299,19 +312,36 @@ class Ledger(Coverage):
         if not publications or (not at_once and self._looked_at and now - self._looked_at < _SECONDS):
             return
         # First: what happens between the two is seen with an LSN that is too old, never too new.
-        lsn = int(query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0])
+        lsn = int(query(connection, _LSN_SQL)[0][0])
         facts = read_facts(connection, publications, self._settings)
+        moved = self._find_moved(connection, facts)
         self._keep_unpublished(connection, facts)
         filled = self._filled(connection, facts)
         with self._lock:
             self._looked_at = now
             self.seen(CATALOG)
             self._compare(facts, filled)
+            for name in moved.keys() & facts.keys():
+                if facts[name].selected:
+                    self._moved[name] = moved[name]
+                    self._add(name, _MOVED)
             self._lsn = max(self._lsn, lsn)
             if self._facts != facts or now - self._written_at > _WRITE_SECONDS:
                 self._facts = facts
                 self._write()
             self._publish()
+
+    def _find_moved(self, connection: Connection, facts: Facts) -> dict[str, int]:
+        """Return tables whose partitions moved, with an LSN behind that, where the session may not notice.
+
+        Before PostgreSQL 15 pgoutput keeps the ancestors of a relation that it has sent rows of until a
+        publication changes, or the session ends (rel_sync_cache_relation_cb).
+        """
+        if self._facts is None or connection.server_version >= 150000:
+            return {}
+        names = moved_tables(self._facts, facts)
+        lsn = int(query(connection, _LSN_SQL)[0][0]) if names else 0
+        return dict.fromkeys(names, lsn)
 
     def _keep_unpublished(self, connection: Connection, facts: Facts) -> None:
         """Add the recorded tables that are in no publication any more, and are still there."""
@@ -438,6 +468,18 @@ class Ledger(Coverage):
             ]
         for name in former:
             self.mark(name, f"was renamed to {table}: what was written under that name is in another topic")
+
+    def is_stale(self, confirmed: int) -> bool:
+        if not self._moved:
+            return False
+        with self._lock:
+            if confirmed < max(self._moved.values()):
+                return False
+            names, self._moved = self._moved.keys() & (self._facts or {}).keys(), {}
+            # Only comparisons that begin from now on prove them.
+            self.mark_all(_MOVED, names)
+            self._write()
+        return True
 
     # -- entries -------------------------------------------------------------------------------------------
 
@@ -597,7 +639,7 @@ class Ledger(Coverage):
             ]
 
     def _publish(self) -> None:
-        self._is_comparing = bool(self.to_compare())
+        self._is_comparing = bool(self.to_compare() or self._moved)
         proofs = {
             name: NotProven(name, one.since_lsn, f"it {one.reason}", one.command)
             for name, one in self._entries.items()
@@ -624,6 +666,7 @@ class Ledger(Coverage):
             "lsns": {what: since for what, (since, _) in self._lsns.items()},
             "is_whole": self._is_whole,
             "distrusted": self._distrusted,
+            "moved": self._moved,
         }
         try:
             private_parent(self._path)
@@ -647,6 +690,7 @@ class Ledger(Coverage):
             self._form = {n if n in _FORM else f"--{n}": value for n, value in data["settings"].items()}
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
             self._distrusted = str(data.get("distrusted", ""))
+            self._moved = dict(data.get("moved", {}))
             lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():
