@@ -26,10 +26,14 @@ _KINDS = (
     "float4",
     "float8",
 )
-#: Messages, the frames that they were made of if those are kept, the bytes of both, and a frame that is left.
+#: Messages, the frames that they were made of if somebody needs those, the bytes of both, and a frame that is
+#: left.
 Taken = tuple[list[Encoded], list[bytes], int, int, bytes | None]
+#: By the identity of a frame: the frame, the size in bytes of its row's unchanged values, and each of these.
+#: Python handles a row without values.
+Values = dict[int, tuple[Any, ...]]
 #: From a frame, those that follow, and more that the package's own text tells of ``Encoder.rows``.
-Run = Callable[[bytes, Iterator[bytes], int, int, int, int, int, int, bool], Taken]
+Run = Callable[[bytes, Iterator[bytes], int, int, int, int, int, int, bool, Values], Taken]
 #: What it takes the numbers for of a codec without a template.
 _NONE = Inline("", (), {})
 

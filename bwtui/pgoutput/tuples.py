@@ -111,12 +111,14 @@ def splitter(columns: int) -> Split:
         f"            return [{', '.join(f'{name}[2:]' for name in names)}]",
         f"    return nulls({columns})(payload, offset)",
     )
-    return _compile(lines, {"HEAD": TEXT_HEAD, "nulls": _null_splitter})
+    return _compile(lines, {"HEAD": TEXT_HEAD, "nulls": partial_splitter})
 
 
 @lru_cache(maxsize=_WIDTHS)
-def _null_splitter(columns: int) -> Split:
+def partial_splitter(columns: int) -> Split:
     """Return the splitter of rows with NULLs or unchanged values: column by column, unrolled."""
+    if not 1 <= columns <= _MOST_COLUMNS:
+        return last_tuple
     lines = ["def split(payload, start):", "    try:", f"        if count(payload, start) == ({columns},):"]
     lines.append("            offset = start + 2")
     for i in range(columns):

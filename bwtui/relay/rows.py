@@ -6,6 +6,7 @@ from functools import partial
 from typing import NoReturn
 
 from bwtui.encode.avro import NoRoomError, UnchangedToastError
+from bwtui.encode.compiled import Values
 from bwtui.errors import BwtuiError, RefusedError, RowError
 from bwtui.model.headers import make_headers
 from bwtui.pgoutput.decoder import decode
@@ -205,7 +206,7 @@ class Rows:
         if self._context.samples.budget > 0 or self._batch.careful is not None:
             return None
         most = route.max_message_bytes
-        messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False)[0]
+        messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False, {})[0]
         return messages[0][:2] if messages else None
 
     @property
@@ -326,7 +327,7 @@ class Rows:
                     continue
                 try:
                     old, at = (None, TUPLE) if frame[_KIND] == _NEW else split_tuple(frame, TUPLE)
-                    new = route.split(frame, at if old is None else at + 1)
+                    new = route.split_partial(frame, at if old is None else at + 1)
                 except _OF_THE_ROW:
                     # Its own turn says so.
                     return
@@ -350,6 +351,22 @@ class Rows:
     def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
         if self._context.recorder is not None:
             self._batch.held += self._context.recorder.filled(sent, completed)
+
+    @property
+    def values(self) -> Values:
+        """The unchanged TOAST values that were read for frames to come."""
+        return self._context.toast.values
+
+    def note_values(self, route: Route, frames: Sequence[bytes]) -> None:
+        """Note the unchanged values of rows that `bwtui.relay.runs` took, and record frames and values."""
+        toast, recorder = self._context.toast, self._context.recorder
+        for frame in frames:
+            values = toast.take(route, frame)
+            if recorder is not None:
+                if values:
+                    sent, rest = route.split(frame, TUPLE), iter(values)
+                    recorder.filled(sent, [next(rest) if field is UNCHANGED else field for field in sent])
+                recorder.frames.append(frame)
 
     def _send(
         self,

@@ -57,6 +57,7 @@ class Runs:
     def _take(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
         """Return the first frame that is not taken; None where the batch is full, or no more came."""
         rows, batch, recorder = self._rows, self._batch, self._recorder
+        values = rows.values
         route = rows.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None or route.run is None:
             return data
@@ -70,13 +71,16 @@ class Runs:
             BATCH_BYTES - batch.bytes - batch.held,
             route.max_message_bytes - RECORD_OVERHEAD,
             recorder is not None,
+            values,
         )
         if not messages:
             return rest
         batch.add_many(route, messages, size)
-        if recorder is not None:
+        if values:
+            rows.note_values(route, taken)
+        elif recorder is not None:
             recorder.frames += taken
-            batch.held += held
+        batch.held += held
         rows.ordinal += len(messages)
         if data[PAYLOAD_OFFSET] == _INSERT:
             route.counters.inserts += len(messages)

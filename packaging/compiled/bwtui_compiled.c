@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* What bwtui/compiled.py must speak: raised with every change of what they say to each other. */
-#define SPEAKS 7
+#define SPEAKS 8
 
 /* A larger row takes the way whose memory docs/bounds.md has figures of. */
 #define LARGEST_ROW (64 << 10)
@@ -466,10 +466,28 @@ take_line(Encoder *self, PyObject *object)
     return 1;
 }
 
-/* Point `fields` at a row as pgoutput sends it (TupleData), which goes on to the end. */
-static int
-take_tuple(Encoder *self, const unsigned char *at, Py_ssize_t size)
+/* Return what values has under the identity of a frame, borrowed: (frame, size, value, ...). NULL, without an
+   exception: nothing. */
+static PyObject *
+values_of(PyObject *values, PyObject *frame)
 {
+    PyObject *identity = PyLong_FromVoidPtr(frame);
+    PyObject *found = identity == NULL ? NULL : PyDict_GetItemWithError(values, identity);
+    Py_XDECREF(identity);
+    if (found == NULL)
+        PyErr_Clear();
+    else if (!PyTuple_CheckExact(found) || PyTuple_GET_SIZE(found) < 2 || PyTuple_GET_ITEM(found, 0) != frame)
+        return NULL;
+    return found;
+}
+
+/* Point `fields` at a row as pgoutput sends it (TupleData), which goes on from offset to the end of frame.
+   Unchanged values are those of the dictionary; *held keeps these. Return the bytes of the row, or 0. */
+static Py_ssize_t
+take_tuple(Encoder *self, PyObject *frame, Py_ssize_t offset, PyObject *values, PyObject **held)
+{
+    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(frame) + offset;
+    Py_ssize_t size = PyBytes_GET_SIZE(frame) - offset, used = 2;
     if (size > LARGEST_ROW || size < 2 || (at[0] << 8 | at[1]) != self->width)
         return 0;
     const unsigned char *end = at + size;
@@ -482,6 +500,22 @@ take_tuple(Encoder *self, const unsigned char *at, Py_ssize_t size)
             self->fields[i] = (Field){NULL, 0};
             continue;
         }
+        if (kind == 'u') {
+            if (*held == NULL)
+                *held = Py_XNewRef(values_of(values, frame));
+            if (*held == NULL || used >= PyTuple_GET_SIZE(*held))
+                return 0;
+            PyObject *value = PyTuple_GET_ITEM(*held, used++);
+            if (value == Py_None) {
+                self->fields[i] = (Field){NULL, 0};
+                continue;
+            }
+            /* What could not be read is for Python. */
+            if (!PyBytes_CheckExact(value) || (size += PyBytes_GET_SIZE(value)) > LARGEST_ROW)
+                return 0;
+            self->fields[i] = (Field){PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)};
+            continue;
+        }
         if (kind != 't' || end - at < 4)
             return 0;
         uint32_t length = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -491,7 +525,7 @@ take_tuple(Encoder *self, const unsigned char *at, Py_ssize_t size)
         self->fields[i] = (Field){(const char *)at, length};
         at += length;
     }
-    return at == end;
+    return at == end && (*held == NULL || used == PyTuple_GET_SIZE(*held)) ? size : 0;
 }
 
 static PyObject *
@@ -544,38 +578,41 @@ is_alike(PyObject *first, PyObject *frame, Py_ssize_t from, Py_ssize_t to)
 }
 
 PyDoc_STRVAR(rows_doc,
-"rows(frame, frames, begin, offset, timestamp, most, most_bytes, most_message, keep, /)\n--\n\n"
+"rows(frame, frames, begin, offset, timestamp, most, most_bytes, most_message, keep, values, /)\n--\n\n"
 "Take frame, and the frames that follow from the iterator and are alike: each ends with a row at offset, and\n"
-"is the same between begin and there. Return (messages, taken, size, held, rest): the messages without\n"
-"headers, their bytes, and with keep their frames and the bytes of those. rest is the first frame that is not\n"
-"alike, or that Python must encode, or whose message has more than most_message bytes; None: there were no\n"
-"more, or there are most messages, or most_bytes are reached.");
+"is the same between begin and there. Under the identity of a frame, values has (frame, size, value, ...): the\n"
+"unchanged values of its row. Return (messages, taken, size, held, rest): the messages without headers; their\n"
+"frames, with keep or where there are values; the bytes of the messages, and with keep those of frames and\n"
+"values. rest is the first frame that is not alike, or that Python must encode, or whose message has more than\n"
+"most_message bytes; None: there were no more, or there are most messages, or most_bytes are reached.");
 
 static PyObject *
 encoder_rows(PyObject *object, PyObject *args)
 {
     Encoder *self = (Encoder *)object;
-    PyObject *first, *frames, *timestamp, *taken = NULL;
+    PyObject *first, *frames, *timestamp, *filled, *values = NULL, *taken = NULL;
     Py_ssize_t begin, offset, most, most_bytes, most_message, size = 0, held = 0;
     int keep;
-    if (!PyArg_ParseTuple(args, "SOnnOnnnp", &first, &frames, &begin, &offset, &timestamp, &most, &most_bytes,
-                          &most_message, &keep))
+    if (!PyArg_ParseTuple(args, "SOnnOnnnpO!", &first, &frames, &begin, &offset, &timestamp, &most, &most_bytes,
+                          &most_message, &keep, &PyDict_Type, &filled))
         return NULL;
     if (!PyIter_Check(frames) || begin < 1 || begin > offset || offset > PyBytes_GET_SIZE(first)) {
         PyErr_SetString(PyExc_ValueError, "wanted: an iterator, and offsets within the frame");
         return NULL;
     }
+    int has_values = PyDict_GET_SIZE(filled) > 0;
     PyObject *messages = PyList_New(0), *frame = Py_NewRef(first);
     if (messages == NULL || (taken = PyList_New(0)) == NULL)
         goto failed;
     while (frame != NULL && is_alike(first, frame, begin, offset)) {
-        Py_ssize_t bytes = 0, whole = PyBytes_GET_SIZE(frame);
+        Py_ssize_t bytes = 0, row = busy ? 0 : take_tuple(self, frame, offset, filled, &values);
         PyObject *made = NULL;
-        if (busy || !take_tuple(self, (const unsigned char *)PyBytes_AS_STRING(frame) + offset, whole - offset))
+        if (row == 0)
             break;
         busy = 1;
         made = message(self, timestamp, Py_None, &bytes);
         busy = 0;
+        Py_CLEAR(values);
         if (made == NULL && PyErr_Occurred())
             goto failed;
         if (made == NULL || bytes > most_message) {
@@ -584,10 +621,10 @@ encoder_rows(PyObject *object, PyObject *args)
         }
         int added = PyList_Append(messages, made);
         Py_DECREF(made);
-        if (added < 0 || (keep && PyList_Append(taken, frame) < 0))
+        if (added < 0 || ((keep || has_values) && PyList_Append(taken, frame) < 0))
             goto failed;
         size += bytes;
-        held += keep ? whole : 0;
+        held += keep ? offset + row : 0;
         Py_CLEAR(frame);
         if (PyList_GET_SIZE(messages) >= most || size + held >= most_bytes)
             break;
@@ -595,6 +632,7 @@ encoder_rows(PyObject *object, PyObject *args)
         if (frame == NULL && PyErr_Occurred())
             goto failed;
     }
+    Py_XDECREF(values);
     return Py_BuildValue("NNnnN", messages, taken, size, held, frame == NULL ? Py_NewRef(Py_None) : frame);
 failed:
     Py_XDECREF(messages);

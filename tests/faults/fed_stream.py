@@ -144,7 +144,9 @@ class Fed:
         patience = _Patience(StreamServer(""), self.report, lambda seconds: None)
         router = Router(chosen, sink, cast(Any, _Registry()), self.report, patience)
         # A column that was dropped since: the value can't be fetched, and gets a placeholder.
-        toast = SimpleNamespace(fill=lambda route, update, ahead: self._wait_and_return(list(update.new)))
+        toast = SimpleNamespace(
+            fill=lambda route, update, ahead: self._wait_and_return(list(update.new)), values={}
+        )
         self._context = RelayContext(
             settings=chosen,
             report=self.report,

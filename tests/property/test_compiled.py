@@ -91,7 +91,7 @@ def one_row(plain: Both, frame: bytes, _: Any, __: int, offset: int, time: int, 
 
 def framed(run: Any, frame: bytes, offset: int) -> Any:
     """Return key and value of the row that fills a frame from an offset on, or None."""
-    messages, taken, size, held, rest = run(frame, iter(()), 1, offset, 5, 1, 1 << 40, 1 << 40, False)
+    messages, taken, size, held, rest = run(frame, iter(()), 1, offset, 5, 1, 1 << 40, 1 << 40, False, {})
     assert (taken, held) == ([], 0)
     if not messages:
         assert (size, rest) == (0, frame)
@@ -212,7 +212,7 @@ def test_a_frame_is_read_from_within_its_bytes() -> None:
     assert framed(run, frame + b"n", 1) is None
     for length in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\4"):
         assert framed(run, frame.replace(b"\0\0\0\2ab", length + b"ab"), 1) is None
-    rest = 5, 1, 9, 9, False
+    rest: tuple[Any, ...] = 5, 1, 9, 9, False, {}
     for begin, offset in ((0, 1), (2, 1), (1, len(frame) + 1), (-1, 1), (1, 1 << 40), (1, -1)):
         with pytest.raises(ValueError, match="offsets within"):
             run(frame, iter(()), begin, offset, *rest)
@@ -223,6 +223,30 @@ def test_a_frame_is_read_from_within_its_bytes() -> None:
         run(frame, [frame], 1, 1, *rest)
     with pytest.raises(OverflowError):
         run(frame, iter(()), 1, 1 << 70, *rest)
+
+
+@pytest.mark.skipif(not COMPILER, reason="what is compiled can't be there without a compiler")
+def test_values_complete_the_frame_that_they_were_read_for_or_none() -> None:
+    encoder = built().Encoder(None, (b"h", ((0, 3, 0, None), (1, 3, 0, None)), False), 2, list)
+    frame = b"w" + tuple_data([b"ab", UNCHANGED])
+    another = bytes(bytearray(frame))
+    wrong: list[Any] = [
+        (),
+        (frame,),
+        (frame, 0),
+        (another, 1, b"x"),
+        (frame, 1, UNCHANGED),
+        (frame, 2, b"x", b"y"),
+    ]
+    for values in (*wrong, [frame, 1, b"x"], (frame, 70_000, b"x" * 70_000), None):
+        found = encoder.rows(frame, iter(()), 1, 1, 5, 1, 9, 9, True, {id(frame): values})
+        assert found == ([], [], 0, 0, frame)
+    for value, made in ((b"x", b"h\2\4ab\2\2x"), (None, b"h\2\4ab\0")):
+        read = {id(frame): (frame, 1, value)}
+        for keep in (True, False):
+            found = encoder.rows(frame, iter(()), 1, 1, 5, 1, 9, 9, keep, read)
+            held = (len(frame) + len(value or b"")) * keep
+            assert found == ([(None, made, 5, None)], [frame], len(made), held, None)
 
 
 #: Of two tables and three kinds, with what makes no message, and what is no frame at all.
@@ -251,7 +275,7 @@ def test_rows_of_a_run_are_those_of_its_frames(
 ) -> None:
     run = built().Encoder(None, (b"h", ((0, 3, 0, None), (1, 3, 0, None)), False), 2, list).rows
     left = iter(others)
-    found = run(first, left, 1, 3, 5, most, most_bytes, most_message, keep)
+    found = run(first, left, 1, 3, 5, most, most_bytes, most_message, keep, {})
     messages: list[Any] = []
     taken: list[Any] = []
     size = held = 0
@@ -283,7 +307,7 @@ def test_what_ends_a_run_with_an_error_is_told() -> None:
 
     frame = b"wI1" + tuple_data([b"ab"])
     with pytest.raises(OSError, match="gone"):
-        run(frame, arrived(), 1, 3, 5, 9, 999, 999, True)
+        run(frame, arrived(), 1, 3, 5, 9, 999, 999, True, {})
 
 
 @pytest.mark.parametrize(("oid", "typmod", "texts"), USUAL)

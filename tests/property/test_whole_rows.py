@@ -1,7 +1,9 @@
 """Rows that are encoded without being taken apart: the same messages, samples and dropped rows."""
 
 import struct
-from dataclasses import MISSING, fields
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import MISSING, asdict, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ from bwtui.encode import compiled
 from bwtui.encode.avro import build_encoder
 from bwtui.pgoutput.frames import BODY_OFFSET
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
+from bwtui.relay import toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
 from bwtui.relay.context import RelayContext
@@ -40,7 +43,7 @@ changes = st.one_of(
     st.tuples(st.just(b"I"), st.none(), rows),
     st.tuples(st.just(b"U"), st.none(), rows),
     st.tuples(st.just(b"U"), st.tuples(st.sampled_from([b"K", b"O"]), rows), rows),
-    st.tuples(st.just(b"U"), st.none(), rows.map(lambda row: [row[0], UNCHANGED, row[2]])),
+    *[st.tuples(st.just(b"U"), st.none(), rows.map(lambda row: [row[0], UNCHANGED, row[2]]))] * 2,
     st.tuples(st.just(b"D"), st.none(), rows),
 )
 
@@ -65,13 +68,58 @@ class Recorded:
 
     def filled(self, sent: list[Field], completed: list[Field]) -> int:
         self.said.append((len(self.frames), sent, completed))
-        return 1
+        pairs = zip(sent, completed, strict=True)
+        return sum(len(new) for old, new in pairs if old is UNCHANGED and isinstance(new, bytes))
+
+
+#: What a table holds when unchanged values are read, by key: a value, no row, or what it can't say any more.
+PRESENT: dict[bytes, list[Any] | None] = {
+    b"1": [b"read"],
+    b"2": None,
+    b"-7": [UNCHANGED],
+    b"x": [b"z" * 70_000],
+    b"": [None],
+}
+
+
+class Present:
+    """A double of `PresentRows`."""
+
+    def read(self, session: Any, relation: Any, keys: list[Any], *_: Any) -> dict[int, Any]:
+        """Leave out the last of many, as where the values are too large together."""
+        return {at: PRESENT[key["id"]] for at, key in enumerate(keys) if at < max(1, len(keys) - 1)}
+
+
+def reading() -> toast.ToastFill:
+    """Return what reads unchanged values at once."""
+    ask = SimpleNamespace(
+        look=lambda question: question(None), look_ahead=lambda question: lambda: question(None)
+    )
+    return toast.ToastFill(RelaySettings(), ask, lambda seconds: None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _present() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(toast, "_locked", lambda session, xids: set())
+        patched.setattr(toast, "PresentRows", Present)
+        patched.setattr(toast, "_ROWS_FIRST", 2)
+        yield
 
 
 def relayed(
-    frames: list[bytes], package: Any, budget: int, *, headers: bool = False, recorded: bool = False
+    frames: list[bytes],
+    package: Any,
+    budget: int,
+    *,
+    headers: bool = False,
+    recorded: bool = False,
+    by_python: list[bytes] | None = None,
 ) -> list[Any]:
-    """Return what becomes of frames: messages, what is sampled, refused and recorded, and counters."""
+    """Return what becomes of frames: messages, what is sampled, refused and recorded, and counters.
+
+    Frames that go their own way are added to ``by_python``.
+    """
     refused: list[Any] = []
     samples = SimpleNamespace(budget=budget)
 
@@ -92,7 +140,7 @@ def relayed(
         "policy": SimpleNamespace(
             refuse=lambda _, row, error, __: refused.append((row, type(error), error.message))
         ),
-        "toast": SimpleNamespace(fill=lambda _, update, ahead: [update.new[0], b"read", update.new[2]]),
+        "toast": reading(),
     }
     made: list[Route] = []
 
@@ -106,14 +154,18 @@ def relayed(
     given["router"] = SimpleNamespace(route=route_of)
     recorder = given["recorder"]
     batch = Batch(SimpleNamespace(), Acknowledgements(), report, recorder)
-    handled = Rows(RelayContext(**lacking | given), batch)
+    left = deque(frames)
+    handled = Rows(RelayContext(**lacking | given), batch, lambda: left)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
-    for data in Runs(handled, batch, given["samples"], recorder).between(iter(frames), handled.handlers):
+    arriving = (left.popleft() for _ in frames)
+    for data in Runs(handled, batch, given["samples"], recorder).between(arriving, handled.handlers):
         handled.handlers[data[BODY_OFFSET - 1]](data)
+        if by_python is not None:
+            by_python.append(data)
         if recorder is not None:
             recorder.frames.append(data)
             batch.held += len(data)
-    counts = [(one.counters.inserts, one.counters.updates, one.counters.deletes) for one in made]
+    counts = [asdict(one.counters) for one in made]
     messages = [(one.messages, one.positions, one.bytes) for one in made]
     in_all = [batch.rows, batch.bytes, batch.held, handled.ordinal, [one in batch.routes for one in made]]
     return [refused, messages, taken, counts, in_all, vars(recorder) if recorder is not None else None]
@@ -133,6 +185,16 @@ def test_what_becomes_of_changes_is_the_same(
         relayed(frames, package, budget, headers=headers, recorded=recorded) for package in (built(), None)
     )
     assert found == wanted
+
+
+def test_rows_of_which_the_values_were_read_are_taken_at_once() -> None:
+    """Python reads them with the first, and has nothing to do for each of the others."""
+    changes: list[Any] = [(b"U", None, [b"1", UNCHANGED, b"1.50"]) for _ in range(9)]
+    frames = [frame(change) for change in changes]
+    by_python: list[bytes] = []
+    relayed(frames, built(), 0, by_python=by_python)
+    # The double leaves the last of many to the next statement.
+    assert len(by_python) <= 3
 
 
 def test_what_is_too_large_is_dropped_with_all_of_its_fields() -> None:
