@@ -112,15 +112,17 @@ def verify(
     leave_pandas_out()
     view = view_of(as_json=as_json, progress_json=progress_json)
     began = ""
+    how: dict[str, Any]
     if relay is not None:
         from bwtui.relay.process.control import begin_audit
 
         began = begin_audit(relay)
     with view, without_variables() if relay is not None else contextlib.nullcontext():
         if database:
-            report = _database(settings, narrower, view.phase, findings=findings, show_values=show_values)
+            how = {"samples": findings, "show_values": show_values, "of_relay": relay is not None}
+            report = _database(settings, narrower, view.phase, **how)
         else:
-            how: dict[str, Any] = {"spark_master": spark_master, "samples": findings}
+            how = {"spark_master": spark_master, "samples": findings}
             if len(opened) == 1:
                 how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
             report = _recordings(opened, settings, view, **how)
@@ -183,7 +185,7 @@ def _database(
     from bwtui.verify.database import verify_database
 
     source = source_of(settings)
-    request = request_of(settings, narrower, show_values=how["show_values"], samples=how["findings"])
+    request = request_of(settings, narrower, **how)
     report = verify_database(request, ask_registry(settings), on_phase)
     report.details["source"] = source
     return report

@@ -8,20 +8,18 @@ They are acknowledged before the keys' rows are sent again: a reader of all part
 
 import base64
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
-import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.audit.partitioner import murmur2_of
 from bwtui.durable import private, private_parent
 from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.file_errors import file_failed
 from bwtui.kafka.client import new_client
 from bwtui.kafka.config import client_config, producer_config
+from bwtui.kafka.key_hashes import hashes_of
 from bwtui.kafka.offsets import partitions
 from bwtui.model.headers import SESSION
 from bwtui.settings import RelaySettings
@@ -40,7 +38,7 @@ class Homes:
     def __init__(self, settings: RelaySettings) -> None:
         """Ask nothing yet. Raises UsageError."""
         self._config = client_config(settings)
-        self._hash = _hash_of(str(producer_config(settings)["partitioner"]))
+        self._hash = hashes_of(str(producer_config(settings)["partitioner"]))
         #: Topic → number of partitions when it was first asked for.
         self.counts: dict[str, int] = {}
 
@@ -48,7 +46,8 @@ class Homes:
         """Return the partition of each key. Raises ConnectionFailed."""
         if topic not in self.counts:
             self.counts[topic] = partitions(self._config)[1][topic]
-        return [number % self.counts[topic] for number in self._hash(keys)]
+        homes: list[int] = (self._hash(keys) % self.counts[topic]).tolist()
+        return homes
 
     def check(self, topic: str) -> None:
         """Raise RefusedError if the topic was given partitions since it was compared."""
@@ -196,20 +195,3 @@ class _Sending:
     def _fail(self, why: str) -> None:
         self._producer.purge()
         raise ConnectionFailed(f"not all tombstones were sent: {why}", _REPAIR_AGAIN)
-
-
-def _hash_of(partitioner: str) -> Callable[[Sequence[bytes]], list[int]]:
-    """Return librdkafka's hash, of which the remainder by the number of partitions is a key's partition."""
-    if partitioner.startswith("murmur2"):
-        return lambda keys: murmur2_of(pa.array(keys, pa.binary())).to_pylist()
-    if partitioner.startswith("consistent"):
-        return lambda keys: [zlib.crc32(key) for key in keys]
-    return lambda keys: [_fnv1a(key) for key in keys]
-
-
-def _fnv1a(key: bytes) -> int:
-    """Return Sarama's form of FNV-1a, which librdkafka has: the absolute value of 32 signed bits."""
-    number = 0x811C9DC5
-    for byte in key:
-        number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return number if number < 1 << 31 else (1 << 32) - number

@@ -2,14 +2,14 @@
 
 Tables are digested by PostgreSQL (`bwtui.verify.table_digests`), topics here: every record whose key is plain
 becomes a line of ``record_digest``, with the digests of key and row. Where the latest record of a key has the
-digest of the key's row, and the key stands in one partition only, the two say the same. All other keys are
-*suspects*: it is only of them that records are read again, and rows, and compared one by one. So nothing is
-told to differ by its digest.
+digest of the key's row, and the key is in one partition only, which is its own, the two say the same. All
+other keys are *suspects*: it is only of them that records are read again, and rows, and compared one by one.
+So nothing is told to differ by its digest.
 """
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -32,11 +32,12 @@ from bwtui.verify.table_digests import digest_table
 from bwtui.verify.tables import CHUNK, RowTexts, Shape, rows_at
 
 #: Name → columns. ``part`` is made of a digest. A record's ``state`` is `ROW`, `TOMBSTONE` or `OTHER`;
-#: ``spelling`` is the id of its key's schema. A row is found again by ``table_oid`` (of the partition, or 0),
-#: ``block`` and ``line``. ``suspect`` has what `Agreement.suspect` found, ``copies`` only without a key.
+#: ``spelling`` is the id of its key's schema; ``is_away``: its partition is not its key's.
+#: A row is found again by ``table_oid`` (of the partition, or 0), ``block`` and ``line``.
+#: ``suspect`` has what `Agreement.suspect` found, ``copies`` only without a key.
 TABLES = {
     "record_digest": "topic usmallint, part utinyint, key0 ubigint, key1 ubigint, row0 ubigint, row1 ubigint,"
-    " state utinyint, spelling bigint, partition_id integer, log_offset bigint",
+    " state utinyint, spelling bigint, partition_id integer, log_offset bigint, is_away boolean",
     "row_digest": "topic usmallint, part utinyint, key0 ubigint, key1 ubigint, row0 ubigint, row1 ubigint,"
     " table_oid uinteger, block uinteger, line usmallint",
     "suspect": "key0 ubigint, key1 ubigint, spelling bigint, table_oid uinteger, block uinteger,"
@@ -55,6 +56,8 @@ _PATIENCE_SECONDS = 5.0
 _MOST_FIELDS = 1_700
 
 Digests = NDArray[np.uint64]
+#: Says which keys of a split belong into another partition.
+FindAway = Callable[[Split, Sequence[bytes | None]], NDArray[np.bool_]]
 
 
 class _Held(NamedTuple):
@@ -113,7 +116,9 @@ class Agreement:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def screened(self, shape: Shape, split: Split, parts: Iterable[Delivered]) -> Iterator[Delivered]:
+    def screened(
+        self, shape: Shape, split: Split, parts: Iterable[Delivered], find_away: FindAway
+    ) -> Iterator[Delivered]:
         """Digest the records of a split; yield its holes, and the records that are to be read one by one."""
         held = _Held([], [], [], [])
         size = 0
@@ -127,11 +132,11 @@ class Agreement:
             held.keys.extend([message.key() for message in part.messages])
             size += sum([len(value) for value in values if value is not None])
             if len(held.offsets) >= _BATCH or size >= _BATCH_BYTES:
-                yield self._screen(shape, split, held)
+                yield self._screen(shape, split, held, find_away)
                 held, size = _Held([], [], [], []), 0
-        yield self._screen(shape, split, held)
+        yield self._screen(shape, split, held, find_away)
 
-    def _screen(self, shape: Shape, split: Split, held: _Held) -> Delivered:
+    def _screen(self, shape: Shape, split: Split, held: _Held, find_away: FindAway) -> Delivered:
         assert shape.records is not None
         count = len(held.offsets)
         rows, schemas = self._digests(shape.records.row, held.values)
@@ -140,9 +145,11 @@ class Agreement:
         if shape.records.key is None:
             # Without a key a row is all there is to know a record by.
             keys, spellings, taken = np.zeros_like(rows), np.zeros(count, np.int64), states == ROW
+            is_away = np.zeros(count, np.bool_)
         else:
             keys, spellings = self._digests(shape.records.key, held.keys, shape.table.key)
             taken = spellings != _NONE
+            is_away = find_away(split, held.keys)
         columns = {
             "part": (rows if shape.records.key is None else keys)[:, 0] % PARTS,
             **{f"key{half}": keys[:, half] for half in (0, 1)},
@@ -150,6 +157,7 @@ class Agreement:
             "state": states,
             "spelling": spellings,
             "log_offset": np.fromiter(held.offsets, np.int64, count),
+            "is_away": is_away,
         }
         self._keep(split, {name: values[taken] for name, values in columns.items()})
         for number in np.unique(spellings[taken]).tolist():
@@ -162,7 +170,8 @@ class Agreement:
         self._store.register("digested", pa.table(columns))
         self._store.execute(
             """insert into record_digest
-               select ?, part, key0, key1, row0, row1, state, spelling, ?, log_offset from digested""",
+               select ?, part, key0, key1, row0, row1, state, spelling, ?, log_offset, is_away
+                 from digested""",
             [self.number(split.topic), split.partition],
         )
         self._store.unregister("digested")
@@ -321,10 +330,11 @@ select spelling, count(*) filter (state <> {TOMBSTONE})
          where topic = ? group by spelling, key0, key1, partition_id)
  group by spelling
 """
-_LATEST = """
+_LATEST = f"""
 create or replace temp table latest_digest as
 select key0, key1, spelling, arg_max(state, log_offset) as state, arg_max(row0, log_offset) as row0,
-       arg_max(row1, log_offset) as row1, min(partition_id) <> max(partition_id) as is_spread
+       arg_max(row1, log_offset) as row1,
+       min(partition_id) <> max(partition_id) or bool_or(is_away and state <> {TOMBSTONE}) as is_spread
   from record_part group by key0, key1, spelling
 """
 _EQUAL = f"not l.is_spread and l.state = {ROW} and l.row0 = t.row0 and l.row1 = t.row1"

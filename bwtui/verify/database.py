@@ -72,6 +72,8 @@ class Request:
     slot: str
     tables: Sequence[Table]
     config: Config
+    #: The partitioner of the relay's producer; "" where it is not known.
+    partitioner: str = ""
     show_values: bool = False
     samples: int = 1_000
     #: Tables that the relay is to carry, and does not: each with the reason.
@@ -118,7 +120,7 @@ class _Live:
         self._request = request
         self._connection = connection
         self._store = store
-        self._fold = Fold(store, request.config, schemas)
+        self._fold = Fold(store, request.config, schemas, request.partitioner)
         self._fences: list[str] = []
         #: The servers that the fences are of.
         self._servers: set[tuple[str, str, int | None]] = set()

@@ -13,7 +13,8 @@ is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
   key's latest at the fence; ``agreed``: keys of which one of these says the row.
 - ``in_letter``: differing keys of which the relay has a dead letter.
 - ``wrong``: what is decided; ``undecided``: what can't be.
-- ``stray``: rows of keys whose newest record is in another partition, ``newest_id``, at the last fence.
+- ``stray``: rows of keys whose newest record is in another partition, ``newest_id``, at the last fence; null:
+  the key's partition is another one. Those are found in ``away``.
 - ``table_row``: the rows of the table being compared, as texts; ``key_texts`` as above.
 - ``row_count``: how often (``n``) the topic had a row, by its MD5: rows without a key, and those sent under
   none, or under another key than the table's.
@@ -39,6 +40,7 @@ TABLES = {
     "wrong": _DIFFERENCE,
     "undecided": _DIFFERENCE,
     "stray": f"{_RECORD}, newest_id integer",
+    "away": "topic varchar, key varchar, partition_id integer",
     "doubted": "topic varchar, key varchar, class varchar",
     "changed_key": "topic varchar, key varchar",
     "history": _RECORD,

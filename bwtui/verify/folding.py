@@ -5,14 +5,18 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress, groupby
 from typing import Any
 
 import duckdb
+import numpy as np
+from numpy.typing import NDArray
 
 from bwtui.audit.core import insert
 from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.forms import Row, decode, decode_key
 from bwtui.kafka.client import Config
+from bwtui.kafka.key_hashes import hashes_of
 from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.scan import Delivered, SplitScan
 from bwtui.kafka.splits import Split
@@ -39,7 +43,12 @@ _FOLD = 500_000
 class Fold:
     """The topics' latest values in DuckDB, and where the tables differ from them."""
 
-    def __init__(self, store: duckdb.DuckDBPyConnection, config: Config, schemas: Schemas) -> None:
+    def __init__(
+        self, store: duckdb.DuckDBPyConnection, config: Config, schemas: Schemas, partitioner: str = ""
+    ) -> None:
+        self._hashes = hashes_of(partitioner) if partitioner else None
+        #: Topic → its partitions.
+        self._partitions: dict[str, int] = {}
         self._store = store
         self._config = config
         self._schemas = schemas
@@ -80,6 +89,7 @@ class Fold:
         The first time tables that can be are digested meanwhile. Raises ConnectionFailed and psycopg2.Error.
         """
         self._hidden.clear()
+        self._partitions |= {name: topic.partitions for name, topic in pinned.topics.items()}
         self._store.execute("delete from changed_key; delete from history")
         self._store.execute("insert into history select * from latest semi join doubtful using (topic, key)")
         self._quick = [shape for shape in found if shape.records is not None and not self._read_to]
@@ -99,7 +109,7 @@ class Fold:
     def _read_split(self, split: Split, shape: Shape) -> None:
         parts: Iterable[Delivered] = SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS)
         if shape in self._quick:
-            parts = self._agreement.screened(shape, split, parts)
+            parts = self._agreement.screened(shape, split, parts, self._find_away)
         for part in parts:
             for hole in part.holes:
                 if hole.kind == "open":
@@ -381,10 +391,38 @@ class Fold:
         counts["stray_row"] = self._one("select count(*) from stray")
         return counts | {"indeterminate": self._one("select count(*) from undecided")}
 
+    def _find_away(self, split: Split, keys: Sequence[bytes | None]) -> NDArray[np.bool_]:
+        """Say which keys belong into another partition, where the producer's partitioner is known."""
+        if self._hashes is None:
+            return np.zeros(len(keys), np.bool_)
+        hashes = self._hashes([key or b"" for key in keys])
+        is_away: NDArray[np.bool_] = hashes % self._partitions[split.topic] != split.partition
+        return is_away
+
+    def _find_rows_away(self) -> None:
+        """Take rows in another partition than their key's for strays: its next record is sent elsewhere."""
+        cursor = self._store.cursor()
+        cursor.execute(
+            """select topic, key, partition_id, key_bytes from latest
+                 anti join stray using (topic, key)
+                where value is not null order by topic, partition_id"""
+        )
+        while fetched := cursor.fetchmany(CHUNK):
+            for (topic, partition), some in groupby(fetched, lambda one: (one[0], one[2])):
+                _, keys, _, raw = zip(*some, strict=True)
+                is_away = self._find_away(Split(topic, partition, 0, 0), raw)
+                self._put("away", [(topic, key, partition) for key in compress(keys, is_away)])
+        cursor.close()
+        self._store.execute(
+            """insert into stray
+               select l.*, null from latest as l semi join away using (topic, key, partition_id)"""
+        )
+
     def _find_strays(self) -> None:
         """Find the rows that readers of one partition keep although another one has the key's newest record.
 
-        Behind an open transaction there may be what deletes them.
+        So is a row in a partition that is not its key's. After an open transaction there may be what deletes
+        them.
         """
         self._store.execute(
             """insert into stray
@@ -396,6 +434,8 @@ class Fold:
                 using (topic, key)
                 where l.value is not null and l.partition_id <> n.partition_id"""
         )
+        if self._hashes is not None:
+            self._find_rows_away()
         self._store.execute(
             """insert into undecided
                select topic, key, 'stray_row', '[]', partition_id, log_offset, null, key_bytes, null
@@ -428,7 +468,8 @@ class Fold:
                        select * replace ('indeterminate' as class) from undecided union all by name
                        select topic, key, 'stray_row' as class, '[]' as fields, partition_id, log_offset,
                               concat(if(starts_with(key, 'undecodable '), $${_UNREADABLE}; $$, ''),
-                                     'its newest record is in partition ', newest_id) as note from stray)
+                                     coalesce('its newest record is in partition ' || newest_id,
+                                              'its key belongs into another partition')) as note from stray)
                qualify row_number() over (partition by class order by topic, key) <= ?
                order by class, topic, key""",
             [samples],

@@ -314,6 +314,22 @@ def test_a_topic_that_changes_is_filled_again(
     closes(relay, services, database, in_partitions=how == "given partitions")
 
 
+def test_added_partitions_leave_no_row_for_a_later_change(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    """Each key is in one partition alone when the comparison ends, and must be in its own by then."""
+    relay = begin(database, new_relay)
+    topic = f"{relay.name}.accounts"
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    admin.create_partitions([NewPartitions(topic, 9)])[topic].result(30)
+    wait_for("it is reported", lambda: f"{TABLE} is not proven since" in relay.log())
+    relay.wait("it is closed", is_proven, every=0.2)
+    execute(database, *WRITES)
+    relay.wait_caught_up()
+    relay.stop()
+    assert_live_once(services, database, relay)
+
+
 def empty(admin: AdminClient, topic: str) -> None:
     """Delete every record of a topic, as kafka-delete-records does."""
     for deleted in admin.delete_records([TopicPartition(topic, number, -1) for number in range(3)]).values():

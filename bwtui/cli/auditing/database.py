@@ -8,7 +8,7 @@ from bwtui.cli.auditing.relay import reconnecting
 from bwtui.cli.dead_letters.source import open_letters
 from bwtui.encode.names import topic_name
 from bwtui.errors import BwtuiError, Indeterminate, RefusedError, UsageError
-from bwtui.kafka.config import client_config
+from bwtui.kafka.config import client_config, producer_config
 from bwtui.relay.backfill.first import unfinished
 from bwtui.relay.memory import memories, newest_memory
 from bwtui.settings import RelaySettings
@@ -40,11 +40,14 @@ def source_of(settings: RelaySettings) -> dict[str, str]:
     return {"system_identifier": identifier, "database": database, "slot": settings.slot}
 
 
-def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> Request:
+def request_of(
+    settings: RelaySettings, narrower: RelaySettings, *, of_relay: bool = False, **how: Any
+) -> Request:
     """Return what to compare: the tables of the relay's publication that both choose.
 
-    ``how`` are further fields of the request. Raises UsageError and ConnectionFailed, and Indeterminate while
-    the first snapshot of one of them is not through.
+    ``of_relay``: the settings are those of a relay, whose producer places keys by them. ``how`` are
+    further fields of the request. Raises UsageError and ConnectionFailed, and Indeterminate while the first
+    snapshot of one of them is not through.
     """
     tables, missing, notes = _tables(settings, narrower)
     source = source_of(settings)
@@ -54,6 +57,7 @@ def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> 
         settings.slot,
         tables,
         client_config(settings),
+        partitioner=str(producer_config(settings)["partitioner"]) if of_relay else "",
         not_captured=missing,
         reconnecting=lambda database: reconnecting(settings.slot, database),
         notes=notes,

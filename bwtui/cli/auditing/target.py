@@ -61,7 +61,9 @@ class Target:
 
     def compare(self, on_differences: OnDifferences | None, on_phase: Callable[[str], None]) -> Report:
         """Compare the tables with their topics. Raises as `verify_database` does."""
-        request = request_of(self.settings, self.narrower, on_differences=on_differences)
+        request = request_of(
+            self.settings, self.narrower, of_relay=bool(self.relay), on_differences=on_differences
+        )
         if self.only_carried:
             request = replace(request, not_captured={})
         look_rarely()
