@@ -112,17 +112,15 @@ def verify(
     leave_pandas_out()
     view = view_of(as_json=as_json, progress_json=progress_json)
     began = ""
-    how: dict[str, Any]
     if relay is not None:
         from bwtui.relay.process.control import begin_audit
 
         began = begin_audit(relay)
     with view, without_variables() if relay is not None else contextlib.nullcontext():
         if database:
-            how = {"samples": findings, "show_values": show_values, "of_relay": relay is not None}
-            report = _database(settings, narrower, view.phase, **how)
+            report = _database(settings, narrower, relay, view.phase, findings, show_values)
         else:
-            how = {"spark_master": spark_master, "samples": findings}
+            how: dict[str, Any] = {"spark_master": spark_master, "samples": findings}
             if len(opened) == 1:
                 how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
             report = _recordings(opened, settings, view, **how)
@@ -179,13 +177,20 @@ def _of_letters(report: "Report") -> list[str]:
 
 
 def _database(
-    settings: "RelaySettings", narrower: "RelaySettings", on_phase: Callable[[str], None], **how: Any
+    settings: "RelaySettings",
+    narrower: "RelaySettings",
+    relay: str | None,
+    on_phase: Callable[[str], None],
+    samples: int,
+    show_values: bool,
 ) -> "Report":
     from bwtui.cli.auditing.database import request_of, source_of
     from bwtui.verify.database import verify_database
 
     source = source_of(settings)
-    request = request_of(settings, narrower, **how)
+    request = request_of(
+        settings, narrower, of_relay=relay is not None, samples=samples, show_values=show_values
+    )
     report = verify_database(request, ask_registry(settings), on_phase)
     report.details["source"] = source
     return report
