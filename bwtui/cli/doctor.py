@@ -179,8 +179,7 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
     """Yield the tables of the selection that the publications lack; nothing would say so afterwards."""
     import psycopg2
 
-    from bwtui.source.coverage import shortfalls
-    from bwtui.source.doctor.advice import is_chosen
+    from bwtui.source.coverage import is_chosen, shortfalls
     from bwtui.source.publication import existing
 
     try:

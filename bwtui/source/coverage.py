@@ -73,6 +73,14 @@ class Shortfall:
         return self.info.qualified_name if self.info else None
 
 
+def is_chosen(settings: RelaySettings, shortfall: Shortfall) -> bool:
+    """Whether ``shortfall`` is about a table that is requested, or that bwtui itself publishes.
+
+    A publication of the user's own is itself a choice of tables.
+    """
+    return settings.owns_publication or bool(settings.tables) or not shortfall.outside
+
+
 def shortfalls(
     connection: Connection, settings: RelaySettings, reads: Sequence[str] = ()
 ) -> Iterator[Shortfall]:

@@ -244,6 +244,26 @@ def test_a_table_that_is_not_captured_is_told_everywhere(
     assert attempts.succeed(database, "-u").status["not_captured"] == []
 
 
+def test_a_publication_of_the_users_own_is_a_choice_of_tables(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """No status and no audit asks for the tables that it leaves out, unless --table requests them."""
+    source.run(f"{_KEYED_AND_UNKEYED}; insert into keyed values (1); create publication mine for table keyed")
+    with relaying(attempts, database, source, "--publication", "mine"):
+        compare = (*arguments(attempts, database), "--publication", "mine", "--json")
+        ended = attempts.command_here(*compare)
+        assert (ended.code, json.loads(ended.stdout)["verdict"]) == (0, "clean"), ended.stderr
+        requested = json.loads(attempts.command_here(*compare, "--table", "bare").stdout)
+        assert requested["classes"]["not_captured"] == 1
+        status = json.loads(attempts.command_here("status", attempts.name, "--json").stdout)
+        assert (status["not_captured"], status["verdict"]) == ([], "streaming")
+        source.run("alter publication mine drop table keyed")
+        left = json.loads(attempts.command_here(*compare).stdout)
+        assert [(one["class"], one["table"]) for one in left["findings"]] == [
+            ("not_captured", "public.keyed")
+        ]
+
+
 @pytest.mark.parametrize(
     ("made", "missing"),
     [

@@ -1,7 +1,7 @@
 """What is compared with topics: the tables that a relay's settings choose, and which server has them."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bwtui.cli.auditing.relay import reconnecting
@@ -13,9 +13,10 @@ from bwtui.relay.backfill.first import unfinished
 from bwtui.relay.memory import memories, newest_memory
 from bwtui.settings import RelaySettings
 from bwtui.sink.letters import Letter
+from bwtui.sink.present_topics import TopicsNow
 from bwtui.source.catalog import TableFilter, list_tables, load_relation
 from bwtui.source.connection import connect
-from bwtui.source.coverage import narrowed, shortfalls
+from bwtui.source.coverage import Shortfall, is_chosen, narrowed, shortfalls
 from bwtui.source.failover.hosts import describe
 from bwtui.source.publication import entries, existing, merged
 from bwtui.source.raw.timeline import primary_timeline
@@ -121,9 +122,31 @@ def _tables(
                     published.row_filter,
                 )
             )
-        missing = {
-            one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
+        lacking = [
+            one
             for one in shortfalls(connection, settings)
             if one.info and not one.captured and filters[1](one.info)
-        }
+        ]
+    left_out = [] if narrower.tables else _never_sent(settings, lacking)
+    if left_out:
+        notes.append(f"{len(left_out)} tables are outside {settings.publication_name} and have no topic")
+    missing = {
+        one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
+        for one in lacking
+        if one.info and one not in left_out and filters[1](one.info)
+    }
     return tables, missing, notes
+
+
+def _never_sent(settings: RelaySettings, lacking: Sequence[Shortfall]) -> list[Shortfall]:
+    """Return those of tables that the user's own publication leaves out, and that have no topic either.
+
+    A table that has left the publication has a topic, whose rows grow old.
+    """
+    topics = {
+        topic_name(settings.topic_prefix, one.info.namespace, one.info.name): one
+        for one in lacking
+        if one.info and not is_chosen(settings, one)
+    }
+    present = TopicsNow(client_config(settings)).look(topics, with_beginnings=False)
+    return [one for topic, one in topics.items() if topic in present and present[topic] is None]

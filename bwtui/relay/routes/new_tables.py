@@ -13,7 +13,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection
-from bwtui.source.coverage import Shortfall, shortfalls
+from bwtui.source.coverage import Shortfall, is_chosen, shortfalls
 
 _SECONDS = 10.0
 #: Timeout of moving tables in one look; the next look continues, a second later.
@@ -148,7 +148,11 @@ class NewTables:
             return
         self._looked_at = now
         missing = [self._with_reason(item) for item in shortfalls(connection, self._settings, self.reads)]
-        self._report.not_captured = tuple(item.table or "" for item in missing if not item.captured)
+        self._report.not_captured = tuple(
+            item.table or ""
+            for item in missing
+            if not item.captured and (is_chosen(self._settings, item) or item.table in self._report.tables)
+        )
         for item in missing[:_NOTICES]:
             hint = item.hint if len(item.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
             self._report.error("notice", RefusedError(f"{item.subject} {item.says}", hint), item.table)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bwtui.model.sql import quote_qualified
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
-from bwtui.source.coverage import Shortfall
+from bwtui.source.coverage import Shortfall, is_chosen
 from bwtui.source.identity import unused_key
 from bwtui.source.preflight import selected_tables
 from bwtui.source.printed import printed
@@ -39,14 +39,6 @@ class Advice:
     name: str
     message: str
     hint: str
-
-
-def is_chosen(settings: RelaySettings, shortfall: Shortfall) -> bool:
-    """Whether ``shortfall`` is about a table that is requested, or that bwtui itself publishes.
-
-    A publication of the user's own is itself a choice of tables.
-    """
-    return settings.owns_publication or bool(settings.tables) or not shortfall.outside
 
 
 def outside_publication(settings: RelaySettings, found: Iterable[Shortfall]) -> Iterator[Advice]:
