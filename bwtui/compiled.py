@@ -10,7 +10,7 @@ from typing import Any
 #: What bwtui and the package say to each other; another package is as good as none.
 SPEAKS = 8
 #: The digest of all sources that this version is of; a test says when it is another one.
-SOURCES = "d9c94bf49bd7c930"
+SOURCES = "eea9b1b22341c1c5"
 #: From cells in a list, or in tuples at a place, and the most bytes that one may have: their lengths, and all
 #: of them joined. None: left to Python.
 Pack = Callable[[list[Any], int, int], tuple[bytes, bytes] | None]

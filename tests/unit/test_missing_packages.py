@@ -21,6 +21,7 @@ _NEEDS_THEM = (
     *(
         "bwtui.cli.output.replay_view",
         "bwtui.kafka.columns",
+        "bwtui.kafka.key_hashes",
         "bwtui.kafka.reading",
         "bwtui.recording.export.parquet",
         *(f"bwtui.relay.snapshot.cluster.{name}" for name in ("driver", "task")),
