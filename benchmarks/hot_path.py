@@ -25,6 +25,7 @@ from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
 from bwtui.relay.runs import Runs
 from bwtui.relay.samples import Samples
+from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
@@ -135,7 +136,10 @@ def main() -> None:
     report = Report()
     # The parts that neither an insert nor a batch asks for are left out.
     lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
-    context = RelayContext(**lacking | {"settings": RelaySettings(), "report": report, "samples": Samples()})
+    settings = RelaySettings()
+    toast = ToastFill(settings, cast(Any, None), lambda seconds: None)
+    present = {"settings": settings, "report": report, "samples": Samples(), "toast": toast}
+    context = RelayContext(**lacking | present)
     sink: Any = NoSink()
     acks = Acknowledgements(measure=report.acknowledged)
     batch = Batch(sink, acks, report)

@@ -90,7 +90,7 @@ async def test_the_screens_verify_the_relay_that_they_show(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(attempts.state))
     with relaying(attempts, database, source):
         # A record of nobody: the topic has a key that the table lacks.
-        producer = Producer({"bootstrap.servers": attempts.services.broker})
+        producer = Producer({"bootstrap.servers": attempts.services.broker, "partitioner": "murmur2_random"})
         producer.produce(f"{attempts.name}.a", b"a value", b"strange")
         assert producer.flush(30) == 0
         audit = RelayAuditSession(attempts.name, lambda: records_of(attempts.name))
