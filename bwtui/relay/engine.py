@@ -610,6 +610,6 @@ class Engine:
         if self._joined is not None and is_in_session:
             self._joined.look(connection, self._backfills)
         self._new_tables.look(connection)
-        if self._backfill is not None:
+        if self._backfill is not None and is_in_session:
             self._backfill.look(connection)
         self._looks.tick(connection)

@@ -106,3 +106,16 @@ def test_who_ran_before_the_relay_may_have_been_sent() -> None:
     # Numbers of another server say nothing here.
     streamed.begin(SERVER._replace(timeline=2), [50])
     assert streamed.among([7, 9, 50]) == {50}
+
+
+def test_a_look_that_began_before_a_promotion_forgets_nothing() -> None:
+    streamed = Streamed()
+    streamed.begin(SERVER, ())
+    streamed.begin(SERVER._replace(timeline=2), ())
+    streamed.note(5)
+    streamed.note_oldest(SERVER, 1_000)
+    streamed.tidy()
+    assert streamed.among([5]) == {5}
+    streamed.note_oldest(SERVER._replace(timeline=2), 1_000)
+    streamed.tidy()
+    assert not streamed.among([5])

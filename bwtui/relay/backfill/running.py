@@ -139,7 +139,8 @@ class Backfill:
         """Look, now and then, which transactions all can see by now; in the sampler's thread."""
         if (now := time.monotonic()) >= self._looked_at + _OLDEST_SECONDS:
             self._looked_at = now
-            self._streamed.oldest = oldest_running(connection) or self._streamed.oldest
+            server = self._streamed.server
+            self._streamed.note_oldest(server, oldest_running(connection))
 
     # -- turns ---------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Streamed:
         self._recent = array("I")
         self._pages: dict[int, bytearray] = {}
         self._from_before: frozenset[int] = frozenset()
-        #: The oldest transaction that runs, as far as somebody has looked; any thread may set it.
+        #: The oldest running transaction as of the last look; None: no look in this session.
         self.oldest: int | None = None
         #: Takes the number of each transaction; taken anew after `tidy` and `begin`.
         self.note: Callable[[int], None] = self._recent.append
@@ -49,6 +49,15 @@ class Streamed:
             self._pages = {}
             self._recent = array("I")
             self.note = self._recent.append
+
+    def note_oldest(self, server: Origin | None, oldest: int | None) -> None:
+        """Take the oldest running transaction from a look that began in a session of ``server``.
+
+        Any thread may call. A look can end after the next session has begun, on another server or timeline:
+        its number would then make `tidy` forget transactions that are not visible yet.
+        """
+        if oldest is not None and server == self.server:
+            self.oldest = oldest
 
     def tidy(self) -> None:
         """Forget what all can see by now, and keep the rest small."""
