@@ -137,6 +137,8 @@ class KeyReader:
                 continue
             found.count += 1
             size += len(message.value() or b"")
+            if len(found.records) == KEPT:
+                size -= len(found.records.popleft().value or b"")
             found.records.append(_stored(message))
             while size > _KEPT_BYTES and len(found.records) > 1:
                 size -= len(found.records.popleft().value or b"")

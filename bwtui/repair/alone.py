@@ -95,7 +95,7 @@ class Alone(Repair):
                 "give -f/--output-format as the topic's relay has it; a key in other bytes would be another "
                 "key to its readers",
             )
-        partitioner = str(producer_config(self.settings)["partitioner"])
+        partitioner = str(producer_config(self.settings)["partitioner"]).lower()
         if sample.is_misplaced and partitioner.startswith("murmur2"):
             raise RefusedError(
                 f"keys of topic {plan.topic} stand in other partitions than they would be sent to",

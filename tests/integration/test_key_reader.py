@@ -41,6 +41,18 @@ def produce(services: Services, topic: str, *records: tuple[int, bytes | None, b
     producer.flush(30)
 
 
+def test_of_a_busy_key_the_newest_records_are_kept(
+    services: Services, topic: str, reader: KeyReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that are dropped for their number leave room for the bytes of later ones."""
+    monkeypatch.setattr(module, "_KEPT_BYTES", 300_000)
+    values = [200] * module.KEPT + [10] * (2 * module.KEPT) + [20_000] * 12
+    produce(services, topic, *((0, b"key", b"v" * size) for size in values))
+    found = reader.of_key(topic, b"key".__eq__)
+    kept = [len(record.value or b"") for record in found.records]
+    assert (found.count, kept[-12:], len(kept)) == (len(values), [20_000] * 12, module.KEPT)
+
+
 def test_the_records_of_a_key_are_found_in_every_partition(
     services: Services, topic: str, reader: KeyReader
 ) -> None:
