@@ -1,5 +1,5 @@
-"""The terminal UI: screens over a relay that runs elsewhere, or over a recording.
+"""Terminal UI: screens over a relay that runs in another process, or over a recording.
 
-Only the command line imports this package. It never talks to PostgreSQL or Kafka: all it knows comes from a
+Only the command line imports this package. It never connects to PostgreSQL or Kafka: all data comes from a
 `bwtui.tui.state.Model`.
 """

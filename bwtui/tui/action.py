@@ -1,14 +1,13 @@
-"""What an action is, and which keys it has."""
+"""The `Action` class, and the keys that the user has chosen for actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 Scope = Literal["screen", "list"]
-#: What the screens show: a relay that runs, a recording, the report of an audit and nothing else, or all
-#: relays.
+#: What the screens show: a running relay, a recording, an audit report alone, or all relays.
 Kind = Literal["live", "recording", "report", "fleet"]
-#: Where an action makes sense.
+#: Where an action is available.
 Where = Literal["everywhere", "source", "live", "recording"]
 KINDS: dict[Where, frozenset[Kind]] = {
     "everywhere": frozenset(("live", "recording", "report", "fleet")),
@@ -23,42 +22,43 @@ GROUPS = ("Screens", "Recording", "Audit", "View", "Lists", "This terminal")
 class Action:
     """Something the user can do."""
 
-    #: Textual's name of it, with parameters: ``show('changes')`` is the method ``action_show``.
+    #: Textual's name of the action, with parameters: ``show('changes')`` is the method ``action_show``.
     name: str
-    #: Its keys, unless the user has chosen others.
+    #: Its keys, unless the user has chosen different ones.
     default_keys: tuple[str, ...]
-    #: One or two words, for the footer.
+    #: One or two words for the footer.
     label: str
-    #: What it does, for help, palette and docs.
+    #: A description for help, command palette and docs.
     help: str
-    #: "screen": on every screen; "list": in a list that has the focus.
+    #: "screen": available on every screen; "list": available in the focused list.
     scope: Scope = "screen"
     footer: bool = False
-    #: What the footer, or a tab, says where the label is too long for it.
+    #: A shorter label, for a footer or tab that has no room for the label.
     short: str = ""
-    #: Why a recording does not have it; said when its key is pressed there.
+    #: Why recordings lack the action; shown when its key is pressed in a recording.
     absent: str = ""
-    #: It makes sense on the audit's screens only.
+    #: Available only on the screens of an audit.
     audits: bool = False
-    #: What it would change, as the end of "this would …"; empty: nothing but what is seen. Each says so.
+    #: What the action would change, as the end of "this would …"; empty if it changes only the view. Every
+    #: action sets it.
     changes: str | None = None
-    # Said once for all actions of a group.
+    # `group` sets these for all actions of a group.
     group: str = ""
     where: Where = "everywhere"
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its keys, the first of which the footer shows."""
+        """Its keys; the footer shows the first one."""
         return _CHOSEN.get(self.name, self.default_keys)
 
 
 def group(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
-    """Return the actions of one group that make sense in the same place; each says what it changes."""
+    """Return the actions with their group and with the place where they are available."""
     return tuple(replace(action, group=name, where=where) for action in actions)
 
 
 def looking(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
-    """Return such actions that change nothing but what is seen, unless one of them says otherwise."""
+    """Return the actions as in `group`; without ``changes`` of their own they change only the view."""
     return tuple(replace(action, changes=action.changes or "") for action in group(name, where, *actions))
 
 
@@ -67,11 +67,11 @@ _CHOSEN: dict[str, tuple[str, ...]] = {}
 
 
 def choose_keys(chosen: Mapping[str, tuple[str, ...]]) -> None:
-    """Take these keys instead of the actions' own; every app does so when it is made."""
+    """Replace the default keys by the chosen ones; every app calls this when it is created."""
     _CHOSEN.clear()
     _CHOSEN.update(chosen)
 
 
 def has_chosen_keys() -> bool:
-    """Tell whether the user has chosen any."""
+    """Return whether the user has chosen any keys."""
     return bool(_CHOSEN)

@@ -1,6 +1,7 @@
 """Every action of the UI, once.
 
-Bindings, footer, help, command palette and docs/keys.md are all made from `ACTIONS`, so they can't disagree.
+Bindings, footer, help, command palette and docs/keys.md are all generated from `ACTIONS`, so they can't
+disagree.
 """
 
 from bwtui.tui.action import KINDS, Action, Kind, group, looking
@@ -308,35 +309,35 @@ ACTIONS = (
 
 
 def actions(kind: Kind, *, readonly: bool = False) -> list[Action]:
-    """Return the actions that make sense where such a source is shown, and may be taken."""
+    """Return the actions available for a kind of source; in read-only mode only those that change nothing."""
     return [a for a in ACTIONS if kind in KINDS[a.where] and not (readonly and a.changes)]
 
 
 def kinds_of(action: Action) -> frozenset[Kind]:
-    """Return where an action has a meaning, or a reason why it has none."""
+    """Return the kinds of source in which an action is available or can explain why it is not."""
     return KINDS[action.where] | ({"recording"} if action.absent else frozenset())
 
 
 def names(kind: Kind) -> frozenset[str]:
-    """Return what the actions are called that make sense where such a source is shown."""
+    """Return the names of the actions that are available for a kind of source."""
     return frozenset(action.name for action in actions(kind))
 
 
 def tabs(kind: Kind) -> dict[str, Action]:
-    """Return the modes that such a source has, with the action that shows each."""
+    """Return the modes that are available for a kind of source, with the action that shows each."""
     shows = [action for action in actions(kind) if action.name.startswith("show(")]
     return {action.name.removeprefix("show('").removesuffix("')"): action for action in shows}
 
 
 def why_absent(name: str) -> str:
-    """Return why a recording does not have an action, or the screen of a mode."""
+    """Return why recordings lack an action, given its name or the mode that it shows."""
     return next(action.absent for action in ACTIONS if action.name in (name, f"show('{name}')"))
 
 
 def makes_sense(
     name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False, readonly: bool = False
 ) -> bool:
-    """Tell whether an action, as Textual names it, can be taken on such a source and such a screen."""
+    """Return whether an action, named as Textual names it, is available for this source and screen."""
     full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
     return all(
         (kind in KINDS[action.where] or (kind == "recording" and bool(action.absent)))
@@ -348,12 +349,12 @@ def makes_sense(
 
 
 def why_nothing(key: str, kind: Kind, *, readonly: bool = False) -> str | None:
-    """Say why a key does nothing here; None of a key that is for nothing, or does something."""
+    """Return why a key has no effect here, or None if it has one or is bound to no action."""
     meant = [action for action in ACTIONS if key in action.keys]
     here = [action for action in meant if kind in KINDS[action.where]]
     if readonly and (refused := next((action for action in here if action.changes), None)):
         return f"{refused.label}: this would {refused.changes}, and with --readonly the screens only look"
-    # A screen that a recording lacks has a reason of its own, which its key gives.
+    # A screen that recordings lack has its own explanation, which its key shows.
     absent = kind == "recording" and any(action.absent for action in meant)
     if not meant or absent or here:
         return None

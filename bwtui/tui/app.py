@@ -1,4 +1,4 @@
-"""The application: samples the relay, feeds the screens, and says how it ended."""
+"""The app over a relay: samples the relay, updates the screens, and returns how the user left."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -49,32 +49,34 @@ from bwtui.tui.screens.versions import VersionsScreen
 from bwtui.tui.state import DataSource, Fleet, Model, RelayModel, Session
 from bwtui.tui.theme import WithoutColours, named
 
-#: Seconds between two looks at the sample of changes, which is larger than a status.
+#: Seconds between two requests for the sample of changes, which is larger than a status.
 CHANGES_EVERY = 0.5
-#: The same while another screen is shown: often enough that the relay still holds every one of them.
+#: The same while a different screen is shown: often enough that the relay still holds every sampled change.
 CHANGES_ASIDE_EVERY = 3.0
-#: Seconds between two questions for what a screen shows of the services, and for what it glances at.
+#: Seconds between two polls of the service view that a screen shows, and of those that it polls at the slower
+#: rate.
 LOOK_EVERY, GLANCE_EVERY = 1.0, 5.0
-#: The first while it lacks something that was asked for.
+#: Seconds between polls while the screen still lacks requested data.
 LOOK_SOON = 0.25
-#: Seconds between two pictures of nothing but other figures: twice a second is as fast as people read.
+#: Minimum seconds between two paintings in which only figures differ: people can't read faster than twice a
+#: second.
 PAINT_EVERY = 0.45
-#: So long the screens wait for figures before they are drawn without any.
+#: Maximum seconds to wait for the first figures; after that the screens are drawn without any.
 FIRST_SECONDS = 0.5
-#: Seconds between attempts to find a relay that is gone.
+#: Seconds between attempts to reach a relay that does not answer.
 RETRY_EVERY = 1.0
-#: So long nothing is drawn once another screen was chosen, which has caught up by then; Textual waits 50 ms.
+#: Seconds without drawing after a change of screen, while the new screen is painted; Textual waits 50 ms.
 SWITCH_SECONDS = 0.005
 
 
 class RelayApp(RelayAuditing):
-    """The screens over a relay; returns how the user left."""
+    """Shows the screens over a relay; returns how the user left."""
 
     TITLE = "bwtui"
     CSS_PATH = "bwtui.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     BINDINGS: ClassVar[list[BindingType]] = []
-    #: Screens by the name of their mode; the key of each is in `bwtui.tui.actions`.
+    #: Screens by the name of their mode; `bwtui.tui.actions` has the key of each.
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
         "overview": OverviewScreen,
         "changes": ChangesScreen,
@@ -87,7 +89,7 @@ class RelayApp(RelayAuditing):
         "settings": SettingsScreen,
         "transactions": TransactionsScreen,
     }
-    #: Screens that look closer at what is selected.
+    #: Detail screens about the selected row.
     OPENERS: ClassVar[Mapping[str, Opener]] = {
         "table": TableScreen.of,
         "versions": VersionsScreen.of,
@@ -97,7 +99,7 @@ class RelayApp(RelayAuditing):
     }
     DEFAULT_MODE = "overview"
 
-    #: The screen to begin with, if it is not the overview.
+    #: The mode to start in, if not the overview.
     first_mode = ""
     _last_word = LastWord()
     _without_colours = WithoutColours()
@@ -131,7 +133,7 @@ class RelayApp(RelayAuditing):
         self._begin_with(first.name)
 
     def _begin_with(self, theme: str) -> None:
-        """Take a theme before anything is styled; a later one has the whole style sheet read again."""
+        """Set a theme before anything is styled; later, Textual would parse the style sheet again."""
         self.set_reactive(App.theme, theme)
         dark = self.current_theme.dark
         classes = {f"-theme-{theme}": True, "-dark-mode": dark, "-light-mode": not dark}
@@ -140,18 +142,18 @@ class RelayApp(RelayAuditing):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def delay_update(self, delay: float = SWITCH_SECONDS) -> None:
-        """See Textual's, whose screens would flicker without; ours are painted before they are shown."""
+        """Shorten Textual's delay against flicker: these screens are painted before they are shown."""
         super().delay_update(min(delay, SWITCH_SECONDS))
 
     @property
     def recording(self) -> RecordingHost | None:
-        """None: a relay is shown."""
+        """None, because a relay is shown."""
         return None
 
     async def on_load(self) -> None:
-        """Have figures for the first picture, where they come soon; else it says what it waits for."""
-        # From Python 3.12 on Textual has tasks begin at once: a widget is then mounted before its screen is
-        # on the stack, and an Input ends the app.
+        """Wait briefly for the first figures; without them the first painting says what it waits for."""
+        # From Python 3.12 on, Textual starts tasks eagerly: a widget is then mounted before its screen is on
+        # the stack, and an Input ends the app.
         asyncio.get_running_loop().set_task_factory(None)
         first = asyncio.create_task(self.model.sample_status())
         await asyncio.wait({first}, timeout=FIRST_SECONDS)
@@ -163,12 +165,13 @@ class RelayApp(RelayAuditing):
         self.tick()
 
     def tick(self) -> None:
-        """Sample, unless the last answer is still awaited; and let ages grow on screen meanwhile."""
+        """Take a sample if the last one has finished; otherwise repaint, so that ages grow on screen."""
         if self._sampling is None or self._sampling.is_finished:
             now = self.model.clock()
             if self.model.failure is None or abs(now - self._asked_status) >= RETRY_EVERY:
                 self._asked_status = now
-                # The method, not its coroutine: one that the end of the app never starts would be warned of.
+                # Pass the method, not its coroutine: if the app ended first, Python would warn that the
+                # coroutine was never awaited.
                 self._sampling = self.run_worker(self.sample, exit_on_error=True)
                 return
         self.refresh_screens()
@@ -191,7 +194,7 @@ class RelayApp(RelayAuditing):
         self._leave_when_stopped()
 
     def _is_worth_painting(self) -> bool:
-        """Tell whether the relay is another way than it was, or figures were painted long enough ago."""
+        """Return whether the relay's condition has changed, or the last painting is old enough."""
         model = self.model
         now, status = model.clock(), model.live.status
         told: object = (model.link, model.failure)
@@ -205,7 +208,7 @@ class RelayApp(RelayAuditing):
         return True
 
     async def _sample_look(self, screen: RelayScreen | None) -> None:
-        """Ask for what the screen shows of the services; nobody else has them asked."""
+        """Poll the service views that the screen shows; nothing else makes the relay poll its services."""
         if screen is None:
             return
         now = self.model.clock()
@@ -224,46 +227,47 @@ class RelayApp(RelayAuditing):
 
     @property
     def front(self) -> RelayScreen | None:
-        """The screen that shows the relay, also while a dialog lies over it."""
+        """The screen that shows the relay, even if a dialog covers it."""
         for screen in reversed(self.screen_stack):
             if isinstance(screen, RelayScreen):
                 return screen
         return None
 
     def refresh_screens(self) -> None:
-        """Paint the screen that is seen; the others catch up when they are."""
+        """Paint the visible screen; hidden screens catch up when they are shown."""
         if self.is_running and self.front is not None:
             self.front.refresh_picture()
 
-    # What may reach the terminal.
+    # Filters of everything that reaches the terminal.
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Look at every line once more before it goes out."""
+        """Add filters that check every line before it is written."""
         colours = (self._without_colours,) if self.no_color else ()
         return (*super().get_line_filters(), self._last_word, *colours)
 
     def notify(self, message: str, *, title: str = "", **more: Any) -> None:
-        """Show a notice; nothing in it is markup, whatever the caller says."""
+        """Show a notice; its text is never markup, whatever the caller passes."""
         super().notify(shown_lines(message), title=shown(title), **{**more, "markup": False})
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy a text as it is; for what is no character a terminal has no bytes."""
+        """Copy a text unchanged, except that lone surrogates are replaced: UTF-8 can't encode them."""
         super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
-    # What the screens ask for.
+    # Requests from the screens.
 
     def next_theme(self) -> None:
-        """Go on to the next theme."""
+        """Switch to the next theme."""
         names = [theme.name for theme in self._themes]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
 
     def watch_theme(self) -> None:
-        """Paint what has colours of its own, however the theme was chosen."""
-        # Its colours are known once the style sheet was read again, which stands in this queue already.
+        """Repaint what has its own colours, whichever way the theme was chosen."""
+        # The new colours are available only after the style sheet has been parsed again, which is already in
+        # this queue.
         self.call_next(self.refresh_screens)
 
     def show_mode(self, mode: str) -> None:
-        """Go to a screen, or say why it isn't there; from deeper inside the same one, back to its start."""
+        """Switch to a mode, or explain why it is missing; from a detail screen of the mode, return to it."""
         if mode not in self.MODE_SCREENS:
             self.notify(why_absent(mode), severity="warning", timeout=4)
             return
@@ -272,15 +276,15 @@ class RelayApp(RelayAuditing):
                 self.pop_screen()
         else:
             self.switch_mode(mode)
-        # A screen that needs changes or a look should not wait for the next turn.
+        # A screen that needs changes or a service view should not wait for the next interval.
         self._asked_changes = self._asked_look = self._painted = float("-inf")
 
     def ask_to_send_table(self, table: str | None) -> None:
-        """Ask whether all rows of a table are to be sent again."""
+        """Ask whether to send all rows of a table again."""
         ask_to_send(self, self.model.name, table, self.model.picture.status)
 
     def look_closer(self, name: str, selection: Selection) -> None:
-        """Open a screen about what is selected, or say why that can't be."""
+        """Open a detail screen about the selection, or show why that is impossible."""
         closer = self.OPENERS[name](self, selection)
         if isinstance(closer, str):
             self.notify(closer, severity="warning", timeout=4)
@@ -293,15 +297,15 @@ class RelayApp(RelayAuditing):
         self.push_screen(await closer)
 
     async def action_quit(self) -> None:
-        """Textual's own way out asks as well."""
+        """Ask how to leave, also when Textual's own quit action is used."""
         self.ask_to_leave()
 
     def action_help_quit(self) -> None:
-        """So does Ctrl+C where nothing is selected."""
+        """Ask how to leave when Ctrl+C is pressed and nothing is selected."""
         self.ask_to_leave()
 
     def leave_to_fleet(self, *, by_escape: bool) -> None:
-        """Go to the list of all relays, or say why not; by Escape only where the user came from there."""
+        """Go to the list of all relays, or show why not; Escape does so only if the user came from there."""
         fleet = self.session.fleet
         if by_escape and fleet != "listed":
             return
@@ -316,10 +320,10 @@ class RelayApp(RelayAuditing):
             self.exit("fleet")
 
     def attach(self, name: str) -> None:
-        """Attach to a relay of that list; only the list does."""
+        """Do nothing: only the app with the list of relays attaches."""
 
     def ask_to_leave(self) -> None:
-        """Ask how to leave; where nothing may be changed, there is only one way."""
+        """Ask how to leave; in read-only mode leave at once, because there is only one way."""
         if isinstance(self.screen, LeaveScreen):
             return
         model = self.model
@@ -337,7 +341,7 @@ class RelayApp(RelayAuditing):
             self._end_with(ending)
 
     def _end_with(self, ending: Ending) -> None:
-        """Leave, once what runs beside the screens has ended with them."""
+        """Leave after the child process of the screens has ended."""
         if self.audit.job is None:
             self.exit(ending)
         elif self._leaving is None:
@@ -374,8 +378,8 @@ def run(
 ) -> int | None:
     """Show the relay called ``name`` until the user leaves, and return the exit code for this command.
 
-    None: to the list of all relays. ``owned`` says that this terminal started the relay. ``rate`` is in
-    samples a second, at most 10. ``kafka`` makes what reads single records, for the report of an audit;
+    Return None to switch to the list of all relays. ``owned``: this terminal started the relay. ``rate`` is
+    in samples per second, at most 10. ``kafka`` creates the reader of single records for the audit report;
     ``choices`` are the user's.
     """
     session = Session(owned=owned, fleet=fleet, rate=rate, theme=theme, choices=choices or Choices())
@@ -383,7 +387,10 @@ def run(
 
 
 def run_source(source: DataSource, session: Session, audit: RelayAuditSession | None = None) -> int | None:
-    """Show a relay until the user leaves, and return the exit code; None: to the list of all relays."""
+    """Show a relay until the user leaves, and return the exit code.
+
+    Return None to switch to the list of all relays.
+    """
     app = RelayApp(RelayModel(source), session, audit)
     name = source.name
     ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"

@@ -1,4 +1,4 @@
-"""Times, bars and gauges as text, beside the numbers of `bwtui.model.figures`."""
+"""Times, bars and gauges as text, in addition to the numbers of `bwtui.model.figures`."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bwtui.model.figures import count, duration, milliseconds, rate, size
 
 _BARS = "▁▂▃▄▅▆▇█"
-#: What stands where a figure is not known.
+#: Shown in place of an unknown figure.
 NONE = "–"
 
 __all__ = [
@@ -50,26 +50,26 @@ def moment(seconds: float) -> str:
 
 
 def when(seconds: float, now: float) -> str:
-    """Return the local time of day, with its date where that is not today's; both are Unix seconds."""
+    """Return the local time of day, with the date if it is not today's; both arguments are Unix seconds."""
     told, today = moment(seconds), moment(now)
     return clock(seconds) if told[:10] == today[:10] else told
 
 
 def left(seconds: float | None) -> str:
-    """Return how long something will take yet, as ``12 s left``; nothing where nobody knows."""
+    """Return the remaining time as ``12 s left``, or an empty string if it is unknown."""
     return "" if seconds is None else f"{duration(seconds)} left"
 
 
 def percent(share: float) -> str:
-    """Return a share of one as per cent, never rounded up to 100."""
+    """Return a share of one as a percentage, never rounded up to 100."""
     return f"{min(int(share * 100), 100)}%"
 
 
 def ceiling(values: Sequence[float]) -> float:
-    """Return the value at which a chart is cut off, so that a short burst flattens nothing else.
+    """Return the value at which a chart is cut off, so that a short burst does not flatten the rest.
 
-    That is the largest one, unless it is three times as large as nine out of ten of those above zero are, or
-    as all others where they are few.
+    This is the largest value, unless it exceeds three times the 90th percentile of the values above zero, or,
+    if they are few, three times the second largest.
     """
     busy = sorted(value for value in values if value > 0)
     largest = busy[-1] if busy else 0.0
@@ -90,9 +90,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def bars(values: Sequence[float], height: int) -> list[str]:
-    """Return the values as bars over ``height`` lines, the highest as high as all of them."""
+    """Return the values as bars over ``height`` lines; the highest value fills all lines."""
     top, steps = max(values, default=0), len(_BARS)
-    # Whatever is above zero can be seen.
+    # Every value above zero is visible.
     levels = [math.ceil(value / top * height * steps) if value > 0 else 0 for value in values]
     return [
         "".join(" " if level <= base else _BARS[min(level - base, steps) - 1] for level in levels)
@@ -101,6 +101,6 @@ def bars(values: Sequence[float], height: int) -> list[str]:
 
 
 def gauge(share: float, width: int) -> str:
-    """Return a bar of ``width`` cells that is filled to ``share``; anything above zero fills one."""
+    """Return a bar of ``width`` cells filled to ``share``; any share above zero fills at least one cell."""
     filled = min(width, max(round(share * width), 1 if share > 0 else 0))
     return "▰" * filled + "▱" * (width - filled)

@@ -1,4 +1,4 @@
-"""What a recording's footer says: the keys for which there is room, and while one types those of the line."""
+"""Which keys the footer of a recording shows: those that fit, or only Enter and Esc while the user types."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -7,12 +7,12 @@ from dataclasses import replace
 from rich.cells import cell_len
 from textual.binding import ActiveBinding
 
-#: Actions that are left to help where room is short, the first one first.
+#: Actions that the footer omits if space is short, the first one first; help still lists them.
 SPARE = (
     *("copy", "sort", "maximise", "errors_only", "replay", "verify"),
     *("look_closer('letters')", "try_ddl", "look_closer('versions')"),
 )
-#: On the audit's own screens these instead.
+#: The same on the screens of an audit.
 AUDIT_SPARE = (
     "copy",
     "sort",
@@ -29,7 +29,7 @@ Bindings = dict[str, ActiveBinding]
 
 
 def fitted(active: Bindings, spare: Sequence[str], width: int) -> Bindings:
-    """Return the bindings; the footer does not show those of ``spare`` for which there is no room."""
+    """Return the bindings, with those of ``spare`` hidden from the footer that do not fit."""
     hidden: set[str] = set()
     needed = _width(active)
     for action in spare:
@@ -44,7 +44,7 @@ def fitted(active: Bindings, spare: Sequence[str], width: int) -> Bindings:
 
 
 def with_own(active: Bindings, own: AbstractSet[str]) -> Bindings:
-    """Return the bindings; the footer shows also those of the actions that are a screen's own."""
+    """Return the bindings, with the screen's own actions shown in the footer too."""
     return {
         key: one._replace(binding=replace(one.binding, show=True)) if one.binding.action in own else one
         for key, one in active.items()
@@ -52,10 +52,10 @@ def with_own(active: Bindings, own: AbstractSet[str]) -> Bindings:
 
 
 def typing(active: Bindings, enter: str, escape: str) -> Bindings:
-    """Return the bindings; the footer shows only what Enter and Esc do to the line that is being typed."""
+    """Return the bindings, with only Enter and Esc shown in the footer, labelled for the typed line."""
     labels = {"enter": ("Enter", enter), "escape": ("Esc", escape)}
     labelled: Bindings = {}
-    # Enter first, as everywhere.
+    # Enter comes first, as everywhere.
     for key in sorted(active, key=lambda key: key != "enter"):
         binding = replace(active[key].binding, show=key in labels)
         if key in labels:
@@ -69,7 +69,7 @@ def _is_of(one: ActiveBinding, actions: Sequence[str] | set[str]) -> bool:
 
 
 def _room(one: ActiveBinding) -> int:
-    """How many cells a key takes: itself, its word, and a gap behind each."""
+    """Return the number of cells that a key takes: its name, its label, and a gap after each."""
     return cell_len(one.binding.key_display or one.binding.key) + cell_len(one.binding.description) + 2
 
 

@@ -1,4 +1,4 @@
-"""What the figures mean: which stage is slow, and what deserves attention.
+"""How to judge the figures: which stage is slow, and what needs attention.
 
 Every judgement has a mark as well as a tone, so that it can be read without colour.
 """
@@ -14,22 +14,22 @@ from bwtui.tui.figures import NONE
 Tone = Literal["good", "warn", "bad", "muted", "plain"]
 LAG_SECONDS = 10.0
 LAG_BYTES = 1024**3
-#: A slot that keeps this much deserves attention.
+#: A slot that retains this much WAL needs attention.
 KEPT_BYTES = 1024**3
-#: A queue this full pushes back on the stages before it.
+#: A queue at least this full throttles the stages before it.
 FULL = 0.6
 MARKS: dict[Tone, str] = {"good": "✓", "warn": "▲", "bad": "✗", "muted": "·", "plain": " "}
 
 
 class Verdict(NamedTuple):
-    """A tone, and the word that says the same."""
+    """A tone, and a word with the same meaning."""
 
     tone: Tone
     word: str
 
     @property
     def mark(self) -> str:
-        """The sign that stands for the tone where colour does not reach."""
+        """The sign that replaces the tone where there is no colour."""
         return MARKS[self.tone]
 
 
@@ -42,7 +42,7 @@ _STATES: dict[str, Verdict] = {
     "stopped": Verdict("muted", "STOPPED"),
     "failed": Verdict("bad", "FAILED"),
 }
-#: Ends that the state alone does not tell.
+#: Conditions that the state alone does not show.
 _ENDS: dict[str, Verdict] = {"killed": Verdict("bad", "KILLED"), "suspended": Verdict("bad", "SUSPENDED")}
 _SENTENCES: dict[str, Tone] = {
     "behind": "warn",
@@ -72,14 +72,14 @@ def of_wal_status(wal_status: str) -> Verdict:
 
 
 def retained(status: Status) -> str:
-    """Return how much WAL the slot keeps; before the first look at it that is not known."""
+    """Return how much WAL the slot retains; unknown until the slot has been queried."""
     return size(status.retained_wal_bytes) if status.wal_status else NONE
 
 
 def of_lag(status: Status) -> Verdict:
-    """Judge the lag behind the server: from 10 seconds or 1 GB on it deserves attention.
+    """Judge the lag behind the server: it needs attention from 10 seconds or 1 GiB on.
 
-    It is never in time while the relay stands still: then nothing makes it smaller.
+    It is never "in time" while the relay stands still, because nothing reduces the lag then.
     """
     if status.wal_lag_seconds >= LAG_SECONDS or status.wal_lag_bytes >= LAG_BYTES:
         return Verdict("warn", "lagging")
@@ -89,12 +89,12 @@ def of_lag(status: Status) -> Verdict:
 
 
 def is_late(since: float, now: float) -> bool:
-    """Say whether what has waited since then deserves attention."""
+    """Return whether something that has waited since ``since`` needs attention."""
     return now - since >= LAG_SECONDS
 
 
 def of_group(group: GroupEntry, now: float) -> Verdict:
-    """Judge a consumer group, in words."""
+    """Judge a consumer group in words."""
     if not group.unread:
         return Verdict("warn", "not known") if group.uncommitted else Verdict("good", "caught up")
     if group.members == 0:
@@ -105,17 +105,17 @@ def of_group(group: GroupEntry, now: float) -> Verdict:
 
 
 def is_behind(group: GroupEntry, now: float) -> bool:
-    """Say whether a group is known to be late."""
+    """Return whether a group is known to be late."""
     return bool(group.unread) and of_group(group, now).tone != "good"
 
 
 def unread_of(group: GroupEntry) -> str:
-    """Return what a group has not read; at least that where it has no commit for messages that are there."""
+    """Return the group's unread messages, as a lower bound if a partition with messages lacks a commit."""
     return f"{'≥ ' if group.uncommitted else ''}{count(group.unread)}"
 
 
 def of_slot(slot: SlotEntry) -> Verdict:
-    """Judge a slot, in words."""
+    """Judge a slot in words."""
     if slot.wal_status == "lost":
         return Verdict("bad", "lost its WAL")
     if slot.wal_status == "unreserved":
@@ -126,19 +126,19 @@ def of_slot(slot: SlotEntry) -> Verdict:
 
 
 def keeps_much(slot: SlotEntry) -> bool:
-    """Say whether a slot keeps so much WAL that it deserves attention."""
+    """Return whether a slot retains enough WAL to need attention."""
     return (slot.retained_wal_bytes or 0) >= KEPT_BYTES
 
 
 def fullness(stage: StageStatus) -> float:
-    """Return how full the queue in front of a stage is, 0 to 1; 0 when it has no bound."""
+    """Return how full the queue in front of a stage is, 0 to 1; 0 if it is unbounded."""
     if not stage.capacity:
         return 0.0
     return min(stage.queue / stage.capacity, 1.0)
 
 
 def of_status(status: Status) -> Verdict:
-    """Judge the relay by its state, and by its verdict where that says more."""
+    """Judge the relay by its state, and by its verdict where that is more specific."""
     verdict = status.verdict
     if verdict.condition == "not_proven":
         return Verdict(tone_of(verdict), "NOT PROVEN")
@@ -146,35 +146,35 @@ def of_status(status: Status) -> Verdict:
 
 
 def tone_of(verdict: RelayVerdict) -> Tone:
-    """Return the tone of the sentence that says how the relay is."""
+    """Return the tone of the verdict's sentence."""
     return "bad" if verdict.needs_action else _SENTENCES.get(verdict.condition, "muted")
 
 
 def slow_stage(status: Status) -> str | None:
-    """Name the stage that holds the others up, as the relay's verdict has it, or None."""
+    """Return the stage that slows the others down, according to the relay's verdict, or None."""
     return status.verdict.stage or None
 
 
 def has_trouble(table: TableStatus) -> bool:
-    """Tell whether a table had errors or dead letters."""
+    """Return whether a table had errors or dead letters."""
     return bool(table.errors or table.dead_letters)
 
 
 def is_warning(entry: ErrorEntry) -> bool:
-    """Tell whether an entry of the error list is only a warning."""
+    """Return whether an entry of the error list is only a warning."""
     kind = entry.kind.lower()
     return "warn" in kind or kind in {"notice", "info", "stalled"}
 
 
 def stands(entry: ErrorEntry) -> bool:
-    """Tell whether an entry calls for somebody: an error or a warning that is not over."""
+    """Return whether an entry needs attention: an error or a warning that is not over."""
     return not entry.is_over and entry.kind.lower() not in {"notice", "info"}
 
 
 def snapshot_share(table: TableStatus) -> float | None:
-    """Return how much of a table's snapshot is done, 0 to 1, or None when that can't be told.
+    """Return how much of a table's snapshot is done, 0 to 1, or None if unknown.
 
-    The estimate may be too low, so a running snapshot never claims more than 99 %.
+    The estimate may be too low, so a running snapshot never shows more than 99 %.
     """
     if table.snapshot_state == "done":
         return 1.0

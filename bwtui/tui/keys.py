@@ -1,4 +1,4 @@
-"""The keys of every action: how people write them, Textual's bindings, and docs/keys.md."""
+"""The keys of every action: as shown to people, as Textual's bindings, and as docs/keys.md."""
 
 import re
 
@@ -9,7 +9,7 @@ from textual.keys import key_to_character
 from bwtui.tui.action import GROUPS, Action, Scope, has_chosen_keys
 from bwtui.tui.actions import ACTIONS
 
-#: What bwtui.toml calls actions whose name says too little.
+#: Names in bwtui.toml of the actions that have an unclear name in the code.
 _NAMES = {
     "drill": "open",
     "step(-1)": "step-back",
@@ -24,9 +24,9 @@ _NAMES = {
     "error(-1)": "error-before",
 }
 _PARAMETER = re.compile(r"(\w+)\('(\w+)'\)")
-#: Where a list shows the recording itself, a key of both means the ends of the recording.
+#: In a list that shows the recording itself, a key of both actions moves to the recording's beginning or end.
 _ENDS = {"first": "travel(0)", "last": "travel(1)"}
-#: Of the other keys Textual knows the character.
+#: Names of keys; for all others Textual provides the character.
 _KEY_NAMES = {
     "slash": "/",
     "space": "Space",
@@ -45,7 +45,7 @@ _KEY_NAMES = {
     "shift+left": "Shift+←",
     "shift+right": "Shift+→",
 }
-#: What a key may be called in bwtui.toml, in small letters.
+#: Names of keys in bwtui.toml, in lower case.
 NAMED_KEYS = {
     **{shown.lower(): key for key, shown in _KEY_NAMES.items()},
     **{key: key for key in (*_KEY_NAMES, "backspace", "delete", "insert")},
@@ -54,7 +54,7 @@ NAMED_KEYS = {
 
 
 def show_key(key: str) -> str:
-    """Return a key as people write it."""
+    """Return a key as shown to people."""
     if key.startswith(("ctrl+", "shift+")) and key not in _KEY_NAMES:
         modifier, _, base = key.partition("+")
         return f"{modifier.capitalize()}+{base.upper() if len(base) == 1 else show_key(base)}"
@@ -63,7 +63,7 @@ def show_key(key: str) -> str:
 
 
 def key_text(action: Action) -> str:
-    """Return an action's keys as people write them."""
+    """Return an action's keys as shown to people."""
     return " ".join(map(show_key, action.keys))
 
 
@@ -81,12 +81,12 @@ def keys_of(name: str) -> tuple[str, ...]:
 
 
 def key_for(name: str) -> str:
-    """Return the key of an action as a sentence names it."""
+    """Return an action's first key, for use in a sentence."""
     return show_key(keys_of(name)[0])
 
 
 def bindings(scope: Scope) -> list[Binding]:
-    """Return Textual's bindings of a scope. The first key of an action is the one that the footer shows."""
+    """Return Textual's bindings of a scope; the footer shows the first key of an action."""
     return [
         Binding(
             key,
@@ -103,15 +103,15 @@ def bindings(scope: Scope) -> list[Binding]:
 
 
 def _bound(action: Action, key: str) -> str:
-    """Return what a key does: a list asks first whether a key of both is its own."""
+    """Return what a key does: for a shared key, a list first checks whether the key is its own."""
     end = _ENDS.get(action.name)
     return f"{action.name}('{key}')" if end is not None and key in keys_of(end) else action.name
 
 
 def rebind(node: DOMNode, scope: Scope, only: str = "") -> None:
-    """Give a screen or a list the keys that the user has chosen: Textual's BINDINGS are older than those.
+    """Replace the keys of a screen or list by the chosen ones, which Textual's BINDINGS were created without.
 
-    ``only``: the one action of the scope that the widget has.
+    ``only`` restricts this to one action of the scope.
     """
     if not has_chosen_keys():
         return

@@ -1,4 +1,4 @@
-"""The actions that only a running relay has: its services, and what is sent again."""
+"""Actions that only a running relay has: its services, and backfills of rows."""
 
 from bwtui.tui.action import Action, looking
 

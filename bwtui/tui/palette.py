@@ -1,4 +1,4 @@
-"""The command palette over the registry of actions."""
+"""The command palette over all actions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from bwtui.tui.screens.audit.jobs import JobsApp
 
 
 class ActionProvider(Provider):
-    """Offers every action by its label and what it does."""
+    """Offers every action by its label and description."""
 
     async def discover(self) -> Hits:
         for action in self._actions():

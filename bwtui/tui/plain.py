@@ -1,8 +1,8 @@
-"""What the screens make of text: it is shown, and never markup.
+"""Text for the screens that is shown literally, never parsed as markup.
 
-Textual and rich take a str for markup in many places: titles, labels, cells of tables, notices. Row values,
-names and error texts come as `Text`, `Content`, `Table` and `Group` of this module instead, which have
-what isn't printable as escapes. tests/unit/test_plain_sources.py finds what does not.
+Textual and rich parse a str as markup in many places: titles, labels, table cells, notices. Row values, names
+and error texts therefore use `Text`, `Content`, `Table` and `Group` of this module, which escape unprintable
+characters. tests/unit/test_plain_sources.py finds code that does not.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from textual.filter import LineFilter
 from bwtui.errors import BwtuiError
 from bwtui.shown import is_plain, shown, shown_lines
 
-#: Longer texts are cut: nobody reads on, and a value may have a gigabyte.
+#: Maximum characters shown of a text: longer texts are not readable, and a value may be a gigabyte.
 LIMIT = 8_192
 
 
 def seen(text: str, show: Callable[[str], str] = shown) -> str:
-    """Return what is shown of ``text``, in one line; a text of nothing but line breaks and spaces stays."""
+    """Return the printable form of ``text`` in one line; only spaces and line breaks stay unchanged."""
     if text.isspace() and not text.strip("\n "):
         return text
     if len(text) > LIMIT:
@@ -34,22 +34,22 @@ def seen(text: str, show: Callable[[str], str] = shown) -> str:
 
 
 class Block(str):
-    """A text that was seen, with line breaks that are meant."""
+    """A text that is already printable and has intended line breaks."""
 
 
 def block(text: str, indent: int = 0) -> Block:
-    """Return what is shown of ``text`` in as many lines as it has, all but the first one indented.
+    """Return the printable form of ``text`` with its line breaks, all lines but the first indented.
 
-    So a value's lines stand under each other, and none of them where something is said of the value.
+    The lines of a value are thus aligned, and none of them can pass for a label in the column before.
     """
     return Block(seen(text, shown_lines).replace("\n", "\n" + " " * indent))
 
 
 def fitted(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` cells, with … where it is cut, which is never within an escape."""
+    """Return ``text`` in at most ``width`` cells; a cut is marked with … and never splits an escape."""
     if text.isascii() and text.isprintable():
         return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
-    # Accents take no cell of their own; where there are more of them than this the rest is left out.
+    # Combining accents have no width; of a text with more of them than this, the rest is left out.
     head = text[: 4 * width + 4]
     whole = shown(head)
     if len(head) == len(text) and rich.cells.cell_len(whole) <= width:
@@ -64,7 +64,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def with_hint(error: BwtuiError) -> str:
-    """Return an error in one line, with what to do about it."""
+    """Return an error and its hint in one line."""
     return error.message + (f": {error.hint}" if error.hint else "")
 
 
@@ -76,34 +76,34 @@ if TYPE_CHECKING:
 else:
 
     class Text(rich.text.Text):
-        """A rich text of what is shown."""
+        """A rich text that shows its content literally."""
 
         def __init__(self, text: str = "", *rest: Any, **more: Any) -> None:
             super().__init__(text if isinstance(text, Block) else seen(text), *rest, **more)
 
         def append(self, text: Any, style: Any = None) -> "Text":
-            """Add what is shown of a text."""
+            """Append a text literally."""
             return super().append(_seen_part(text), style)
 
     class Content(textual.content.Content):
-        """Textual's own kind of text, of what is shown."""
+        """Textual's text class, which shows its content literally."""
 
         def __init__(self, text: str = "", spans: Any = None, *rest: Any, **more: Any) -> None:
-            # With spans the text was seen before.
+            # A text with spans is already printable.
             super().__init__(seen(text) if spans is None else text, spans, *rest, **more)
 
         @classmethod
         def styled(cls, text: str, *rest: Any, **more: Any) -> textual.content.Content:
-            """Return what is shown of a text, in one style."""
+            """Return a text, shown literally, in one style."""
             return super().styled(_seen_part(text), *rest, **more)
 
         @classmethod
         def assemble(cls, *parts: Any, **more: Any) -> textual.content.Content:
-            """Return what is shown of several texts."""
+            """Return several texts, shown literally, as one."""
             return super().assemble(*map(_seen_part, parts), **more)
 
     class Table(rich.table.Table):
-        """A table whose cells and titles are texts."""
+        """A table that shows its cells and titles literally."""
 
         def add_column(self, header: Any = "", *rest: Any, **more: Any) -> None:
             super().add_column(_as_text(header), *rest, **more)
@@ -112,7 +112,7 @@ else:
             super().add_row(*map(_as_text, cells), **more)
 
     class Group(rich.console.Group):
-        """What stands under each other."""
+        """A group of parts below each other that shows strings literally."""
 
         def __init__(self, *parts: Any, **more: Any) -> None:
             super().__init__(*map(_as_text, parts), **more)
@@ -129,10 +129,10 @@ def _as_text(part: Any) -> Any:
 
 
 class LastWord(LineFilter):
-    """Takes out of every line that goes to the terminal what still is not printable, as what one types."""
+    """Replaces unprintable characters that remain, such as typed ones, in every line for the terminal."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Put dots in as many cells as it has; most of it has none."""
+        """Replace each such character by dots of the same width; most of them have no width."""
         if all(is_plain(segment.text) for segment in segments):
             return segments
         return [segment._replace(text="".join(map(_dotted, segment.text))) for segment in segments]

@@ -1,7 +1,7 @@
-"""A recording as a source of pictures: the same as a relay's, as of where its player stands.
+"""A recording as a source of status snapshots, the same as a relay's, as of the player's position.
 
-Whatever reads the recording runs in threads. One thread plays and paints pictures; another one answers what
-takes longer, each with a view of its own, since a view is not made for two threads.
+All reading of the recording runs in threads. One thread plays and creates snapshots; another one runs longer
+queries. Each has its own view, because a view is not safe for use by two threads.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from bwtui.tui.state import Link, Model, Picture, Playhead
 
 T = TypeVar("T")
 Command = Callable[[Player], None]
-#: Told what became of a command.
+#: Called with the error of a finished command, or None.
 Then = Callable[[BwtuiError | None], None]
-#: Recorded seconds over which CPU use and the growth of the WAL are averaged.
+#: Recorded seconds over which CPU use and WAL growth are averaged.
 _WINDOW = 10
 
 
 class RecordingSource:
-    """Takes pictures as of the player's position, and answers questions about the recording."""
+    """Creates status snapshots as of the player's position, and answers queries about the recording."""
 
     def __init__(
         self,
@@ -56,41 +56,41 @@ class RecordingSource:
         self._searches = ThreadPoolExecutor(1, "search")
         self._second_view: RecordingView | None = None
         self._picture = Picture()
-        #: The damage that keeps the last picture from being made anew, and the first that was met at all.
+        #: The damage that prevents a new snapshot, and the first damage found at all.
         self.failure: BwtuiError | None = None
         self.damage: BwtuiError | None = None
 
-    # What the screens ask for.
+    # Requests from the screens.
 
     def command(self, command: Command, then: Then | None = None) -> int:
-        """Have the player do something with the next picture; return the command's number."""
+        """Queue a command that the player runs before the next snapshot; return the command's number."""
         self._commands.append((command, then))
         self._asked += 1
         return self._asked
 
     @property
     def waiting(self) -> bool:
-        """Whether there are commands that no picture shows yet."""
+        """Whether commands are pending that no snapshot shows yet."""
         return bool(self._commands)
 
     @property
     def stands_still(self) -> bool:
-        """Whether the next picture would be the last one again."""
+        """Whether the next snapshot would equal the last one."""
         return not self.player.playing and not self._commands and self._seconds.complete
 
     async def picture(self) -> tuple[Picture, list[Callable[[], None]]]:
-        """Carry out the commands, play on, and return the picture, and what to tell who gave the commands.
+        """Carry out the commands, play on, and return the snapshot and the callbacks of the commands.
 
-        Damage is kept in ``damage``; the picture is then the last one.
+        If the recording is damaged, set ``failure`` and ``damage`` and return the last snapshot.
         """
         return await self._run(self._pages, self._next_picture)
 
     async def search(self, question: Callable[[RecordingView], T]) -> T:
-        """Answer a question that is soon answered, one after the other. Raises DamagedRecording."""
+        """Run a quick query; such queries run one at a time. Raises DamagedRecording."""
         return await self._run(self._searches, lambda: self._noted(lambda: question(self._searched())))
 
     async def study(self, question: Callable[[RecordingView], T]) -> T:
-        """Answer a question that may take minutes, beside all others. Raises DamagedRecording."""
+        """Run a query that may take minutes, concurrently with all others. Raises DamagedRecording."""
 
         def ask() -> T:
             view = self.reopen()
@@ -102,7 +102,7 @@ class RecordingSource:
         return await asyncio.to_thread(self._noted, ask)
 
     async def timeline(self, buckets: int) -> list[tuple[int, int]]:
-        """Return changes and errors in stretches of equal time."""
+        """Return the numbers of changes and errors in intervals of equal length."""
         return await self._run(
             self._pages, lambda: [(b.changes, b.errors) for b in self.view.timeline(buckets)]
         )
@@ -111,7 +111,7 @@ class RecordingSource:
         """Return where the transaction of a change begins and ends."""
         return await self._run(self._pages, lambda: self.view.transaction(position))
 
-    # In the threads.
+    # The rest runs in threads.
 
     @staticmethod
     async def _run(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
@@ -188,7 +188,7 @@ class RecordingSource:
 
 
 class RecordedModel(Model):
-    """The pictures of a recording; what they show is as old as it is, and never stale."""
+    """The status snapshots of a recording, which are never stale."""
 
     kind: Kind = "recording"
 
@@ -198,11 +198,11 @@ class RecordedModel(Model):
 
     @property
     def link(self) -> Link:
-        """A recording is played as soon as its first picture is there."""
+        """Return "recorded" as soon as the first snapshot is there."""
         return "recorded" if self.live.status is not None else "connecting"
 
     async def sample_status(self) -> None:
-        """Take the next picture; damage is remembered, and the last picture stays."""
+        """Take the next snapshot; if the recording is damaged, set ``failure`` and keep the last snapshot."""
         picture, answers = await self._source.picture()
         self.failure = self._source.failure
         self.live = picture
@@ -217,7 +217,7 @@ def status_at(
     counts: Mapping[str, TableCounts],
     rates: Mapping[str, float],
 ) -> Status:
-    """Return the relay's status as of a position, with tables counted from the recording itself."""
+    """Return the relay's status as of a position; the tables' counts come from the recording itself."""
     recorded = view.status(position)
     source = view.source
     errors = view.errors(position)
@@ -271,7 +271,7 @@ def _table(counts: TableCounts, rate: float, errors: int) -> TableStatus:
 
 
 def _growth(earlier: dict[str, Any], status: Status) -> tuple[float | None, float | None]:
-    """Return CPU use and the WAL's growth a second, averaged over the last seconds."""
+    """Return CPU use and WAL growth per second, averaged over the last recorded seconds."""
     if not earlier:
         return None, None
     before = Status.from_json({**earlier, "tables": {}, "errors": []})

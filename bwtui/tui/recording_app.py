@@ -1,4 +1,4 @@
-"""The screens over a recording: the same ones as on a relay, and those that look closer or audit it."""
+"""The app over a recording: the relay's screens, and those that inspect or audit a recording."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ from bwtui.tui.screens.recording.transactions import RecordedTransactionsScreen
 from bwtui.tui.state import Session
 from bwtui.tui.widgets.recording.transport import Timeline
 
-#: Seconds after which even a recording that is paused is painted: reports say how old they are.
+#: Seconds after which even a paused recording is repainted, because reports show their age.
 QUIET_FOR = 20.0
 
-#: Seconds between two looks at whether anything is to be done, while nothing moves.
+#: Seconds between two checks for work while nothing moves.
 QUIET_TICK = 1.0
 
 
@@ -64,14 +64,14 @@ class RecordingApp(RecordingAuditing, RelayApp):
 
     @property
     def recording(self) -> RecordingHost:
-        """The recording is played here."""
+        """This app, which plays the recording."""
         return self
 
     def tick(self) -> None:
-        """Take a picture, unless nothing can have changed since the last one."""
+        """Take a snapshot, unless nothing can have changed since the last one."""
         now = self.model.clock()
         if self._is_quiet() and abs(now - self._ticked) < QUIET_FOR:
-            # A timer alone costs half of a percent of a core at ten turns a second.
+            # The timer alone uses 0.5 % of a core at ten ticks per second.
             self.ticking.pause()
             self.set_timer(QUIET_TICK, self.ticking.resume)
             return
@@ -79,14 +79,14 @@ class RecordingApp(RecordingAuditing, RelayApp):
         super().tick()
 
     def _is_quiet(self) -> bool:
-        """Tell whether nothing moves, runs, or is still to be drawn."""
+        """Return whether nothing moves, runs or remains to be drawn."""
         if not self.source.stands_still or any(not worker.is_finished for worker in self.workers):
             return False
         timeline = self._timeline()
         return timeline is None or timeline.wanted is None
 
     async def sample(self) -> None:
-        """Take pictures until every command has been carried out."""
+        """Take snapshots until every command has been carried out."""
         self.show_background()
         while True:
             await self.model.sample_status()
@@ -96,7 +96,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
                 return
 
     def drive(self, command: Command, then: Then | None = None) -> int:
-        """Have the player do something at once; return the command's number."""
+        """Make the player carry out a command at once; return the command's number."""
         number = self.source.command(command, then)
         self.ticking.resume()
         if self._sampling is None or self._sampling.is_finished:
@@ -104,7 +104,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
         return number
 
     def ask_to_leave(self) -> None:
-        """Just leave; but while a command runs beside the screens, say that it ends with them."""
+        """Leave without a question; but if a child process is running, first ask whether to end it."""
         job = self.recording_audit.job
         if job is None:
             self.exit("quit")
@@ -137,10 +137,10 @@ def run_recording(
     audit: RecordingAuditSession | None = None,
     choices: Choices | None = None,
 ) -> None:
-    """Show a recording until the user leaves; ``remark`` is what should be known of it.
+    """Show a recording until the user leaves; ``remark`` is a note about it for the header.
 
-    With a report in ``audit`` that is shown first, otherwise the last one of this recording is at hand.
-    Raises UsageError, or DamagedRecording when damage was met.
+    A report in ``audit`` is shown first; otherwise the last report of this recording is available. Raises
+    UsageError, or DamagedRecording if damage was found.
     """
     source = RecordingSource(view, reopen)
     if at is not None:

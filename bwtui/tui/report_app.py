@@ -1,4 +1,4 @@
-"""The report of an audit alone, where its recording is not at hand."""
+"""The app over an audit report alone, where its recording is not available."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from bwtui.tui.state import Model, Session
 
 
 class ReportModel(Model):
-    """Samples nothing: a report stays what it is."""
+    """Samples nothing, because a report never changes."""
 
     kind: Kind = "report"
 
 
 class ReportApp(RelayApp):
-    """One screen, and both sides of a message as far as the report and Kafka know them."""
+    """Shows one screen, and the expected and actual message as far as the report and Kafka have them."""
 
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"audit": ReportScreen}
     DEFAULT_MODE = "audit"
@@ -41,7 +41,7 @@ class ReportApp(RelayApp):
         model.remark = remark
 
     def ask_to_leave(self) -> None:
-        """Just leave: nothing runs."""
+        """Leave without a question, because nothing is running."""
         self.exit("quit")
 
 

@@ -1,8 +1,8 @@
-"""Runs the screens, and gives the terminal back however they end.
+"""Runs the screens and restores the terminal, however they end.
 
-After a signal the screens close as they do when the user leaves, and the command says that it was
-interrupted. Screens that don't close soon end at once, and the terminal is put back without them. So do those
-whose terminal is gone: with nowhere to write to they may never close.
+After a signal the screens close as if the user had left, and the command reports the interruption. Screens
+that do not close in time are ended at once, and the terminal is restored without them. The same applies if
+the terminal is gone: screens that can't write to it may never close.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from bwtui import terminal
 from bwtui.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: So long screens may take to close after a signal.
+#: Maximum seconds that screens may take to close after a signal.
 _CLOSE_SECONDS = 10.0
 
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 def run_app(app: App[T], hint: str) -> T | None:
-    """Run ``app`` until the user leaves, and return what it ends with.
+    """Run ``app`` until the user leaves, and return its result.
 
     Raises Interrupted with ``hint`` after a signal.
     """
-    # A worker may be made while the screens end, and never begin; Python would tell of it on the terminal.
+    # A worker created while the screens end may never start; Python would print a warning about it.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     with _closed_by_signals(app) as interrupted:
         ending = app.run()
@@ -43,7 +43,7 @@ def run_app(app: App[T], hint: str) -> T | None:
 
 @contextlib.contextmanager
 def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
-    """Close the app on a signal; yields what is set by one."""
+    """Close the app on a signal; yield an event that the signal sets."""
     put_back, interrupted = terminal.restorer(), threading.Event()
 
     def end() -> None:
@@ -59,7 +59,7 @@ def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
         interrupted.set()
         last.start()
         with contextlib.suppress(RuntimeError):
-            # Without a loop the app has ended, or not begun; the timer waits for it.
+            # Without a running loop the app has ended or not started yet; the timer then ends the process.
             asyncio.get_running_loop().call_soon_threadsafe(app.exit)
 
     before = {number: signal.signal(number, close) for number in _SIGNALS}

@@ -1,4 +1,4 @@
-"""What the sparklines of a recording show: changes by recorded second, worked out a little at a time."""
+"""The data of a recording's sparklines: changes per recorded second, computed a little at a time."""
 
 import time
 from collections import OrderedDict
@@ -10,13 +10,13 @@ from bwtui.recording.reading.target import MICROS
 from bwtui.recording.view import RecordingView
 from bwtui.tui.state import POINTS
 
-#: Seconds of work that one picture may cost.
+#: Maximum seconds of work per snapshot.
 BUDGET = 0.03
 #: Points of a table's sparkline.
 TABLE_POINTS = 60
 #: Seconds over which a table's present rate is averaged.
 WINDOW = 3
-#: Changes of one second that are read to see which tables they belong to; the others are taken to be alike.
+#: Maximum changes per second that are read to count them by table; the counts are scaled up to the others.
 MOST = 3_000
 _KEPT = 4 * TABLE_POINTS
 
@@ -24,7 +24,7 @@ Points = Mapping[str, tuple[float, ...]]
 
 
 class Seconds:
-    """Changes in whole recorded seconds; what is not known yet is filled in with the next pictures."""
+    """Changes per recorded second; missing seconds are added with the next snapshots."""
 
     def __init__(self, view: RecordingView) -> None:
         self._view = view
@@ -33,7 +33,7 @@ class Seconds:
         self.complete = False
 
     def look(self, now: int) -> tuple[Points, tuple[float, ...], Mapping[str, float]]:
-        """Return the points of every table, those of all together, and the tables' rates at a moment."""
+        """Return the points of every table, the points of all tables together, and the tables' rates."""
         deadline = time.monotonic() + BUDGET
         last = now // MICROS - 1
         first = max(self._view.first_time // MICROS, last - TABLE_POINTS + 1)
@@ -51,7 +51,7 @@ class Seconds:
         return points, self._totals(last), rates
 
     def _totals(self, last: int) -> tuple[float, ...]:
-        """Return all changes by second; positions alone answer this."""
+        """Return all changes per second, which follow from positions alone."""
         view = self._view
         first = max(view.first_time // MICROS, last - POINTS + 1)
         places = [view.at_time(second * MICROS) for second in range(first, last + 2)]

@@ -1,8 +1,8 @@
-"""Where the screens get their data, and the picture of it that they show.
+"""Where the screens get their data, and the status snapshot that they show.
 
-The screens never ask the relay. A `Model` hands out a frozen `Picture`; that of a relay samples a
-`DataSource`, and goes on with the history that the relay itself has kept. Pausing only stops pictures from
-reaching the screens: sampling and history go on.
+The screens never query the relay. A `Model` provides a frozen `Picture`; the model of a relay samples a
+`DataSource` and extends the history that the relay itself keeps. Pausing only keeps new snapshots from the
+screens: sampling and history continue.
 """
 
 import time
@@ -21,43 +21,44 @@ from bwtui.relay.process.last_status import of_ended
 from bwtui.tui.action import Kind
 from bwtui.tui.choices.chosen import Choices
 
-#: Points in a sparkline, one a second.
+#: Points in a sparkline, one per second.
 POINTS = 120
-#: Changes that the UI keeps; the engine's own sample is smaller.
+#: Maximum changes that the UI keeps; the engine's own sample is smaller.
 CHANGES = 2000
-#: A status this old is shown as old, in seconds.
+#: Seconds after which a status is shown as stale.
 STALE_AFTER = 3.0
-#: Seconds over which CPU use and the growth of the WAL are averaged.
+#: Seconds over which CPU use and WAL growth are averaged.
 WINDOW = 10.0
 
-#: How this terminal came to its relay: not from all relays, by name, or out of their list.
+#: How this terminal reached its relay: it started the relay, attached by name, or chose it from the list of
+#: all.
 Fleet = Literal["no", "named", "listed"]
 Link = Literal["connecting", "live", "stale", "gone", "recorded"]
-#: What a relay does not do of which no news come; "" while they come.
+#: Why no statuses arrive from a relay; "" while they do.
 Absence = Literal["", "does not run", "does not answer"]
 
 
 class DataSource(Protocol):
-    """A relay that runs: whatever can answer these."""
+    """A source of data about a running relay."""
 
     name: str
 
     async def status(self) -> Status:
-        """Return the status now; raises BwtuiError when the source is gone."""
+        """Return the present status. Raises BwtuiError if the source is gone."""
 
     async def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes with a sequence above ``after``, oldest first."""
 
     async def schemas(self) -> list[SchemaEntry]:
-        """Return every schema that the relay registered or looked up so far."""
+        """Return every schema that the relay has registered or looked up so far."""
 
     async def history(self, after: float) -> History:
-        """Return the last ten minutes after ``after`` (Unix seconds); trends only from 0."""
+        """Return the part of the last ten minutes after ``after`` (Unix seconds); trends only if it is 0."""
 
     async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        """Return what a relay is asked only while somebody looks: its last answer, at once.
+        """Return the relay's cached service view at once, and request a fresh one.
 
-        A ``glance`` has the services asked more rarely.
+        With ``glance`` the relay polls its services less often.
         """
 
     async def stop(self) -> None:
@@ -66,27 +67,27 @@ class DataSource(Protocol):
 
 @dataclass(frozen=True)
 class Session:
-    """How this terminal looks at its source."""
+    """How this terminal shows its source."""
 
-    #: This terminal started the relay; then leaving it offers to stop the relay first.
+    #: This terminal started the relay; leaving it then offers to stop the relay first.
     owned: bool = False
-    #: From a relay by name F leads to the list of all, and from one out of that list Esc does as well.
+    #: With "named" F leads to the list of all relays; with "listed" Esc does as well.
     fleet: Fleet = "no"
-    #: False where the relay ends with the screens, as in the demo: then leaving offers no detaching.
+    #: False if the relay ends with the screens, as in the demo: leaving then offers no detaching.
     detachable: bool = True
-    #: Samples a second, 1 to 10.
+    #: Samples per second, 1 to 10.
     rate: float = 4.0
     #: One of bwtui.tui.theme.NAMES.
     theme: str = "dark"
-    #: What the user has chosen of the screens.
+    #: The user's settings of the screens.
     choices: Choices = field(default_factory=Choices)
-    #: What should be known of a recording, such as that it was never finished.
+    #: A note about a recording, such as that it was never finished.
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Playhead:
-    """Where a recording stands; times in Unix microseconds."""
+    """The position of a recording's player; times in Unix microseconds."""
 
     position: int
     length: int
@@ -97,15 +98,15 @@ class Playhead:
     speed: float
     #: The length of the idle stretch that is being shortened, in microseconds, or 0.
     skipping: int
-    #: The last change that has happened; None at the beginning.
+    #: The last change at or before the position; None at the beginning.
     change: Change | None
-    #: How many of the user's commands have been carried out.
+    #: Number of the user's commands that have been carried out.
     commands: int = 0
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything the screens show, at one moment."""
+    """A status snapshot: everything the screens show, at one moment."""
 
     status: Status | None = None
     #: When it arrived, by the UI's clock.
@@ -114,27 +115,27 @@ class Picture:
     delivered: tuple[float, ...] = ()
     #: Cores used by the engine, or None before that is known.
     cpu: float | None = None
-    #: Bytes of WAL that the server writes a second, or None before that is known.
+    #: Bytes of WAL that the server writes per second, or None before that is known.
     wal_rate: float | None = None
-    #: The relay's last ten minutes, as the relay itself has kept them.
+    #: The relay's last ten minutes, as the relay itself recorded them.
     history: History = field(default_factory=History)
     changes: tuple[ChangeSample, ...] = ()
     schemas: tuple[SchemaEntry, ...] = ()
-    #: What the screens on the services have asked for so far, by name.
+    #: The service views that the screens have requested so far, by name.
     looks: Mapping[LookName, Look] = field(default_factory=dict)
-    #: Only of a recording.
+    #: Set only for a recording.
     playhead: Playhead | None = None
-    #: Why all of this is old.
+    #: Why the data is old.
     absence: Absence = ""
 
     @property
     def as_of(self) -> float | None:
-        """When its figures were true, where they are old; None while they are now."""
+        """The time of its figures if they are old; None while they are current."""
         return self.status.time if self.status is not None and self.absence else None
 
     @property
     def rows(self) -> int:
-        """Rows relayed since the engine started, snapshot included."""
+        """Rows relayed since the engine started, including the snapshot."""
         if self.status is None:
             return 0
         tables = self.status.tables.values()
@@ -149,14 +150,14 @@ class Picture:
 
 
 class Model:
-    """Holds the live picture and the one that is shown; a subclass samples what there is to sample."""
+    """Holds the live status snapshot and the one that is shown; subclasses sample their source."""
 
     kind: Kind
-    #: What runs in the background, for the second line of every screen.
+    #: The process that runs in the background, for the second line of every screen.
     background = ""
-    #: What should be known of it.
+    #: A note about the source.
     remark = ""
-    #: The screens only look: nothing is changed from here.
+    #: The screens are read-only: they change nothing.
     readonly = False
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
@@ -174,20 +175,20 @@ class Model:
 
     @property
     def picture(self) -> Picture:
-        """The picture to show: the live one, or the one that was frozen; it says whether it is old."""
+        """The status snapshot to show, live or frozen; its ``absence`` is set if it is old."""
         shown, absence = self.paused or self.live, self.absence
         return replace(shown, absence=absence) if absence else shown
 
     @property
     def absence(self) -> Absence:
-        """Why no news come of a relay, where none do."""
+        """Why no statuses arrive from a relay; "" while they do."""
         if self.link in ("gone", "connecting") and self.failure is not None:
             return "does not answer" if isinstance(self.failure, DoesNotAnswer) else "does not run"
         return "does not answer" if self.link == "stale" else ""
 
     @property
     def age(self) -> float:
-        """Seconds since the last status arrived, or since the engine made it if that is longer ago."""
+        """Seconds since the last status arrived, or since the engine created it if that is longer ago."""
         status = self.live.status
         if status is None:
             return 0.0
@@ -195,28 +196,28 @@ class Model:
 
     @property
     def link(self) -> Link:
-        """How things stand with what is shown; a recording and a report are neither live nor gone."""
+        """The state of the connection; recordings and reports are neither live nor gone."""
         return "recorded"
 
     def toggle_pause(self) -> None:
-        """Freeze the view, or let it run again."""
+        """Freeze the view, or resume it."""
         self.paused = None if self.paused else self.live
         self.paused_at = self.clock()
 
     async def sample_status(self) -> None:
-        """Take the next picture; a failure is remembered, not raised."""
+        """Take the next snapshot; a failure is stored in ``failure``, not raised."""
 
     async def sample_changes(self) -> None:
-        """Fetch the changes not seen yet, where they don't come with the picture."""
+        """Fetch new changes, unless they come with the snapshot."""
 
     async def sample_schemas(self) -> None:
-        """Fetch the schemas, where they don't come with the picture."""
+        """Fetch the schemas, unless they come with the snapshot."""
 
     async def sample_look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
-        """Fetch what a screen shows of the services; only a relay has any."""
+        """Fetch a service view for a screen; only a relay has any."""
 
     async def stop(self) -> None:
-        """Ask a relay to stop cleanly; nothing else has anything to stop. Raises BwtuiError."""
+        """Ask a relay to stop cleanly; do nothing for other sources. Raises BwtuiError."""
 
 
 class RelayModel(Model):
@@ -233,7 +234,7 @@ class RelayModel(Model):
 
     @property
     def link(self) -> Link:
-        """How things stand with the relay."""
+        """The state of the connection to the relay."""
         if self.live.status is None:
             return "connecting"
         if self.failure is not None:
@@ -249,7 +250,7 @@ class RelayModel(Model):
         await self._source.stop()
 
     async def sample_status(self) -> None:
-        """Ask for the status; a failure is remembered, not raised."""
+        """Request the status; a failure is stored in ``failure``, not raised."""
         try:
             status = await self._source.status()
         except BwtuiError as error:
@@ -257,7 +258,7 @@ class RelayModel(Model):
             self._take_end(error)
             return
         except (ValueError, TypeError, KeyError) as error:
-            # Half a line arrives when an engine dies in the middle of its answer.
+            # A truncated line arrives if an engine dies in the middle of its answer.
             self.failure = BwtuiError(
                 f"the relay's answer can't be read: {type(error).__name__}",
                 "it may have ended, or be another version of bwtui: 'bwtui status' says",
@@ -279,21 +280,21 @@ class RelayModel(Model):
         )
 
     async def _sample_history(self, status: Status) -> History:
-        """Return what the relay has kept: all of it once, and once a second what is new."""
+        """Return the relay's history: fetch all of it once, then the new part once per second."""
         before, last = self.live.history, self.live.status
         if last is not None and int(last.time) == int(status.time):
             return before
         try:
             fresh = await self._source.history(before.seconds[-1].time if before.seconds else 0.0)
         except (BwtuiError, ValueError, TypeError, KeyError):
-            # The next status says that the relay is gone.
+            # The next status request reports that the relay is gone.
             return before
         if last is None:
             self._trends.begin(fresh)
         return before.extended(fresh)
 
     def _take_end(self, error: BwtuiError) -> None:
-        """Show how the relay ended that was shown: its last status says why, and lists its errors."""
+        """Show how the relay ended: its last status has the reason and its errors."""
         shown = self.live.status
         if shown is None or isinstance(error, DoesNotAnswer):
             return
@@ -307,14 +308,14 @@ class RelayModel(Model):
         try:
             fresh = await self._source.changes(after)
         except (BwtuiError, ValueError, TypeError, KeyError):
-            # The next status says that the relay is gone.
+            # The next status request reports that the relay is gone.
             return
         if fresh:
             self._changes.extend(fresh)
             self.live = replace(self.live, changes=tuple(self._changes))
 
     async def sample_schemas(self) -> None:
-        """Fetch the schemas when the status names an id that none of those at hand has."""
+        """Fetch the schemas if the status names a schema id that is not cached."""
         ids = _schema_ids(self.live.status)
         if ids <= self._schema_ids and self.live.schemas:
             return
@@ -326,7 +327,7 @@ class RelayModel(Model):
         self.live = replace(self.live, schemas=tuple(schemas))
 
     async def sample_look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
-        """Fetch what a screen shows of the services; what an engine was started with never changes."""
+        """Fetch a service view for a screen; the configuration only once, as an engine's never changes."""
         if name == "configuration" and name in self.live.looks:
             return
         try:
@@ -334,12 +335,12 @@ class RelayModel(Model):
         except Refused as error:
             look = LOOKS[name](failure=f"{error.message}: {error.hint}")
         except (BwtuiError, ValueError, TypeError, KeyError):
-            # The next status says that the relay is gone.
+            # The next status request reports that the relay is gone.
             return
         self.live = replace(self.live, looks={**self.live.looks, name: look})
 
     def _restart_if_new(self, status: Status) -> None:
-        """Forget what belongs to a former engine: another one counts its changes from the start."""
+        """Discard the data of a former engine, because a new one counts its changes from the start."""
         old = self.live.status
         if old is not None and (old.pid, old.started) != (status.pid, status.started):
             self._trends = Trends()
@@ -355,7 +356,7 @@ def _schema_ids(status: Status | None) -> frozenset[int]:
 
 
 class Trends:
-    """One point a second of what the sparklines show, whatever the rate of sampling."""
+    """The data of the sparklines, one point per second whatever the sampling rate."""
 
     def __init__(self) -> None:
         self.delivered: deque[float] = deque(maxlen=POINTS)
@@ -365,7 +366,7 @@ class Trends:
         self._window: deque[tuple[float, dict[str, float]]] = deque()
 
     def begin(self, history: History) -> None:
-        """Take what the relay has kept from before anybody looked."""
+        """Start with the points that the relay recorded before the UI was attached."""
         self.delivered.extend(second.acknowledged_per_second for second in history.seconds)
         for name, points in history.trends.items():
             self._tables[name] = deque(points, maxlen=POINTS)
@@ -374,7 +375,7 @@ class Trends:
             self._second = int(history.seconds[-1].time)
 
     def add(self, status: Status) -> None:
-        """Take a status in; only the first one of every second makes a point."""
+        """Add a status; only the first one of every second becomes a point."""
         second = int(status.time)
         if second == self._second:
             return
@@ -393,7 +394,7 @@ class Trends:
         return self._rates
 
     def per_second(self, name: str) -> float | None:
-        """Return how fast "cpu" or "wal" grows, or None before two points are known."""
+        """Return how fast "cpu" or "wal" grows per second, or None before there are two points."""
         if len(self._window) < 2:
             return None
         (start, first), (end, last) = self._window[0], self._window[-1]

@@ -1,4 +1,4 @@
-"""The themes: calm on dark, calm on light, high contrast, and those that are made of other colours."""
+"""The themes: calm on dark, calm on light, high contrast, and those made from other colours."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -19,18 +19,18 @@ TONES: Mapping[Tone, str] = {
     "muted": "$quiet",
     "plain": "$foreground",
 }
-#: The colours that Textual knows, those of them that texts have, and ours.
+#: Textual's colours, those of Textual's colours that are grounds or plain text, and this project's own.
 BASIC = ("primary", "secondary", "accent", "warning", "error", "success")
 GROUNDS = ("foreground", "background", "surface", "panel")
 OURS = ("quiet", "line", "cursor", "bar")
-#: What makes texts readable, as WCAG counts contrast: on the background, and on the row under the cursor.
+#: Minimum WCAG contrast of readable text: on the background, and on the row under the cursor.
 READABLE, READABLE_AT_CURSOR = 4.5, 3.0
-#: Brighter or darker than the background by so much is another background, where there are no colours.
+#: Minimum difference in luminance at which a background counts as distinct where there are no colours.
 _APART = 0.3
 
 
 def make(name: str, colours: Mapping[str, str]) -> Theme:
-    """Return the theme of these colours: all of `BASIC`, `GROUNDS` and `OURS`."""
+    """Return the theme of these colours, which include all of `BASIC`, `GROUNDS` and `OURS`."""
     of_textual = {known: colours[known] for known in (*BASIC, *GROUNDS)}
     dark = luminance(Color.parse(colours["background"])) < 0.5
     variables = {
@@ -46,7 +46,7 @@ def make(name: str, colours: Mapping[str, str]) -> Theme:
 
 
 def colours_of(theme: Theme) -> dict[str, str]:
-    """Return the colours of a theme as `make` takes them; what Textual's own lack is made of the others."""
+    """Return a theme's colours as `make` takes them; those that Textual's themes lack are derived."""
     known = theme.to_color_system().generate()
     colours = {name: Color.parse(known[name]).hex6 for name in (*BASIC, *GROUNDS)}
     ours = {name: theme.variables[name] for name in OURS if name in theme.variables}
@@ -54,7 +54,7 @@ def colours_of(theme: Theme) -> dict[str, str]:
 
 
 def derived(colours: Mapping[str, str]) -> dict[str, str]:
-    """Return our colours, made of the background, the foreground and the primary colour."""
+    """Return this project's own colours, derived from the background, foreground and primary colours."""
     background, foreground, primary = (
         Color.parse(colours[name]) for name in ("background", "foreground", "primary")
     )
@@ -67,7 +67,7 @@ def derived(colours: Mapping[str, str]) -> dict[str, str]:
 
 
 def readable(colours: Mapping[str, str]) -> dict[str, str]:
-    """Return the colours; those of texts that can't be read on their grounds are brighter, or darker."""
+    """Return the colours, with unreadable text colours made brighter or darker."""
     grounds = [Color.parse(colours[name]) for name in ("background", "bar", "surface")]
     cursor = Color.parse(colours["cursor"])
     away = Color.parse("#ffffff" if luminance(grounds[0]) < 0.5 else "#000000")
@@ -84,13 +84,13 @@ def readable(colours: Mapping[str, str]) -> dict[str, str]:
 
 
 def contrast(one: Color, other: Color) -> float:
-    """Return how well one colour is seen on another, 1 to 21, as WCAG counts it."""
+    """Return the contrast of two colours, 1 to 21, as WCAG defines it."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def luminance(colour: Color) -> float:
-    """Return how bright a colour is to the eye, 0 to 1, as WCAG counts it."""
+    """Return the relative luminance of a colour, 0 to 1, as WCAG defines it."""
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized
     )
@@ -155,7 +155,7 @@ HIGH_CONTRAST = make(
     },
 )
 THEMES = (DARK, LIGHT, HIGH_CONTRAST)
-#: All themes that can be named; ours by what they are, Textual's by their names.
+#: All names of themes; this project's without their prefix, Textual's unchanged.
 NAMES = (
     *(theme.name.removeprefix("bwtui-") for theme in THEMES),
     *(name for name, theme in BUILTIN_THEMES.items() if not theme.ansi),
@@ -163,16 +163,16 @@ NAMES = (
 
 
 def named(name: str) -> Theme:
-    """Return one of `NAMES`; of Textual's own, with our colours, and readable."""
+    """Return one of `NAMES`; Textual's themes are made readable and get this project's own colours."""
     ours = next((theme for theme in THEMES if theme.name == f"bwtui-{name.removeprefix('bwtui-')}"), None)
     return ours or make(name, readable(colours_of(BUILTIN_THEMES[name])))
 
 
 class WithoutColours(LineFilter):
-    """Takes every colour out, for NO_COLOR; what stands on another background is turned round instead."""
+    """Removes all colours, for NO_COLOR; text on a distinct background is reversed instead."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Keep bold, underlined and the like."""
+        """Remove the colours, but keep bold, underline and the like."""
         ground = luminance(background)
         return [
             segment if segment.style is None else segment._replace(style=_colourless(segment.style, ground))

@@ -1,1 +1,1 @@
-"""Audits in the screens: their report, the commands that run beside the screens, and Kafka's own records."""
+"""Audits in the UI: their reports, child processes, and single Kafka records, without widgets."""

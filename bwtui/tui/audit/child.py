@@ -1,4 +1,4 @@
-"""A command of ours in a process of its own: Spark never lives in the screens' process."""
+"""Runs a bwtui command in its own process: Spark never runs in the process of the screens."""
 
 import asyncio
 import contextlib
@@ -13,23 +13,25 @@ from dataclasses import dataclass
 
 from bwtui.signals.parent_death import signalled_with_us
 
-#: Holds a command's arguments, with which a password may come: others see command lines, but no environment.
+#: The environment variable with a command's arguments, which may include a password: other users can see
+#: command lines, but not environments.
 _ARGUMENTS = "BWTUI_CHILD_ARGUMENTS"
 _RUN = (
     f"import json, os, sys; sys.argv[1:] = json.loads(os.environ.pop({_ARGUMENTS!r})); "
     "from bwtui.entry import main; main()"
 )
 _COMMAND = (sys.executable, "-P", "-c", _RUN)
-#: Seconds that an interrupted command has to end in order: what it sent becomes durable, its Java ends.
+#: Seconds that an interrupted command has to end cleanly: its sent messages become durable, its Java process
+#: ends.
 _END_SECONDS = 20.0
-#: Seconds over which the rate is taken.
+#: Seconds over which the rate is averaged.
 _WINDOW = 5.0
 _LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Something that the command did or does."""
+    """A phase of the command, finished or under way."""
 
     name: str
     began: float
@@ -38,7 +40,7 @@ class Phase:
 
 
 class Progress:
-    """The phases of a command, and how fast the present one is."""
+    """The phases of a command, and the speed of the present one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -48,18 +50,18 @@ class Progress:
 
     @property
     def now(self) -> Phase | None:
-        """The phase that is under way."""
+        """The present phase."""
         return self.phases[-1] if self.phases else None
 
     @property
     def share(self) -> float | None:
-        """How much of the present phase is done, 0 to 1, where that is known."""
+        """The share of the present phase that is done, 0 to 1, or None if unknown."""
         now = self.now
         return now.done / now.total if now is not None and now.total else None
 
     @property
     def rate(self) -> float | None:
-        """Rows a second, once it is known."""
+        """Rows per second, or None if unknown."""
         if len(self._points) < 2:
             return None
         (start, first), (_, last) = self._points[0], self._points[-1]
@@ -68,14 +70,14 @@ class Progress:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the present phase is done, at that rate."""
+        """Seconds until the present phase is done at the present rate, or None if unknown."""
         now, rate = self.now, self.rate
         if now is None or not now.total or not rate:
             return None
         return (now.total - now.done) / rate
 
     def take(self, line: str) -> bool:
-        """Take a line of ``--progress-json`` in; return whether it was one."""
+        """Parse a line of ``--progress-json``; return whether it was one."""
         try:
             event = json.loads(line)
             name, done, total = str(event["phase"]), int(event.get("done", 0)), int(event.get("total", 0))
@@ -101,13 +103,13 @@ class Ended:
 
     code: int
     output: bytes
-    #: What it said of an error, in one sentence, and what to do.
+    #: The error that it reported, in one sentence, and the hint.
     error: str = ""
     hint: str = ""
 
 
 class Child:
-    """One run of ``bwtui`` with arguments that include ``--progress-json``."""
+    """One run of ``bwtui``; the arguments include ``--progress-json`` if the command has it."""
 
     def __init__(self, arguments: Sequence[str], command: Sequence[str] = _COMMAND) -> None:
         self.arguments = tuple(arguments)
@@ -118,12 +120,12 @@ class Child:
 
     @property
     def only_looks(self) -> bool:
-        """Whether it changes nothing, in no service and in no file of somebody's."""
+        """Whether it changes nothing in any service and in no file of the user."""
         return self.arguments[0] == "verify" or "--dry-run" in self.arguments
 
     async def run(self) -> Ended:
         """Run it to its end."""
-        # A session of its own keeps the terminal's Ctrl-C away: it is ended in order.
+        # Its own session shields it from the terminal's Ctrl-C: the screens end it cleanly.
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             env={**os.environ, _ARGUMENTS: json.dumps(self.arguments)},
@@ -145,12 +147,12 @@ class Child:
         return Ended(code, output, *_error(messages, code))
 
     def cancel(self) -> None:
-        """Ask it to end; `run` returns when it has."""
+        """Interrupt it; `run` returns when it has ended."""
         self.cancelled = True
         self._send(signal.SIGINT)
 
     async def end(self) -> None:
-        """End it now if it still runs, and wait until it is gone."""
+        """End it now if it is still running, and wait for its exit."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -167,7 +169,7 @@ class Child:
                 self._process.send_signal(number)
 
     async def _listen(self, stream: asyncio.StreamReader) -> list[str]:
-        """Take the progress in, and return what else was said."""
+        """Record the progress, and return all other lines."""
         messages: list[str] = []
         while line := await stream.readline():
             text = line.decode("utf-8", "replace").rstrip()
@@ -180,6 +182,6 @@ def _error(messages: list[str], code: int) -> tuple[str, str]:
     error = next((line for line in messages if line.startswith("bwtui: error: ")), "")
     hint = next((line for line in messages if line.startswith("hint: ")), "")
     if not error and code not in (0, 1, 3):
-        # Whatever it was, its last line says most.
+        # Whatever failed, the last line is the most informative.
         return (messages[-1] if messages else f"the command ended with exit code {code} and said nothing"), ""
     return error.removeprefix("bwtui: error: "), hint.removeprefix("hint: ")

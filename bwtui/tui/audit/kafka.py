@@ -1,4 +1,4 @@
-"""One record as Kafka has it, and keys and values decoded; what it needs is imported when it is asked for."""
+"""Reads single Kafka records and decodes keys and values; imports its dependencies only when needed."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bwtui.model.looks import Consumers
 
 Ask = Callable[[int], str | None]
-#: Seconds that a log that ends too early is waited for.
+#: Seconds to wait for an offset beyond the end of the log.
 _PATIENCE = 1.0
 HOLES = {
     "gap": "no record stands there: it was compacted away, or is no record but a marker of a transaction",
@@ -24,7 +24,7 @@ HOLES = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it stands in a partition."""
+    """A record in a partition."""
 
     key: bytes | None
     value: bytes | None
@@ -35,7 +35,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Key or value: its fields as text, or why it can't be read; a tombstone has neither."""
+    """A decoded key or value: its fields as text, or why it can't be read; a tombstone has neither."""
 
     state: Literal["row", "null", "unreadable"]
     fields: Mapping[str, str | None]
@@ -44,20 +44,20 @@ class Decoded:
 
 
 class KafkaSide:
-    """Reads single records. May be asked in any thread."""
+    """Reads single records. Safe to call from any thread."""
 
     def __init__(self, config: Mapping[str, Any], ask: Ask) -> None:
         self._config = dict(config)
         self.ask = ask
 
     def reader(self, stopped: Callable[[], bool]) -> "KeyReader":
-        """Return what reads records and keys, each call in the same thread, until ``stopped`` says so."""
+        """Return a reader of records and keys for one thread; it ends once ``stopped`` returns True."""
         from bwtui.kafka.key_reader import KeyReader
 
         return KeyReader(self._config, stopped)
 
     def groups(self, topic: str) -> "Consumers":
-        """Return who reads a topic, by what they last committed; may take as long as Kafka does."""
+        """Return the consumer groups of a topic by their last commits; blocks until Kafka answers."""
         from bwtui.kafka.groups import GroupReader
 
         reader = GroupReader(self._config)
@@ -68,11 +68,11 @@ class KafkaSide:
 
     @property
     def broker(self) -> str:
-        """Where it is asked."""
+        """The addresses of the brokers."""
         return str(self._config.get("bootstrap.servers", ""))
 
     def look(self, topic: str, partition: int, offset: int) -> Record | str:
-        """Return the record, or the kind of hole (see `HOLES`) that is in its place. Raises BwtuiError."""
+        """Return the record, or the kind of hole (see `HOLES`) in its place. Raises BwtuiError."""
         from bwtui.kafka.client import headers_of
         from bwtui.kafka.scan import SplitScan
         from bwtui.kafka.splits import Split
@@ -88,7 +88,7 @@ class KafkaSide:
 
 
 class Reader:
-    """Decodes keys and values apart from the relay, as the audit does."""
+    """Decodes keys and values independently of the relay, as the audit does."""
 
     def __init__(self, output_format: str, texts: Mapping[int, str], ask: Ask) -> None:
         from bwtui.audit.decoding import Schemas
@@ -102,7 +102,8 @@ class Reader:
 
         if data is None:
             return Decoded("null", {})
-        # Confluent's wire format never begins so, and the report of a database does not say what is written.
+        # Confluent's wire format never begins with "{", and the report of a database audit does not name the
+        # output format.
         is_json = self._is_json or data[:1] == b"{"
         number = None if is_json else schema_id(data)
         try:
@@ -116,7 +117,7 @@ class Reader:
         return Decoded("row", _texts(row), number)
 
     def row(self, data: bytes | None) -> Decoded:
-        """Decode a key or a value; its fields are called as the table's columns are."""
+        """Decode a key or a value; its fields are named after the table's columns."""
         decoded = self.read(data)
         if decoded.state != "row" or decoded.schema_id is None:
             return decoded
@@ -125,7 +126,7 @@ class Reader:
         return replace(decoded, fields=named)
 
     def miscoded(self, data: bytes | None, texts: Mapping[str, str | None]) -> frozenset[str]:
-        """Return the columns in which a value does not say what PostgreSQL's texts say."""
+        """Return the columns in which a value differs from PostgreSQL's texts."""
         from bwtui.audit.decoding import Undecodable
         from bwtui.audit.texts import differing
 

@@ -1,4 +1,4 @@
-"""What the two sides of an audit are called on the screens: that depends on what was asked."""
+"""The names of the two sides of an audit on the screens, by the question of the audit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from bwtui.audit.classes import Question
 class Labels:
     """The names of both sides."""
 
-    #: Above the two sides.
+    #: Titles of the two sides.
     expected: str
     actual: str
-    #: Above their values.
+    #: Titles of their values.
     left: str
     right: str
-    #: Above what PostgreSQL said, where that is neither of them.
+    #: Title of PostgreSQL's value, if that is neither of the two.
     source: str = ""
-    #: Said where there are no fields.
+    #: Shown if there are no fields.
     no_fields: str = "no row on either side: there are no fields to compare"
 
     @property
     def of_fields(self) -> Mapping[str, str]:
-        """The title of each value that a report has of a field."""
+        """The title of each value of a field in a report."""
         return {"postgresql": self.source or self.left, "sent": self.left, "kafka": self.right}
 
 
@@ -42,5 +42,5 @@ LABELS: Mapping[Question, Labels] = {
         no_fields="the report has no fields: the recordings have them, at this place",
     ),
 }
-#: Said where a report has no values.
+#: Shown if a report has no values.
 MASKED = "values are masked: 'bwtui verify --show-values' shows them"

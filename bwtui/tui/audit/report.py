@@ -1,4 +1,4 @@
-"""The report of ``bwtui verify --json``, read back."""
+"""The report of ``bwtui verify --json``, parsed."""
 
 import json
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from bwtui.tui.judgement import Tone
 
 _TONES: Mapping[Severity, Tone] = {"anomaly": "bad", "undecided": "warn"}
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
-#: Stands for a value that the report does not show.
+#: Replaces a value that the report masks.
 _MASK = "…"
-#: What a report may leave out of a finding, and what is then None.
+#: Keys that a finding in a report may lack; they are then None.
 _OPTIONAL = (
     *("topic", "partition", "offset", "lsn", "ordinal", "position"),
     *("table", "operation", "key", "note"),
@@ -29,9 +29,9 @@ def fields_text(fields: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found; what is not known of it is None."""
+    """One finding of an audit; unknown attributes are None."""
 
-    #: Its place in the report.
+    #: Its number in the report.
     number: int
     name: str
     topic: str | None
@@ -44,7 +44,7 @@ class Finding:
     table: str | None
     operation: str | None
     key: Mapping[str, Any] | None
-    #: Those that differ: "field", and perhaps "sent", "postgresql" and "kafka".
+    #: The fields that differ: "field", and perhaps "sent", "postgresql" and "kafka".
     fields: tuple[Mapping[str, Any], ...]
     hop: str
     note: str | None
@@ -56,13 +56,13 @@ class Finding:
 
     @property
     def is_masked(self) -> bool:
-        """Whether a mask stands for its key or a value."""
+        """Whether its key or a value is masked."""
         values = [*(self.key or {}).values(), *(value for field_ in self.fields for value in field_.values())]
         return _MASK in values
 
     @property
     def place(self) -> str:
-        """Partition and offset, or empty."""
+        """Partition and offset, or an empty string."""
         if self.offset is None:
             return ""
         return f"{'' if self.partition is None else self.partition}@{self.offset}"
@@ -70,74 +70,74 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What ``bwtui verify --json`` said: verdict, counts by class, and the findings that it lists."""
+    """The output of ``bwtui verify --json``: verdict, counts by class, and the listed findings."""
 
     verdict: str
     expected: int
     actual: int
     classes: Mapping[str, int]
-    #: Class → how many findings there are; not all need to be listed.
+    #: Class → number of findings, which may exceed those listed.
     totals: Mapping[str, int]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    #: Everything, as it was read.
+    #: The whole report as parsed JSON.
     raw: Mapping[str, Any] = field(repr=False)
     path: Path | None = None
 
     @property
     def recording(self) -> Path | None:
-        """The folder that was audited; None if it was a database, or two recordings."""
+        """The audited folder; None if the audit was of a database or of two recordings."""
         name = self.raw.get("recording")
         return Path(name) if isinstance(name, str) and "other" not in self.raw else None
 
     @property
     def question(self) -> Question:
-        """What the audit was asked; reports of old say nothing of it, and were of recordings."""
+        """The question of the audit; old reports, which lack it, are of recordings."""
         asked = self.raw.get("question")
         return asked if asked in ("database", "recordings") else "recording"
 
     @property
     def masked(self) -> bool:
-        """Whether it does not show keys and values; what can't be decoded is no such one."""
+        """Whether keys or values are masked; values that can't be decoded do not count."""
         masked = self.raw.get("masked")
         if masked is None:
-            # Reports of old do not say it, but how they were made.
+            # Old reports have only the command that created them.
             masked = "--show-values" not in str(self.raw.get("command", ""))
         return bool(masked) and any(finding.is_masked for finding in self.findings)
 
     @property
     def recording_id(self) -> str:
-        """The id of the recording that was audited, or empty."""
+        """The id of the audited recording, or an empty string."""
         return str(self.raw.get("recording_id") or "")
 
     @property
     def when(self) -> float | None:
-        """When it was made, in Unix seconds, if it says so."""
+        """When it was created, in Unix seconds, or None if unknown."""
         now = self.raw.get("window", {}).get("now_ms")
         return now / 1000 if isinstance(now, int) else None
 
     @property
     def missing(self) -> int:
-        """How many messages are lost."""
+        """The number of lost messages."""
         return sum(self.classes.get(name, 0) for name in LOST)
 
     @property
     def wrong(self) -> int:
-        """How many anomalies there are."""
+        """The number of anomalies."""
         return sum(number for name, number in self.classes.items() if tone_of(name) == "bad")
 
     def listed(self, name: str | None) -> list[Finding]:
-        """Return the findings of a class, or all."""
+        """Return the listed findings of a class, or all of them."""
         return [finding for finding in self.findings if name is None or finding.name == name]
 
     def unlisted(self, name: str | None) -> int:
-        """Return how many findings of a class, or of all, the report only counts."""
+        """Return how many findings of a class, or of all, the report counts but does not list."""
         total = sum(self.totals.values()) if name is None else self.totals.get(name, 0)
         return max(total - len(self.listed(name)), 0)
 
 
 def tone_of(name: str) -> Tone:
-    """Return how bad a class is: "bad", "warn" for undecided, "muted" for what is excused or only a note."""
+    """Return the tone of a class: "bad", "warn" if undecided, "muted" if excused or only a note."""
     return _TONES.get(audit_class(name).severity, "muted")
 
 

@@ -1,4 +1,4 @@
-"""What the screens know of audits: the last report, where Kafka is, and the command that runs beside them."""
+"""The audits of the screens: the last report, the addresses of Kafka, and the running command."""
 
 import contextlib
 import json
@@ -16,44 +16,44 @@ from bwtui.tui.audit.child import Child, Ended
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 
-#: What makes ``verify`` tell the screens: how far it is, and all that was found, up to so many of a class.
+#: Options of ``verify`` for the screens: progress as JSON, and up to 10,000 findings per class.
 _REPORT = ("--json", "--show-values", "--findings", "10000", "--progress-json")
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Where Kafka and the schema registry are, as the command line, the environment or a file say."""
+    """Addresses of Kafka and the schema registry, from the command line, the environment or a file."""
 
     broker: str
     registry: str
-    #: What else was given on the command line and is handed on: -C and --profile.
+    #: Other options that are passed on: -C and --profile.
     arguments: tuple[str, ...] = ()
-    #: Make a reader of single records, for a broker and a registry.
+    #: Create a reader of single records for a broker and a registry.
     connect: Callable[[str, str], KafkaSide] | None = None
 
 
 @dataclass(slots=True)
 class Job:
-    """A command that runs beside the screens."""
+    """A command that runs in the background."""
 
     #: "Verify", "Dry run", "Replay" or "Try DDL".
     title: str
     child: Child
-    #: Told of its result, and whether its dialog was in front at its end.
+    #: Called with its result, and with whether its dialog was in front when it ended.
     then: Callable[[Any, bool], None] = field(repr=False)
     ended: Ended | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether it ended on an error."""
+        """Whether it ended with an error."""
         if self.ended is None:
             return False
-        # One that found differences says so beside its result.
+        # A command that found differences reports that on stderr, in addition to its result.
         told = self.ended.code == 1 and bool(self.ended.output)
         return self.ended.code not in (0, 1, 3) or (bool(self.ended.error) and not told)
 
     def line(self) -> str:
-        """Say in a few words how far it is."""
+        """Return the progress in a few words."""
         progress = self.child.progress
         share, now = progress.share, progress.now
         what = now.name.partition(":")[0] if now else "starting"
@@ -61,30 +61,30 @@ class Job:
 
 
 class AuditSession:
-    """The report, and the command that runs beside the screens."""
+    """The report, and the command that runs in the background."""
 
     def __init__(self, connections: Connections | None = None, report: AuditReport | None = None) -> None:
         self.connections = connections
         self.report = report
         self.job: Job | None = None
-        #: The last audit that was tried and gave no report.
+        #: The last audit that ended without a report.
         self.failed: Ended | None = None
 
     def side(self) -> KafkaSide | None:
-        """Return what reads single records, where it is known where Kafka is. Raises BwtuiError."""
+        """Return a reader of single records, or None without the addresses of Kafka. Raises BwtuiError."""
         services = self.connections
         if services is None or services.connect is None:
             return None
         return services.connect(services.broker, services.registry)
 
     def take(self, output: bytes) -> AuditReport:
-        """Take what ``verify --json`` wrote, and return it. Raises BwtuiError."""
+        """Parse and keep the output of ``verify --json``. Raises BwtuiError."""
         self.report, self.failed = _parsed(output), None
         return self.report
 
 
 class RelayAuditSession(AuditSession):
-    """The report of a relay that runs, of its tables against its topics."""
+    """The audits of a running relay, which compare its tables with its topics."""
 
     def __init__(self, name: str, connect: Callable[[], KafkaSide] | None = None) -> None:
         super().__init__()
@@ -92,55 +92,55 @@ class RelayAuditSession(AuditSession):
         self._connect = connect
 
     def side(self) -> KafkaSide | None:
-        """Return what reads single records; asks the relay where they are. Raises BwtuiError."""
+        """Return a reader of single records, with the addresses from the relay. Raises BwtuiError."""
         return None if self._connect is None else self._connect()
 
     def verify_arguments(self, tables: str) -> tuple[str, ...]:
-        """Return the arguments of an audit; ``tables`` is a regex, or empty for all."""
+        """Return the arguments of an audit; ``tables`` is a regex, or empty for all tables."""
         more = ("--table", tables) if tables else ()
         return ("verify", "--database", "--relay", self._name, *_REPORT, *more)
 
     def repair_arguments(self, report: AuditReport | None) -> tuple[str, ...]:
-        """Return the arguments of a repair of a report's tables, or of all, without --dry-run and --yes."""
+        """Return the arguments of a repair, without --dry-run and --yes: of a report's tables, or of all."""
         named = report.raw.get("tables", ()) if report is not None else ()
         tables = [part for table in named for part in ("--table", re.escape(str(table)))]
         return ("repair", "--relay", self._name, *tables, "--json", "--progress-json")
 
     def trial_arguments(self, script: str) -> tuple[str, ...]:
-        """Return the arguments of a trial of the DDL in file ``script``; empty: of the tables as they are."""
+        """Return the arguments of a trial of the DDL file ``script``; if empty, of the tables as they are."""
         more = ("--ddl", script) if script else ()
         return ("schema", "check", "--relay", self._name, "--json", *more)
 
 
 class RecordingAuditSession(AuditSession):
-    """The report of a recording that is open, and the commands that audit and replay it."""
+    """The audits of an open recording, and the commands that audit and replay it."""
 
     def __init__(
         self, folder: Path, connections: Connections | None = None, report: AuditReport | None = None
     ) -> None:
         super().__init__(connections, report)
         self.folder = folder
-        #: The recording's id, which names the file of its last report.
+        #: The recording's id, after which the file of its last report is named.
         self.recording = ""
-        #: A dry run whose result was not looked at yet, with the arguments to do it.
+        #: The result of a dry run that has not been shown yet, with the arguments of the actual run.
         self.plan: tuple[dict[str, Any], tuple[str, ...]] | None = None
 
     # -- the last report -----------------------------------------------------------------------------------
 
     @property
     def report_path(self) -> Path:
-        """Where the last report of this recording is kept."""
+        """The file of this recording's last report."""
         name = "".join(letter for letter in self.recording if letter.isalnum()) or self.folder.name
         return state_root() / "audits" / f"{name}.json"
 
     def remember(self) -> None:
-        """Take the last report of this recording, if there is one."""
+        """Load the last report of this recording, if there is one."""
         with contextlib.suppress(UsageError):
             if self.report is None:
                 self.report = read_report(self.report_path)
 
     def take(self, output: bytes) -> AuditReport:
-        """Keep what ``verify --json`` wrote, and return it. Raises BwtuiError."""
+        """Save the output of ``verify --json``, and return it as a report. Raises BwtuiError."""
         report = _parsed(output)
         path = self.report_path
         try:
@@ -153,7 +153,7 @@ class RecordingAuditSession(AuditSession):
             ) from error
         self.report, self.failed = parse_report(report.raw, path), None
         if self.plan is not None and "--only-missing" in self.plan[1]:
-            # It is of the report that was here before, and would send what this one misses.
+            # The plan belongs to the previous report, and would send what the new one finds missing.
             self.plan = None
         return self.report
 
@@ -165,7 +165,7 @@ class RecordingAuditSession(AuditSession):
         return ("verify", str(self.folder), *self._services(), *_REPORT, *more)
 
     def replay_arguments(self, options: dict[str, str], *, mend: bool) -> tuple[str, ...]:
-        """Return the arguments of a replay, with neither --dry-run nor --yes."""
+        """Return the arguments of a replay, without --dry-run and --yes."""
         given = [part for name, value in options.items() if value for part in (name, value)]
         if mend and self.report is not None and self.report.path is not None:
             given += ["--only-missing", str(self.report.path)]

@@ -1,4 +1,4 @@
-"""The two sides of a message, field by field."""
+"""The expected and the actual side of a message, field by field."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ from bwtui.recording.fields import as_text
 from bwtui.tui.audit.kafka import Decoded
 from bwtui.tui.audit.report import Finding
 
-#: Stands for a field that a side does not have at all.
+#: Shown for a field that a side lacks.
 ABSENT = "–"
-#: Stands for a value of a table's row that the report does not have, as it is the topic's.
+#: Shown for a value of a table's row that the report omits because it equals the topic's.
 SAME = "no difference"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPair:
-    """One field as PostgreSQL said it, as it was sent, and as Kafka has it; None is NULL.
+    """One field: PostgreSQL's value, the sent value, and Kafka's value; None is NULL.
 
-    Of an audit of tables, ``sent`` is what the table has, and ``postgresql`` is absent.
+    In an audit of tables, ``sent`` is the table's value, and ``postgresql`` is absent.
     """
 
     name: str
     postgresql: str | None
     sent: str | None
     kafka: str | None
-    #: What was sent is not what PostgreSQL said.
+    #: The sent value differs from PostgreSQL's.
     miscoded: bool = False
-    #: Whether the sides differ, where the report says it: values may be masked, or be written in other ways.
+    #: Whether the sides differ according to the report, where values may be masked or written differently.
     judged: bool | None = None
 
     @property
     def differs(self) -> bool:
-        """Whether Kafka has something else than was sent; with one side only, nothing differs."""
+        """Whether Kafka's value differs from the sent one; with only one side, nothing differs."""
         return self.sent != self.kafka if self.judged is None else self.judged
 
 
@@ -43,7 +43,7 @@ def pairs(
     kafka: Decoded | None,
     miscoded: Collection[str] = (),
 ) -> list[FieldPair]:
-    """Return every field that a side has, in the order of the message; for what is no row, none."""
+    """Return every field that a side has, in the order of the message; none for what is not a row."""
     sides = [
         postgresql,
         *(None if side is None or side.state != "row" else side.fields for side in (sent, kafka)),
@@ -57,13 +57,13 @@ def pairs(
 
 
 def table_pairs(finding: Finding, kafka: Decoded | None) -> list[FieldPair]:
-    """Return the fields of a row as the table and as the topic has it, as far as report and record say it."""
+    """Return the fields of a row in the table and in the topic, as far as report and record have them."""
     row = kafka.fields if kafka is not None and kafka.state == "row" else {}
     listed = {str(field.get("field")): field for field in finding.fields}
     if not row and not listed:
         key = (finding.key or {}).items()
         if finding.name == "extra_key":
-            # The record's own fields say more, or why they can't be read.
+            # The record's own fields are more informative, or explain why they can't be read.
             return [FieldPair(name, ABSENT, ABSENT, value) for name, value in key] if kafka is None else []
         return [FieldPair(name, ABSENT, value, ABSENT) for name, value in key]
     unlisted = SAME if finding.name == "different_row" else ABSENT
@@ -78,7 +78,7 @@ def table_pairs(finding: Finding, kafka: Decoded | None) -> list[FieldPair]:
 
 
 def postgresql_texts(change: Change, message: SentMessage) -> dict[str, str | None] | None:
-    """Return what PostgreSQL said of the row that a message is about; None for a tombstone."""
+    """Return PostgreSQL's texts of the row of a message; None for a tombstone."""
     if message.value is None or change.after is None:
         return None
     columns = change.relation.columns
@@ -90,7 +90,7 @@ def postgresql_texts(change: Change, message: SentMessage) -> dict[str, str | No
 
 
 def full_texts(change: Change) -> dict[str, str | None]:
-    """Return the new row's texts as PostgreSQL sent them, uncut; what is no text is left out."""
+    """Return the new row's texts as PostgreSQL sent them, uncut; omit columns without a text."""
     columns = zip(change.relation.columns, change.after or (), strict=False)
     return {
         column.name: None if value is None else value.decode("utf-8", "replace")

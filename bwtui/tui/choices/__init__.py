@@ -1,1 +1,1 @@
-"""What the user has chosen of the screens: that they only look, keys, and colours."""
+"""The user's settings of the screens: read-only mode, keys and theme."""

@@ -1,4 +1,4 @@
-"""The choices as one, from all layers of settings."""
+"""The user's settings of the screens, merged from all layers of configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from bwtui.tui.choices.themes import chosen_theme
 
 @dataclass(frozen=True)
 class Choices:
-    """How the screens are to be."""
+    """The user's settings of the screens."""
 
-    #: Nothing can be changed from them.
+    #: The screens are read-only.
     readonly: bool = False
-    #: Other keys than the actions' own, by Textual's names of the actions.
+    #: Keys that replace the default ones, by Textual's names of the actions.
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: The theme to begin with; None: the session's.
+    #: The theme to start with; None: the session's.
     theme: Theme | None = None
 
 
 def chosen(config: Config) -> Choices:
-    """Return what the settings say of the screens. Raises UsageError."""
+    """Return the settings of the screens from the configuration. Raises UsageError."""
     return Choices(
         bool(config.values["readonly"].value),
         chosen_keys(config.screens["keys"]),

@@ -1,7 +1,7 @@
-"""``[keys]`` of bwtui.toml: other keys for actions, by names that stay as they are.
+"""``[keys]`` of bwtui.toml: user-defined keys for actions, by stable names.
 
-An action's name there is what it does, such as ``pause``, ``show-changes`` or ``step-back``; docs/keys.md
-lists them. A key is a character, or a key's name with Ctrl or Shift before it.
+An action's name there describes what it does, such as ``pause``, ``show-changes`` or ``step-back``;
+docs/keys.md lists them. A key is a character, or the name of a key, with Ctrl or Shift before it.
 """
 
 import re
@@ -19,7 +19,7 @@ from bwtui.tui.actions import ACTIONS, kinds_of
 from bwtui.tui.keys import NAMED_KEYS, name_of, show_key
 
 _MODIFIED = re.compile(r"(?:(ctrl)\+)?(?:(shift)\+)?(.+)", re.IGNORECASE | re.DOTALL)
-#: A terminal sends the same for these as for another key.
+#: A terminal sends the same bytes for Ctrl with these letters as for another key.
 _SAME = {"h": "Backspace", "i": "Tab", "j": "Enter", "m": "Enter"}
 _EXAMPLES = "such as 'p', '?', 'f5', 'space', 'ctrl+x' or 'shift+left'"
 
@@ -42,7 +42,7 @@ def chosen_keys(table: Mapping[str, Setting]) -> dict[str, tuple[str, ...]]:
 
 
 def parse_key(text: str) -> str:
-    """Return Textual's name of a key. Raises ValueError with what could be meant."""
+    """Return Textual's name of a key. Raises ValueError, which suggests a valid key."""
     match = _MODIFIED.fullmatch(text) if len(text) > 1 else None
     ctrl, shift, base = match.groups() if match else (None, None, text)
     named = NAMED_KEYS.get(base.lower())
@@ -68,10 +68,11 @@ def _with_ctrl(text: str, base: str) -> str:
 
 
 def _check_clashes(chosen: Mapping[str, tuple[str, ...]], places: Mapping[str, str]) -> None:
-    """Raise UsageError where one key would mean two things in one place."""
+    """Raise UsageError if one key would have two meanings in the same place."""
     for one, other in combinations(ACTIONS, 2):
         if not kinds_of(one) & kinds_of(other) or {*one.default_keys} & {*other.default_keys}:
-            # Never at hand together; or both have it from the start, as the ends of a list and a recording.
+            # The two are never available together, or they share a default key, as the ends of a list and of
+            # a recording do.
             continue
         both = {*chosen.get(one.name, one.default_keys)} & {*chosen.get(other.name, other.default_keys)}
         if both and (one.name in chosen or other.name in chosen):

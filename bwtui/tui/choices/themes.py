@@ -1,4 +1,4 @@
-"""``[theme]`` of bwtui.toml: a theme by its name, or colours of one's own over one."""
+"""``[theme]`` of bwtui.toml: a theme by its name, or the user's colours over a theme."""
 
 from collections.abc import Mapping
 
@@ -24,12 +24,12 @@ from bwtui.tui.theme import (
 )
 
 COLOURS = (*BASIC, *GROUNDS, *OURS)
-#: Less contrast than this to the background is no text any more.
+#: Minimum contrast to the background; text with less is unreadable.
 _LEAST = 2.0
 
 
 def chosen_theme(table: Mapping[str, Setting]) -> Theme | None:
-    """Return the theme that ``[theme]`` names or makes, or None. Raises UsageError."""
+    """Return the theme that ``[theme]`` names or defines, or None. Raises UsageError."""
     if not table:
         return None
     texts = {key: _text(key, setting) for key, setting in table.items()}
@@ -42,7 +42,7 @@ def chosen_theme(table: Mapping[str, Setting]) -> Theme | None:
             given[key] = _colour(given[key])
     colours = colours_of(named(base))
     if given.keys() & {"background", "foreground", "primary"}:
-        # What was made to go with the others goes with the new ones.
+        # Colours that were derived from the old ones are derived again from the new ones.
         colours |= derived(colours | given)
         if "background" in given:
             colours |= {"surface": given["background"], "panel": colours["bar"]}
@@ -52,7 +52,7 @@ def chosen_theme(table: Mapping[str, Setting]) -> Theme | None:
 
 
 def cycle(first: Theme) -> tuple[Theme, ...]:
-    """Return the themes that one key goes round, ``first`` first."""
+    """Return the themes that the theme key cycles through, ``first`` first."""
     return (first, *(theme for theme in THEMES if theme.name != first.name))
 
 
@@ -71,7 +71,7 @@ def _text(key: str, setting: Setting) -> str:
 
 
 def _base(table: Mapping[str, Setting], texts: Mapping[str, str]) -> str:
-    """Return the theme whose colours hold where none is given."""
+    """Return the theme that provides the colours that are not set."""
     makes_one = any(key in COLOURS for key in texts)
     key = "base" if "base" in texts else "name"
     name = texts.get(key, "dark")

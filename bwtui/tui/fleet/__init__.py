@@ -1,1 +1,1 @@
-"""All relays of this user, side by side."""
+"""The screens over all relays of this user."""

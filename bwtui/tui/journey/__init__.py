@@ -1,1 +1,1 @@
-"""The journey of a key: its changes, their way to Kafka, and what is there, as far as it is known."""
+"""The journey of a key, without widgets: its changes, their way to Kafka, and the records in its topic."""

@@ -1,1 +1,1 @@
-"""What the screens know of the schema registry, without widgets."""
+"""Texts about the schema registry for the screens, without widgets."""

@@ -1,1 +1,1 @@
-"""One file a screen; all derive from `bwtui.tui.screens.base.RelayScreen`."""
+"""The screens, one per file; all derive from `bwtui.tui.screens.base.RelayScreen`."""
