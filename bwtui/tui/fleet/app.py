@@ -1,4 +1,4 @@
-"""The app over all relays: a list to choose from, which stands until one is attached to."""
+"""The app over all relays: a list that stays until the user attaches to a relay or leaves."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -16,31 +16,31 @@ from bwtui.tui.state import Session
 
 
 class FleetApp(RelayApp):
-    """One screen; it ends with the relay that was chosen, or none."""
+    """Shows the list of relays; ends with the name of the chosen relay, or with none."""
 
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"fleet": FleetScreen}
     DEFAULT_MODE = "fleet"
-    # Textual looks for it beside this file.
+    # Textual resolves the path relative to this file.
     CSS_PATH = "../bwtui.tcss"
 
     def __init__(
         self, model: FleetModel, selected: str | None = None, choices: Choices | None = None
     ) -> None:
-        """``selected`` is the relay to stand on, such as the one that was just left."""
+        """``selected`` is the relay to select first, such as the one that was just left."""
         super().__init__(model, Session(rate=1, choices=choices or Choices()), AuditSession())
         self.fleet = model
         self.chosen: str | None = None
         self._selected = selected
 
     async def sample(self) -> None:
-        """Take a sample; once the relay to stand on is there, stand on it."""
+        """Take a sample; select the initial relay once the list contains it."""
         await super().sample()
         if self._selected is not None and self.front is not None and self.front.ready:
             self.front.main_grid().move_to_key(self._selected)
             self._selected = None
 
     def attach(self, name: str) -> None:
-        """End with a relay."""
+        """End with the name of a relay."""
         self.chosen = name
         self.exit("attach")
 
@@ -48,14 +48,14 @@ class FleetApp(RelayApp):
         self.fleet.close()
 
     def ask_to_leave(self) -> None:
-        """Just leave: the relays run on."""
+        """Leave without a question, because the relays keep running."""
         self.exit("quit")
 
 
 def choose(selected: str | None = None, choices: Choices | None = None) -> str | None:
-    """Show all relays until the user attaches to one, and return its name; None when the user leaves.
+    """Show all relays until the user attaches to one, and return its name, or None if the user leaves.
 
-    Raises BwtuiError when the screens broke.
+    Raises BwtuiError if the screens ended with an error.
     """
     app = FleetApp(FleetModel(), selected, choices)
     run_app(app, "the relays were left as they were: 'bwtui status' lists them")

@@ -1,4 +1,4 @@
-"""What is known of every relay: of those that answer, that don't, and that ended or were killed."""
+"""The state of every relay: running, not answering, ended or killed."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from bwtui.state_folder import known_relays
 from bwtui.tui.action import Kind
 from bwtui.tui.state import Model
 
-#: So long a relay may take to answer before it is said not to (seconds).
+#: Timeout in seconds after which a relay counts as not answering.
 PATIENCE = 2.0
-#: So long a picture waits for the answers of all; the others come with the next one.
+#: Maximum seconds that a snapshot waits for answers; later answers are in the next one.
 _AT_ONCE = 0.3
-#: A relay that nobody saw running is shown for so long after it failed or was killed.
+#: Seconds for which a relay is shown that failed or was killed before this list saw it running.
 RECENT = 86_400.0
 
 
@@ -27,15 +27,15 @@ class RelayEntry:
     """One relay."""
 
     name: str
-    #: Its status: of now, the last one heard, or the last one of a relay that runs no more.
+    #: Its present status, the last one received, or the final one of a relay that has ended.
     status: Status | None = None
     runs: bool = False
-    #: Why it says nothing, of one that runs.
+    #: Why a running relay gives no status.
     silence: BwtuiError | None = None
 
 
 async def status_of(name: str) -> Status:
-    """Ask a relay for its status. Raises DoesNotAnswer, and ConnectionFailed when it does not run."""
+    """Request a relay's status. Raises DoesNotAnswer, or ConnectionFailed if it is not running."""
     client = ControlClient(name)
     try:
         return await asyncio.wait_for(client.status(), PATIENCE)
@@ -50,17 +50,17 @@ class Relays:
     """Where the relays are found; tests have others."""
 
     names: Callable[[], list[str]] = known_relays
-    #: Whether it may run; one that may not is not asked.
+    #: Whether the relay may be running; others are not polled.
     is_likely: Callable[[str], bool] = is_likely
     ask: Callable[[str], Awaitable[Status]] = status_of
-    #: How its last run ended, if it runs no more.
+    #: The final status of a relay that has ended.
     ended: Callable[[str], Status | None] = last_status.of_ended
-    #: Whether its process is there, with a socket or without.
+    #: Whether the relay's process exists, with or without a socket.
     is_held: Callable[[str], bool] = is_held
 
 
 class FleetModel(Model):
-    """Asks every relay once a second; one that is slow holds up no other."""
+    """Polls every relay once per second; a slow one does not delay the others."""
 
     kind: Kind = "fleet"
 
@@ -69,17 +69,17 @@ class FleetModel(Model):
         self._relays = relays or Relays()
         self._asking: dict[str, asyncio.Task[RelayEntry]] = {}
         self._found: dict[str, RelayEntry] = {}
-        #: Those that did not run when they were first looked at.
+        #: Relays that were not running when they were first polled; None if there is nothing to show.
         self._old: dict[str, RelayEntry | None] = {}
 
     @property
     def relays(self) -> list[RelayEntry]:
-        """Return what is known by now, by name."""
+        """Return the relays found so far, by name."""
         old = (entry for entry in self._old.values() if entry is not None)
         return sorted([*self._found.values(), *old], key=lambda entry: entry.name)
 
     async def sample_status(self) -> None:
-        """Ask those that are not being asked; take what has been answered."""
+        """Poll the relays that have no pending request; collect the answers that have arrived."""
         for name in self._relays.names():
             if name in self._asking:
                 continue
@@ -97,7 +97,7 @@ class FleetModel(Model):
         self.live = replace(self.live, received=self.clock())
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancel all requests."""
         for task in self._asking.values():
             task.cancel()
 
@@ -109,7 +109,7 @@ class FleetModel(Model):
             return RelayEntry(name, before.status if before else None, runs=True, silence=error)
         except (BwtuiError, ValueError, TypeError, KeyError):
             if self._relays.is_held(name):
-                # Half a line is what one that ends leaves of its answer.
+                # A relay that is ending may leave a truncated answer.
                 changing = f"relay {name} is starting or ending: it takes no questions now"
                 silence = ConnectionFailed(changing, "it is asked again every second")
                 return RelayEntry(name, before.status if before else None, runs=True, silence=silence)
@@ -117,14 +117,14 @@ class FleetModel(Model):
 
     def _take(self, entry: RelayEntry) -> None:
         if not entry.runs and entry.name not in self._found and self._recently_ended(entry.name) is None:
-            # A socket that a relay of long ago has left behind.
+            # The socket is a leftover of a relay that ended long ago.
             self._old[entry.name] = None
             return
         self._old.pop(entry.name, None)
         self._found[entry.name] = entry
 
     def _recently_ended(self, name: str) -> RelayEntry | None:
-        """Return a relay that failed or was killed lately; one that was stopped is as it should be."""
+        """Return a relay that failed or was killed recently; a stopped one needs no attention."""
         status = self._relays.ended(name)
         if status is None or status.state == "stopped" or self.clock() - status.time > RECENT:
             return None

@@ -31,18 +31,18 @@ COLUMNS = (
     Column("slot", "Slot", 12, drop=1, grow=40),
     Column("verdict", "How it is", 30, drop=2, grow=160),
 )
-#: What needs somebody comes first.
+#: Relays that need attention come first.
 _ORDER = ("bad", "warn", "good", "plain", "muted")
 _DAY = 86_400.0
 
 
 class FleetScreen(RelayScreen):
-    """One row a relay, and the selected one in words; Enter attaches."""
+    """Shows one row per relay and the details of the selected one; Enter attaches."""
 
     mode: ClassVar[str] = "fleet"
 
     def body(self) -> Iterable[Widget]:
-        """Return the list, and the selected relay."""
+        """Return the list and the details of the selected relay."""
         sortable = ("state", "relay", "rate", "behind", "lag", "kept", "since")
         listing = Listing(COLUMNS, sortable, id="relays", noun="relays")
         listing.border_title = "Relays"
@@ -64,7 +64,7 @@ class FleetScreen(RelayScreen):
         self._show_selected()
 
     def open_row(self, grid: Grid) -> None:
-        """Attach to the selected relay, or say why that can't be."""
+        """Attach to the selected relay, or show why that is impossible."""
         entry = self._selected()
         if entry is None:
             return
@@ -95,7 +95,7 @@ class FleetScreen(RelayScreen):
 
 
 def judge(entry: RelayEntry) -> Verdict:
-    """Judge a relay in one word."""
+    """Return the verdict on a relay in one word."""
     if entry.silence is not None:
         is_deaf = isinstance(entry.silence, DoesNotAnswer)
         return Verdict("bad", "NO ANSWER") if is_deaf else Verdict("warn", "CHANGING")
@@ -103,7 +103,7 @@ def judge(entry: RelayEntry) -> Verdict:
 
 
 def sentence_of(entry: RelayEntry) -> str:
-    """Say in a sentence how a relay is."""
+    """Return the state of a relay as a sentence."""
     if entry.silence is not None:
         return entry.silence.message
     if entry.status is None:
@@ -144,7 +144,7 @@ def _item(entry: RelayEntry, now: float) -> Item:
 
 
 def _since(entry: RelayEntry) -> float:
-    """Return since when it runs; of one that does not answer when it was last heard of, or when it ended."""
+    """Return the start time of a running relay; otherwise the time of its last status."""
     if entry.status is None:
         return 0.0
     return entry.status.started if entry.runs and entry.silence is None else entry.status.time

@@ -1,4 +1,4 @@
-"""Sending a key again: which messages of a recording that are, as a query of `bwtui replay`."""
+"""Queries for `bwtui replay` that select the messages of a key in a recording."""
 
 from collections.abc import Iterable
 
@@ -8,9 +8,9 @@ from bwtui.recording.reading.explain import Key, Step
 
 
 def query_of(key: Key, position: int | None = None) -> str | None:
-    """Return a query that finds the messages of a key, or the one of a change; None where none can.
+    """Return a query for the messages of a key, or of one change; None if no query can find the key.
 
-    An unchanged large value in a key is not known.
+    That is the case if the key has an unchanged TOAST value, because its text is unknown.
     """
     parts = [f"table = {_quoted(key.table)}"]
     for name, value in zip(key.columns, key.values, strict=True):
@@ -24,7 +24,7 @@ def query_of(key: Key, position: int | None = None) -> str | None:
 
 
 def newest_of(steps: Iterable[Step]) -> Step | None:
-    """Return the newest change of a key that has a message which Kafka did not refuse; a repeat is none."""
+    """Return the newest change of a key with a message that Kafka did not refuse; repeats do not count."""
     sent = [step for step in steps if step.topic and step.state != "refused" and not step.is_repeat]
     return sent[-1] if sent else None
 

@@ -1,4 +1,4 @@
-"""A key as one types it: ``orders id=42``, ``order_items 7, 2``, ``id=42`` of the selected table, ``42``."""
+"""Parses a typed key: ``orders id=42``, ``order_items 7, 2``, ``id=42`` of the selected table, ``42``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,43 +11,41 @@ from bwtui.recording.reading.explain import Key
 
 @dataclass(frozen=True, slots=True)
 class TypedKey:
-    """A key that was typed, as what a screen may have selected."""
+    """A typed key, as a selection for the screen that shows its journey."""
 
     key: Key
 
     def selected_key(self) -> Key | str:
-        """Return the key."""
         return self.key
 
     def selected_table(self) -> str | None:
-        """Return its table."""
         return self.key.table
 
     def selected_change(self) -> Change | None:
-        """Return no change: which one is meant was not said."""
+        """Return None, because a typed key names no change."""
         return None
 
     def selected_sample(self) -> ChangeSample | None:
-        """Return none of a relay that runs, either."""
+        """Return None, for the same reason."""
         return None
 
     def selected_subject(self) -> str | None:
-        """Return no subject: a key has none of its own."""
+        """Return None, because a key has no subject of its own."""
         return None
 
 
-#: By table, ``schema.table``, the columns of its key; None: they are not known.
+#: The key columns of each table, by ``schema.table``; None if they are unknown.
 Tables = Mapping[str, Sequence[str] | None]
 
 
 def tables_of(status: Status | None) -> Tables:
-    """Return the tables of a relay."""
+    """Return a relay's tables with their key columns."""
     tables = {} if status is None else status.tables
     return {name: table.key_columns if table.is_key_known else None for name, table in tables.items()}
 
 
 def asked_key(text: str, tables: Tables, selected: str | None) -> Key | str | None:
-    """Return the key that a text names, or what is wrong with it; None: it names none, and is a filter."""
+    """Return the key that a text names, or what is wrong with it; None if the text is a filter, not a key."""
     try:
         words = tokens(text)[:-1]
     except QueryError:
@@ -61,7 +59,7 @@ def asked_key(text: str, tables: Tables, selected: str | None) -> Key | str | No
 
 
 def plain_key(text: str, tables: Tables, selected: str | None) -> Key | str | None:
-    """Return the key of the selected table that has this value; None of a text that is no value."""
+    """Return the key of the selected table with this value; None if the text is not a value."""
     try:
         values = _values(tokens(text)[:-1])
     except QueryError:
@@ -120,7 +118,7 @@ def _unknown(table: str) -> str:
 
 
 def _table(word: Token, tables: Tables, *, is_whole: bool) -> str | None:
-    """Return the table of a name with or without its schema, or unless ``is_whole`` of its beginning."""
+    """Return the table of a name, with or without its schema; a prefix is enough unless ``is_whole``."""
     if word.kind == "operator":
         return None
     if word.text in tables:

@@ -1,4 +1,4 @@
-"""Calls that wait for a service, made one after the other in a thread that holds up nobody's end."""
+"""Blocking calls to a service, made one after the other in a thread that never delays the program's exit."""
 
 import asyncio
 import threading
@@ -12,10 +12,10 @@ _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class Asking:
-    """One such thread, from its first call to `close`.
+    """Runs such a thread from the first call until `close`.
 
-    asyncio's own threads are waited for at the end of the program: with a service that is frozen that is
-    many seconds after the user has left.
+    Python waits for asyncio's own threads at exit: if a service hangs, the program would stay for many
+    seconds after the user has left.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,7 +24,7 @@ class Asking:
         self._thread: threading.Thread | None = None
 
     async def make(self, call: Callable[[], T]) -> T:
-        """Make a call behind those that were made before, and return its result, or raise its error."""
+        """Run a call after the earlier ones, and return its result, or raise its error."""
         future: Future[T] = Future()
         self._tasks.put((future, call))
         if self._thread is None:
@@ -33,7 +33,7 @@ class Asking:
         return await asyncio.wrap_future(future)
 
     def close(self, last: Callable[[], object] = lambda: None) -> None:
-        """Let the thread end after the call that it is in; ``last`` is called in it before that."""
+        """End the thread after its pending calls; it calls ``last`` before it ends."""
         if self._thread is not None:
             self._tasks.put((Future(), last))
             self._tasks.put(None)

@@ -1,4 +1,4 @@
-"""What the last audit says of one change, or of its key: a tick, a cross, or why neither."""
+"""The result of the last audit for one change or its key: good, bad, or why neither is known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bwtui.tui.keys import key_for
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audit says, as a tone and in words."""
+    """The result of an audit, as a tone and in words."""
 
     tone: Tone
     words: str
@@ -22,24 +22,24 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is asked about; what is not known of it is None."""
+    """The change that is looked up in the report; unknown attributes are None."""
 
     table: str
-    #: By column, as text.
+    #: Text by column.
     key: Mapping[str, str | None]
-    #: None of a record that says nothing of its change.
+    #: None if the record does not identify its change.
     lsn: int | None
-    #: The id of the open recording and the change's number in it; of a relay neither.
+    #: The id of the open recording, and the change's number in it; both None for a relay.
     recording: str | None = None
     position: int | None = None
     #: Topic, partition and offset.
     place: tuple[str, int, int] | None = None
-    #: When the change was committed, or what its record's timestamp says, in Unix seconds.
+    #: When the change was committed, or the timestamp of its record, in Unix seconds.
     time: float | None = None
 
 
 def audited(report: AuditReport | None, subject: Subject, now: float) -> Audited:
-    """Return what the last report says; ``now``, in Unix seconds, tells whether that was today."""
+    """Return the last report's result and time; its date is left out on the day of ``now`` (Unix seconds)."""
     if report is None:
         return Audited("muted", f"not audited: {key_for('verify')} does it")
     if report.question == "recordings":
@@ -58,7 +58,7 @@ def audited(report: AuditReport | None, subject: Subject, now: float) -> Audited
 
 
 def key_of(finding: Finding) -> Key | str:
-    """Return the key that a finding is about, or why none is known."""
+    """Return the key of a finding, or why it is unknown."""
     if finding.table is None or not finding.key:
         return "The finding names no key"
     if finding.is_masked:
@@ -71,7 +71,7 @@ _RANKS: Mapping[Tone, int] = {"bad": 0, "warn": 1}
 
 
 def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int, when: str) -> Audited:
-    """Say whether that nothing was found means that all is well."""
+    """Return whether the absence of findings proves that the change is correct."""
     if report.question == "database":
         if subject.table not in report.raw.get("tables", ()):
             return Audited("muted", "the last audit did not read this table")
@@ -95,14 +95,15 @@ def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int, when: str
         return Audited("warn", f"the audit could not decide everything{when}")
     more = f"; {elsewhere} of this key at another change" if elsewhere else ""
     if subject.lsn is None:
-        # A relay that is behind sends records of old commits, and others may write any timestamp: no tick.
+        # No tick: a relay that lags sends records of old commits, and other producers may write any
+        # timestamp.
         older = "if the record is older than that audit, as its timestamp says"
         return Audited("muted", f"{well}{more}{when}, {older}")
     return Audited("good", f"{well}{more}{when}")
 
 
 def _is_later(report: AuditReport, subject: Subject, end: int | None) -> bool | None:
-    """Tell whether a change came after what was audited, up to LSN ``end``; None: that is not known."""
+    """Return whether a change is later than the audited range, which ends at LSN ``end``; None if unknown."""
     if subject.lsn is not None:
         return None if end is None else subject.lsn > end
     if subject.time is None or report.when is None:
@@ -111,7 +112,7 @@ def _is_later(report: AuditReport, subject: Subject, end: int | None) -> bool | 
 
 
 def _is_of(finding: Finding, subject: Subject) -> bool:
-    """Whether a finding is about the subject's key, or its place."""
+    """Return whether a finding is about the subject's key or its place."""
     key = {name: None if value is None else str(value) for name, value in (finding.key or {}).items()}
     return _is_at(finding, subject) or (finding.table == subject.table and bool(key) and key == subject.key)
 

@@ -1,4 +1,4 @@
-"""A change field by field: before, after, and what Kafka holds of it and of its key now."""
+"""A change field by field: before, after, and Kafka's present records of it and of its key."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class FieldWay:
     after: str | None
     kafka: str | None
     newest: str | None
-    #: What Kafka holds is not what PostgreSQL said, or what was sent.
+    #: Kafka's value is not PostgreSQL's, or not the one that was sent.
     differs: bool = False
 
 
@@ -50,14 +50,14 @@ def _row(side: Decoded | None) -> Mapping[str, str | None]:
 
 
 def _sides(field: FieldChange) -> tuple[str | None, str | None]:
-    """Return what is known of a field before and after."""
+    """Return the known values of a field before and after."""
     is_known = field.mark in ("same", "changed", "gone") or field.before is not None
     before = field.before if is_known else ABSENT
     return before, ABSENT if field.mark == "gone" else field.after
 
 
 def texts_of(change: Change) -> dict[str, str | None]:
-    """Return the new row's texts by which a record can be judged: those that PostgreSQL sent as texts."""
+    """Return the new row's texts that a record can be compared with: those that PostgreSQL sent as text."""
     texts: dict[str, str | None] = {}
     for column, value in zip(change.relation.columns, change.after or (), strict=False):
         if value is None:
@@ -71,7 +71,7 @@ def texts_of(change: Change) -> dict[str, str | None]:
 
 
 def texts_of_sample(fields: Sequence[FieldChange]) -> dict[str, str | None]:
-    """Return the same of a sampled change, whose long values were cut."""
+    """Return the same for a sampled change, without long values, which were cut."""
     return {
         field.name: field.after
         for field in fields
@@ -83,7 +83,7 @@ def texts_of_sample(fields: Sequence[FieldChange]) -> dict[str, str | None]:
 def sent_against(
     message: SentMessage, change: Change, stored: "Stored", reader: Reader
 ) -> tuple[Audited, set[str]]:
-    """Judge the record in a message's place by the message; return that, and the fields that differ."""
+    """Compare the record at a message's place with the message; return the result and differing fields."""
     if (stored.key, stored.value) == (message.key, message.value):
         wrong = reader.miscoded(stored.value, texts_of(change)) if message.value is not None else frozenset()
         if wrong:
@@ -106,10 +106,9 @@ def sent_against(
 def said_against(
     fields: Sequence[FieldChange], stored: "Stored", reader: Reader, renamed: str = ""
 ) -> tuple[Audited, set[str]]:
-    """Judge a record by what PostgreSQL said of a sampled change, whose message is not at hand.
+    """Compare a record with PostgreSQL's values of a sampled change whose message is not available.
 
-    ``renamed`` as in `bwtui.tui.journey.moments.Moment`: for the key that the row had before, a change of
-    the key is its end.
+    ``renamed`` is as in `bwtui.tui.journey.moments.Moment`: a change of the key deletes the row's former key.
     """
     is_gone = renamed == "to" or (bool(fields) and all(field.mark == "gone" for field in fields))
     if is_gone or stored.value is None:
@@ -131,9 +130,10 @@ def said_against(
 
 
 def with_before(fields: Sequence[FieldChange], earlier: "Stored", reader: Reader) -> Sequence[FieldChange]:
-    """Return an updated row's fields, with what PostgreSQL did not send of before as a record has it.
+    """Return an updated row's fields, with missing old values from an earlier record.
 
-    JSON has no types by which its texts could be compared with PostgreSQL's, so of that nothing is taken.
+    PostgreSQL may not send the old values. Nothing is taken from JSON, because it has no types with which its
+    texts could be compared with PostgreSQL's.
     """
     row = reader.row(earlier.value)
     if row.state != "row" or row.schema_id is None:
@@ -151,7 +151,7 @@ def with_before(fields: Sequence[FieldChange], earlier: "Stored", reader: Reader
 
 
 def hole(kind: str) -> Audited:
-    """Say what it means that no record is in a message's place."""
+    """Return what a missing record at a message's place means."""
     return Audited("warn" if kind in ("gap", "expired") else "bad", HOLES.get(kind, kind))
 
 

@@ -1,4 +1,4 @@
-"""What Kafka says of a key while its journey is looked at: asked in threads, and never waited for."""
+"""Kafka's records of a key while its journey is shown, queried in threads that nothing waits for."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Topic, partition and offset.
 Place = tuple[str, int, int]
-#: Knows a key by its bytes.
+#: Returns whether a record's key bytes are those of the key.
 IsKey = Callable[[bytes], bool]
 _UNKNOWN = "it is not known where Kafka is: give -b to 'bwtui open'"
 _KEY, _RECORD, _GROUPS = "the key's records", "the record", "who reads the topic"
@@ -36,7 +36,7 @@ class Held:
 
 
 class KafkaHalf:
-    """The records of one key, single ones of them, and who reads their topic."""
+    """The records of a key, single records, and the consumer groups of their topic."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class KafkaHalf:
         make_reader: Callable[[Ask], Reader],
         clock: Callable[[], float],
     ) -> None:
-        """``connect`` makes what is asked; it may take a while, and raise BwtuiError.
+        """``connect`` opens the connection to Kafka; it may take a while, and raise BwtuiError.
 
         ``clock`` returns Unix seconds.
         """
@@ -56,24 +56,25 @@ class KafkaHalf:
         self._records = Asking("journey records")
         self._groups = Asking("journey groups")
         self._stopped = threading.Event()
-        #: Since when what is being asked, by the monotonic clock.
+        #: Start of each pending query, by the monotonic clock.
         self._since: dict[str, float] = {}
-        #: Grows with everything that becomes known.
+        #: Increases with every change of the results.
         self.version = 0
         self.failure = ""
-        #: Decodes what was found. It has the schemas of that: nobody need be asked for them any more.
+        #: Decodes the records found. It has cached their schemas, so that it need not query the registry
+        #: again.
         self.reader: Reader | None = None
         self.found: KeyRecords | None = None
         self.groups: Consumers | None = None
         self.groups_failure = ""
-        #: When these were asked for, in Unix seconds: what came after that is not among them.
+        #: Unix times of these queries; later records and commits are not in the results.
         self.found_time = self.groups_time = 0.0
         self._places: dict[Place, Held] = {}
 
     async def search(
         self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None = None
     ) -> None:
-        """Look for the key's records; ``knows`` makes what tells them from others."""
+        """Search for the key's records; ``knows`` creates the function that recognises them."""
 
         def look() -> "KeyRecords | None":
             keys = self._opened()
@@ -94,7 +95,7 @@ class KafkaHalf:
         self.version += 1
 
     async def look_at(self, place: Place) -> None:
-        """Read the record in a place, unless it is known, or nobody can be asked."""
+        """Read the record at a place, unless it is cached or an earlier query failed."""
         if place in self._places or self.failure:
             return
 
@@ -116,7 +117,7 @@ class KafkaHalf:
         self.version += 1
 
     async def look_at_groups(self, topic: str) -> None:
-        """Ask who reads a topic."""
+        """Query the consumer groups of a topic."""
         try:
             side, _ = await self._asked(_GROUPS, self._connected, self._groups)
             if side is not None:
@@ -128,40 +129,40 @@ class KafkaHalf:
         self.version += 1
 
     def held(self, place: Place) -> Held | None:
-        """Return what is known to stand in a place."""
+        """Return the cached record or hole at a place."""
         if (known := self._places.get(place)) is not None:
             return known
         met = None if self.found is None else self.found.at(*place[1:])
         return None if met is None else Held(met, self.found_time)
 
     def forget(self) -> None:
-        """Forget what was found, to ask anew."""
+        """Discard the results, so that they are queried again."""
         self.failure = self.groups_failure = ""
         self.found = self.groups = None
         self._places.clear()
         self.version += 1
 
     def waits_for_records(self) -> str:
-        """Say that records are being asked for, and for how long; or nothing."""
+        """Return that records are being queried, and for how long, or an empty string."""
         return self._waits(_RECORD) or self._waits(_KEY)
 
     def waits_for_groups(self) -> str:
-        """Say the same of the groups."""
+        """Return the same for the consumer groups."""
         return self._waits(_GROUPS)
 
     @property
     def seconds_waited(self) -> int:
-        """Whole seconds since the oldest question without an answer: what is shown changes with them."""
+        """Whole seconds since the start of the oldest pending query; the shown text changes with them."""
         return int(time.monotonic() - min(self._since.values(), default=time.monotonic()))
 
     def close(self) -> None:
-        """Ask nothing any more; what is under way ends by itself."""
+        """Start no more queries; pending ones end on their own."""
         self._stopped.set()
         self._groups.close()
         self._records.close(lambda: self._keys.close() if self._keys is not None else None)
 
     async def _asked(self, what: str, call: Callable[[], T], asking: Asking) -> tuple[T, float]:
-        """Return an answer, and when it was asked for."""
+        """Return the result of a query, and the time when it began."""
 
         def dated() -> tuple[T, float]:
             begun = self._clock()
@@ -181,7 +182,7 @@ class KafkaHalf:
         waited = time.monotonic() - self._since[what]
         return f"asking Kafka{broker}…" + (f" for {figures.duration(int(waited))}" if waited >= 1 else "")
 
-    # In the threads.
+    # The rest runs in the threads.
 
     def _connected(self) -> KafkaSide | None:
         if self._side is None:

@@ -1,4 +1,4 @@
-"""Which records are of a key: by the bytes of its messages, or, where none of them is known, by its text."""
+"""Recognises the records of a key: by the bytes of its messages or, if these are unknown, by its text."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,18 @@ from bwtui.recording.reading.explain import Key
 from bwtui.recording.reading.sent_keys import body_of
 from bwtui.tui.audit.kafka import Reader
 
-#: Keys whose texts are remembered.
+#: Maximum number of cached results.
 _REMEMBERED = 100_000
 
 
 def same_bytes(known: bytes) -> Callable[[bytes], bool]:
-    """Return what knows the key by its bytes; under another schema it has another id in front of them."""
+    """Return a function that recognises the key by its bytes, ignoring the schema id in front of them."""
     body = body_of(known)
     return lambda key: key[:1] == known[:1] and body_of(key) == body
 
 
 def same_text(key: Key, reader: Reader) -> Callable[[bytes], bool]:
-    """Return what decodes each key that it has not met, and compares it with ``key`` field by field."""
+    """Return a function that decodes each new key and compares it with ``key`` field by field."""
     wanted = {
         name: value.decode("utf-8", "replace") if isinstance(value, bytes) else None
         for name, value in zip(key.columns, key.values, strict=True)

@@ -1,4 +1,4 @@
-"""The changes of a key of a relay that runs: those that were sampled, and the records that Kafka has."""
+"""The changes of a key of a running relay: those that were sampled, and the records in Kafka."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from bwtui.tui.widgets.journey.lifeline import Point
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import Stored
 
-#: Records are compared by the millisecond in which their transaction was committed.
+#: Records are matched by the millisecond in which their transaction was committed.
 _MILLIS = 1_000
 _CHANGES = "show('changes')"
 
@@ -26,30 +26,30 @@ class Moment:
 
     sample: ChangeSample | None
     stored: "Stored | None"
-    #: "from": the row had another key before; "to": it has another one since.
+    #: "from": the row had a different key before; "to": it has a different key since.
     renamed: str = ""
-    #: How many records may be the sampled change's, where it can't be told which one is.
+    #: Number of records that may belong to the sampled change, if it is unclear which one does.
     doubtful: int = 0
-    #: The record is the change's by its place or its headers, not by its time alone.
+    #: The record is matched by its place or its headers, not by its time alone.
     is_sure: bool = False
 
     @property
     def time(self) -> float:
-        """When it was committed, in Unix seconds; of a record alone, what its timestamp says."""
+        """The commit time in Unix seconds; for a record alone, its timestamp."""
         if self.sample is not None:
             return self.sample.commit_time
         return self.stored.timestamp / _MILLIS if self.stored is not None else 0.0
 
     @property
     def operation(self) -> str:
-        """What it did, as far as that is known: a record alone is a row, or a tombstone."""
+        """The operation, as far as it is known: a record alone is a row or a tombstone."""
         if self.sample is not None:
             return self.sample.operation
         return "delete" if self.stored is not None and self.stored.value is None else "row"
 
     @property
     def row_key(self) -> str:
-        """What it is called in a list."""
+        """Its key in a list."""
         if self.sample is not None:
             return f"sample {self.sample.sequence}"
         return "" if self.stored is None else f"record {self.stored.partition}@{self.stored.offset}"
@@ -63,12 +63,15 @@ class Moment:
 
     @property
     def point(self) -> Point:
-        """Return its mark on the line of time."""
+        """Its mark on the timeline."""
         return Point(self.time, self.operation)
 
 
 def role_of(sample: ChangeSample, key: Key) -> str | None:
-    """Tell what a sampled change did to a key: "from" and "to" as in `Moment`; None: it is about another."""
+    """Return the role of a sampled change for a key, or None if it is about a different key.
+
+    The roles are "from" and "to" as in `Moment`, and "" for a change that leaves the key alone.
+    """
     if sample.table != key.table:
         return None
     fields = {field.name: field for field in sample.fields}
@@ -87,7 +90,7 @@ def role_of(sample: ChangeSample, key: Key) -> str | None:
 
 
 def key_of(sample: ChangeSample, columns: Sequence[str]) -> Key | None:
-    """Return the key of a sampled change by its columns; None where there is none, or it is not known."""
+    """Return the key of a sampled change by its columns, or None if there is none or it is unknown."""
     fields = {field.name: field for field in sample.fields}
     if not columns or any(name not in fields for name in columns):
         return None
@@ -109,7 +112,7 @@ def sampled_key(sample: ChangeSample | None, status: Status | None) -> Key | str
 
 
 def other_key(sample: ChangeSample, key: Key) -> Key | None:
-    """Return the key that a sampled change took or gave, if it changed ``key``."""
+    """Return the row's other key, before or after, if the sampled change changed ``key``."""
     fields = {field.name: field for field in sample.fields}
     role = role_of(sample, key)
     if not role:
@@ -129,7 +132,7 @@ def sampled(samples: Iterable[ChangeSample], key: Key) -> list[tuple[ChangeSampl
 
 
 def updated(sample: ChangeSample, stages: Mapping[int, StageEntry]) -> ChangeSample:
-    """Return a sampled change with what the relay has noted of it since."""
+    """Return a sampled change with what the relay has recorded about it since."""
     entry = stages.get(sample.sequence)
     if entry is None or (sample.passed and sample.passed[-1]):
         return sample
@@ -144,11 +147,11 @@ def updated(sample: ChangeSample, stages: Mapping[int, StageEntry]) -> ChangeSam
 
 
 def merged(samples: Sequence[tuple[ChangeSample, str]], records: Sequence["Stored"]) -> list[Moment]:
-    """Return all changes that are known, in the order of their commits; each record stands for one change.
+    """Return all known changes in commit order; each record belongs to one change.
 
-    A record is that of the sampled change of its place, or of the LSN and number that it has as headers. Else
-    it is known by its time alone, where the relay sampled as many changes of the key in that millisecond as
-    there are records: which is likely, and not sure.
+    A record belongs to the sampled change with the same place, or with the LSN and number in its headers.
+    Otherwise it is matched by its time alone, if the relay sampled as many changes of the key in that
+    millisecond as there are records; such a match is likely, but not certain.
     """
     left = {(one.partition, one.offset): one for one in records}
     found = []
@@ -175,10 +178,10 @@ def merged(samples: Sequence[tuple[ChangeSample, str]], records: Sequence["Store
 
 
 def _place(sample: ChangeSample, role: str) -> tuple[int, int] | None:
-    """Return where a sampled change's record of a key is, if that is known.
+    """Return the place of a sampled change's record of a key, if it is known.
 
-    The relay notes the place of the row. A change that gave it another key left a tombstone under the one
-    before, whose place nobody noted.
+    The relay records the place of the row. A change that gave the row a new key also wrote a tombstone for
+    the former key, and the place of the tombstone is not recorded.
     """
     if role == "to" or sample.partition is None or sample.offset is None:
         return None
@@ -186,7 +189,7 @@ def _place(sample: ChangeSample, role: str) -> tuple[int, int] | None:
 
 
 def _sure(sample: ChangeSample, role: str, left: Mapping[tuple[int, int], "Stored"]) -> "Stored | None":
-    """Return the record that is a sampled change's by its place, or by its LSN and number."""
+    """Return the record that belongs to a sampled change by its place, or by its LSN and number."""
     if (place := _place(sample, role)) is not None:
         return left.get(place)
     wanted = (sample.lsn, sample.ordinal)
@@ -194,7 +197,7 @@ def _sure(sample: ChangeSample, role: str, left: Mapping[tuple[int, int], "Store
 
 
 def _moment_of(sample: ChangeSample, role: str) -> tuple[int, bool]:
-    """Return a sampled change's time as its record has it, and whether that is a tombstone."""
+    """Return the time of a sampled change's record, and whether the record is a tombstone."""
     return _millis(sample.commit_time), sample.operation == "delete" or role == "to"
 
 
@@ -205,23 +208,23 @@ def _order(moment: Moment) -> tuple[int, int, int, int]:
 
 
 def _millis(seconds: float) -> int:
-    """Return whole milliseconds as the relay writes them; of microseconds a float is just off."""
+    """Return whole milliseconds as the relay writes them; a float may be slightly below its microsecond."""
     return round(seconds * 1_000_000) // 1_000
 
 
 def identity(stored: "Stored") -> tuple[str, int] | None:
-    """Return the LSN and the number of its change that a record has as headers; None without them."""
+    """Return the LSN and number of a record's change from its headers, or None without them."""
     lsn, ordinal = _number(stored, LSN, 8), _number(stored, ORDINAL, 4, 8)
     return None if lsn is None or ordinal is None else (format_lsn(lsn), ordinal)
 
 
 def xid_of(stored: "Stored") -> int | None:
-    """Return the transaction that a record has as a header."""
+    """Return the transaction id from a record's header."""
     return _number(stored, XID, 4)
 
 
 def _number(stored: "Stored", name: str, *sizes: int) -> int | None:
-    """Return what a header holds, if it has as many bytes as the relay writes: anybody may write others."""
+    """Return the number in a header, if its size is the relay's: other producers may write other sizes."""
     data = dict(stored.headers).get(name)
     return int.from_bytes(data, "big") if data is not None and len(data) in sizes else None
 

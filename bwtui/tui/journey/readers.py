@@ -1,4 +1,4 @@
-"""Which consumer groups have read past a record, by what they last committed."""
+"""Which consumer groups have read past a record, by their last commits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from bwtui.tui.judgement import Tone
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """Where a group is beside a record."""
+    """The position of a group relative to a record."""
 
     group: str
     tone: Tone
@@ -17,7 +17,7 @@ class GroupPlace:
 
 
 def readers_of(groups: Sequence[GroupEntry], topic: str, partition: int, offset: int) -> list[GroupPlace]:
-    """Return the groups that read the topic; those that have not read the record first."""
+    """Return the groups that read the topic; those that have not read the record come first."""
     places = [_place(group, topic, partition, offset) for group in groups if topic in group.topics]
     return sorted(places, key=lambda place: (place.tone == "good", place.group))
 

@@ -1,4 +1,4 @@
-"""A change's way from its COMMIT to the sink's acknowledgement, as far as it was measured."""
+"""The path of a change from its COMMIT to the sink's acknowledgement, as far as it was measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _STAGES = LATENCY_STAGES[:-1]
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A stretch of the way, up to what it is called after; None seconds: it is not known how long it took."""
+    """A stretch of the path, named after its end; ``seconds`` is None if unknown."""
 
     name: str
     seconds: float | None
@@ -22,14 +22,14 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a change began, how long each stretch took, and what has to be known of that."""
+    """Where a change began, how long each stretch took, and remarks on these figures."""
 
     #: "COMMIT", or the operation of a row that was read from its table.
     begin: str
     #: Unix seconds, by PostgreSQL's clock.
     time: float
     legs: tuple[Leg, ...]
-    #: What the figures are of, and what is not known and how it would be.
+    #: What the figures cover, and which are unknown and why.
     remarks: tuple[str, ...] = ()
 
     @property
@@ -40,9 +40,9 @@ class Way:
 
 
 def recorded_way(change: Change, message: SentMessage | None, said: str = "") -> Way:
-    """Return the way of a recorded change, of which ``message`` is shown: by the times of its blocks.
+    """Return the path of a recorded change and its shown ``message``, by the times of its blocks.
 
-    ``said`` is what is known of the messages around it.
+    ``said`` is a remark on the latency of the messages around it.
     """
     begin = "COMMIT" if change.in_transaction else change.operation
     legs = [Leg("recorded", (change.received - change.commit_time) / MICROS)]
@@ -60,7 +60,7 @@ def recorded_way(change: Change, message: SentMessage | None, said: str = "") ->
 
 
 def sampled_way(sample: ChangeSample) -> Way:
-    """Return the way of a sampled change, by the times of its batch."""
+    """Return the path of a sampled change, by the times of its batch."""
     if sample.operation in ("snapshot", "backfill"):
         told = ("rows that are read from their table are not timed one by one",)
         return Way(sample.operation, sample.commit_time, (), told)
@@ -91,7 +91,7 @@ def _ahead(legs: list[Leg]) -> list[str]:
 
 
 def usual(latency: Mapping[str, Percentiles], until: float) -> str:
-    """Say what all messages of the ten seconds before a moment took; nothing where none was measured."""
+    """Return the latencies of all messages in the ten seconds before a moment, or an empty string."""
     told = [
         f"{stage} {figures.milliseconds(latency[stage].p50)} (p99 {figures.milliseconds(latency[stage].p99)})"
         for stage in _STAGES

@@ -1,4 +1,4 @@
-"""What ``bwtui schema check --json`` says of the tables, for the screens."""
+"""The result of ``bwtui schema check --json`` as text for the screens."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from rich.console import RenderableType
 
 from bwtui.tui.plain import Group, Table, Text
 
-#: Tables that are listed one by one; those that would stop the relay come first.
+#: Maximum tables listed one by one; those that would stop the relay come first.
 _LISTED = 300
 
 
 def trial_content(answer: dict[str, Any], script: str, colours: dict[str, str]) -> RenderableType:
-    """Return what the registry would say of every table; ``script`` is the file, or empty."""
+    """Return the registry's answer for every table; ``script`` is the DDL file, or empty."""
     tables: dict[str, dict[str, Any]] = answer.get("tables", {})
     bad = sorted(name for name, table in tables.items() if not table.get("ok"))
     good = sorted(tables.keys() - set(bad))

@@ -1,4 +1,4 @@
-"""The versions of one subject, out of what the relay or the recording holds and what the registry says."""
+"""The versions of a subject, from the schemas of the relay or recording and the registry's list."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,19 +11,19 @@ from bwtui.model.status import SchemaEntry
 class Version:
     """One version, as far as it is known."""
 
-    #: Its number, or its id where it has none.
+    #: Its number, or its id if it has no number.
     key: str
     number: int | None
     id: int | None = None
-    #: The schema, where it is at hand.
+    #: The schema, if available.
     text: str | None = None
-    #: When it was registered, as the registry says, and since when the relay uses it.
+    #: When it was registered, according to the registry, and since when the relay has used it.
     registered: float | None = None
     used: float | None = None
     is_deleted: bool = False
-    #: The registry does not list it any more, or never has.
+    #: The registry does not list it: it was removed, or never registered there.
     is_gone: bool = False
-    #: What came, went and changed since the version before.
+    #: Fields added, removed and changed since the version before.
     added: int | None = None
     removed: int | None = None
     changed: int | None = None
@@ -31,7 +31,7 @@ class Version:
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """Its name for use in a sentence."""
         return f"version {self.number}" if self.number is not None else f"id {self.id}"
 
     @property
@@ -45,8 +45,8 @@ def versions(
 ) -> list[Version]:
     """Return the versions of subject ``name``, the oldest one first.
 
-    ``schemas`` are those that the relay or the recording holds, ``subject`` is what the registry said, and
-    ``texts`` are the schemas that it gave, by the key of their version.
+    ``schemas`` are those that the relay or the recording holds, ``subject`` is the registry's answer, and
+    ``texts`` are the registry's schemas by the key of their version.
     """
     found: dict[str, Version] = {}
     for entry in schemas:
@@ -74,7 +74,7 @@ def versions(
 
 
 def before(found: Sequence[Version], later: Version) -> Version | None:
-    """Return the version that ``later`` is compared with by itself: the last before it that still counts."""
+    """Return the version to compare ``later`` with by default: the last earlier one that still counts."""
     earlier = list(found[: found.index(later)])
     alive = [one for one in earlier if one.is_compared]
     return next(reversed(alive or earlier), None)

@@ -1,4 +1,4 @@
-"""What is said of versions and their differences."""
+"""Descriptions of schema versions and their differences."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from bwtui.tui.plain import Content
 from bwtui.tui.registry.versions import Version
 from bwtui.tui.widgets.columns import Cell
 
-#: When a version was registered, where nobody says.
+#: Shown if it is unknown when a version was registered.
 UNKNOWN = "not known"
 _RANK = {"bad": 0, "warn": 1}
 
 
 def rule_cell(difference: Difference, level: str) -> Cell:
-    """Say which rule a difference breaks, or that it keeps the one that holds."""
+    """Return which compatibility rule a difference breaks, or that it keeps the rule in force."""
     rule, breaks = level.removesuffix("_TRANSITIVE"), " and ".join(sorted(difference.breaks))
     if not level:
         return Cell(f"breaks {breaks}", "warn") if breaks else Cell("breaks neither rule", "muted")
@@ -26,12 +26,12 @@ def rule_cell(difference: Difference, level: str) -> Cell:
 
 
 def rank(cell: Cell) -> int:
-    """Return a number by which what breaks a rule comes first."""
+    """Return a sort key that puts broken rules first."""
     return _RANK.get(cell.tone, 2)
 
 
 def outcome(found: Sequence[Difference], level: str) -> Content:
-    """Say in a few words how two versions differ, and whether the rule holds between them."""
+    """Return in a few words how two versions differ, and whether the rule holds between them."""
     if not found:
         return Content.styled("no difference but in how they are written", "$quiet")
     kinds = [one.kind for one in found]
@@ -48,7 +48,7 @@ def outcome(found: Sequence[Difference], level: str) -> Content:
 
 
 def verdict(found: Sequence[Difference], level: str) -> tuple[str, str]:
-    """Return whether the rule holds, and in what style that is said."""
+    """Return whether the rule holds, and the style of that text."""
     rule, breaks = level.removesuffix("_TRANSITIVE"), sorted({one for it in found for one in it.breaks})
     broken = " and ".join(breaks)
     if not level:
@@ -64,7 +64,7 @@ def verdict(found: Sequence[Difference], level: str) -> tuple[str, str]:
 
 
 def unchecked(found: Sequence[Version], old: Version, new: Version, level: str) -> str:
-    """Say why the registry does not compare these two, or nothing."""
+    """Return why the registry does not compare these two versions, or an empty string."""
     gone = [one for one in (old, new) if not one.is_compared]
     if gone:
         how = "softly deleted" if gone[0].is_deleted else "not in the registry"
@@ -76,20 +76,20 @@ def unchecked(found: Sequence[Version], old: Version, new: Version, level: str) 
 
 
 def when(version: Version, now: float) -> str:
-    """Say when a version was registered, or since when it is used, as far as anybody knows."""
+    """Return when a version was registered, or else since when it has been used."""
     if version.registered is not None:
         return f"registered {_moment(version.registered, now)}"
     return UNKNOWN if version.used is None else f"used since {_moment(version.used, now)}"
 
 
 def _moment(seconds: float, now: float) -> str:
-    """Return a time of day, with its date where that is another one."""
+    """Return the time of day, or date and time if it is not today."""
     whole = figures.moment(seconds)
     return whole[11:] if whole[:10] == figures.moment(now)[:10] else whole[:16]
 
 
 def changes(version: Version) -> str:
-    """Say in numbers what came, went and changed."""
+    """Return the numbers of fields that were added, removed and changed."""
     if version.added is None or version.removed is None or version.changed is None:
         return ""
     parts = [f"{sign}{number:,}" for sign, number in _signed(version) if number]
