@@ -1,4 +1,4 @@
-"""What is sent again: each request with its progress, and what may be asked of it."""
+"""Backfill requests: the progress of each, and the actions on the selected one."""
 
 import asyncio
 from collections.abc import Iterable
@@ -37,20 +37,20 @@ COLUMNS = (
     Column("id", "Id", 10, drop=4, grow=20),
     Column("where", "Where", 12, drop=5, grow=60),
 )
-#: The action that shows this screen.
+#: The action that opens this screen.
 OPENS = "look_closer('backfills')"
 _TONES = {"running": "good", "failed": "bad", "paused": "warn", "cancelled": "muted", "done": "muted"}
 
 
 class BackfillsScreen(RelayScreen):
-    """The requests, and the selected one in full."""
+    """Shows the list of requests, and the selected one in full."""
 
     mode: ClassVar[str] = "overview"
     own_keys: ClassVar[frozenset[str]] = frozenset(("pause_sending", "cancel_sending"))
 
     @classmethod
     def of(cls, host: Host, selection: Selection) -> Closer:
-        """Return the screen; a recording has no relay that could be asked."""
+        """Return the screen, or why there is none: a recording has no relay that could backfill rows."""
         if host.model.recorded:
             return "A recording sends nothing again: 'bwtui attach' shows a running relay"
         return cls(host)
@@ -81,7 +81,6 @@ class BackfillsScreen(RelayScreen):
         self._show_selected()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the request that is selected now."""
         self._show_selected()
 
     def _selected(self) -> BackfillStatus | None:
@@ -97,14 +96,14 @@ class BackfillsScreen(RelayScreen):
         detail.show((selected.id, content.markup), content)
 
     def action_pause_sending(self) -> None:
-        """Have the selected one pause, or go on."""
+        """Pause the selected request, or resume it."""
         selected = self._open_one()
         if selected is not None:
             what: BackfillCommand = "resume" if selected.state == "paused" else "pause"
             self._control(selected, what)
 
     def action_cancel_sending(self) -> None:
-        """End the selected one, after a question."""
+        """Cancel the selected request, after a question."""
         selected = self._open_one()
         if selected is None:
             return
@@ -120,7 +119,7 @@ class BackfillsScreen(RelayScreen):
         self.app.push_screen(AskScreen(f"Cancel {selected.id}", told_so, "Cancel it", careful=True), cancel)
 
     def _open_one(self) -> BackfillStatus | None:
-        """Return the selected one; say why not where nothing can be asked of it."""
+        """Return the selected request, or show why it accepts no commands."""
         selected = self._selected()
         if selected is None:
             self.notify("No request is selected", severity="warning", timeout=4)
@@ -144,7 +143,7 @@ class BackfillsScreen(RelayScreen):
 
 
 def ask_to_send(app: App[Any], name: str, table: str | None, status: Status | None) -> None:
-    """Ask whether all rows of a table are to be sent again, and have the relay called ``name`` do so."""
+    """Ask whether to send all rows of a table again, and make the relay called ``name`` do so."""
     known = status.tables.get(table) if status is not None and table is not None else None
     if table is None or known is None:
         app.notify("No table is selected", severity="warning", timeout=4)
@@ -179,7 +178,7 @@ def ask_to_send(app: App[Any], name: str, table: str | None, status: Status | No
 
 
 def in_one_line(status: Status | None, now: float) -> Content | None:
-    """Return what is under way, for a line of its own; None where nothing is."""
+    """Return the requests in progress in one line, or None without any."""
     open_ones = [one for one in status.backfills if not one.is_over] if status else []
     if not open_ones:
         return None
@@ -196,7 +195,7 @@ def in_one_line(status: Status | None, now: float) -> Content | None:
 
 
 def of_table(status: Status | None, table: str, now: float) -> str:
-    """Return how far the newest request for a table is; "" where there is none."""
+    """Return the progress of a table's newest request, or "" without any."""
     mine = [one for one in status.backfills if one.table == table] if status else []
     return told(mine[-1], now) if mine else ""
 

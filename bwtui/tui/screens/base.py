@@ -1,4 +1,4 @@
-"""What every screen has: header, filter line, footer, and the actions on the selected row."""
+"""The base of every screen: header, filter line, footer, and the actions on the selected row."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -31,35 +31,35 @@ from bwtui.tui.widgets.listing import Listing
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Transport
 
-#: Actions that mean something only where they are a screen's own.
+#: Actions that are available only on the screens that list them in ``own_keys``.
 OWN = frozenset(("send_all_again", "pause_sending", "cancel_sending"))
 
 
 class RelayScreen(ExportingScreen):
-    """A screen over the picture of a relay; subclasses fill the body and paint it."""
+    """A screen that shows a status snapshot; subclasses provide the body and paint it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
     # Textual declares both as instance variables.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
-    #: The mode this screen belongs to, which is marked among the tabs.
+    #: The mode of the screen; its tab is highlighted.
     mode: ClassVar[str] = ""
     wants_changes: bool = False
-    #: What the relay is asked of the services while this is shown.
+    #: The service view that the relay polls while this screen is shown.
     wants_look: ClassVar[LookName | None] = None
-    #: What it is asked more rarely, for what stands beside much else.
+    #: Service views that are polled at the slower rate, because they are only a part of the screen.
     glances: tuple[LookName, ...] = ()
-    #: Keys that the footer shows here, though not elsewhere.
+    #: Actions that the footer shows on this screen, though not elsewhere.
     own_keys: ClassVar[frozenset[str]] = frozenset()
-    #: It shows what an audit found.
+    #: The screen shows the findings of an audit.
     audits: ClassVar[bool] = False
-    #: It is about one key, or dead letters, which can be sent again.
+    #: The screen shows a key or dead letters, which can be sent again.
     sends_again: ClassVar[bool] = False
-    #: Actions of lists that mean nothing here.
+    #: Actions on lists that have no meaning here.
     without: ClassVar[frozenset[str]] = frozenset()
-    #: The widgets are there, so that a picture can be painted.
+    #: The widgets are mounted, so that the screen can be painted.
     ready: bool = False
-    #: The theme of what is painted.
+    #: The theme of the last painting.
     _painted_in: str = ""
 
     def __init__(self, host: Host) -> None:
@@ -67,13 +67,13 @@ class RelayScreen(ExportingScreen):
         rebind(self, "screen")
 
     def compose(self) -> ComposeResult:
-        """Make header, body, filter line and footer; a recording's transport bar goes above the footer."""
+        """Create header, body, filter line and footer, and a recording's transport bar above the footer."""
         width, height = self.app.size
         breakpoints = (
             *self._get_breakpoint_classes(width, self.HORIZONTAL_BREAKPOINTS),
             *self._get_breakpoint_classes(height, self.VERTICAL_BREAKPOINTS),
         )
-        # Before anything is styled, as a later change has everything styled once more.
+        # Set these classes before anything is styled: changing them later would style everything again.
         self.add_class(*breakpoints, update=False)
         yield Header()
         with Container(id="body"):
@@ -84,22 +84,22 @@ class RelayScreen(ExportingScreen):
             yield Transport()
         yield KeyLine()
 
-    # What a subclass provides.
+    # Methods for subclasses to override.
 
     def body(self) -> Iterable[Widget]:
         """Return the widgets of the body."""
         raise NotImplementedError
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture, touching only what changed."""
+        """Show a status snapshot, updating only what changed."""
         raise NotImplementedError
 
     def filter_bar(self) -> FilterBar:
-        """Return the line where a filter is typed."""
+        """Return the line in which a filter is typed."""
         return FilterBar(self.names)
 
     def names(self) -> Iterable[str]:
-        """Return the names that a filter may be completed with."""
+        """Return the names that complete a filter."""
         status = self.host.model.picture.status
         return status.tables if status is not None else ()
 
@@ -108,7 +108,7 @@ class RelayScreen(ExportingScreen):
         return self.query_one(Listing)
 
     def first_focus(self) -> Widget:
-        """Return what has the focus to begin with."""
+        """Return the widget that has the focus first."""
         return self.main_grid()
 
     def crumbs(self) -> tuple[str, ...]:
@@ -116,12 +116,12 @@ class RelayScreen(ExportingScreen):
         return (self.mode.capitalize(),)
 
     def look_about(self) -> tuple[str, ...]:
-        """Return what the look is about, where there is more than one of that name."""
+        """Return the subjects of the service view, if there are several of that name."""
         return ()
 
     @property
     def hurries(self) -> bool:
-        """Whether what it shows is not there yet, so that it is asked for again soon."""
+        """Whether requested data is still missing, so that it is requested again soon."""
         return False
 
     def row_text(self) -> str:
@@ -134,7 +134,7 @@ class RelayScreen(ExportingScreen):
     # Showing.
 
     def on_mount(self) -> None:
-        """Paint what is known, and give the focus to the main list."""
+        """Paint the available data, and focus the main list."""
         self.ready = True
         self.set_class(self.host.model.recorded, "-recorded")
         for grid in self.query(Grid):
@@ -144,11 +144,11 @@ class RelayScreen(ExportingScreen):
         self.refresh_picture()
 
     def on_screen_resume(self) -> None:
-        """Catch up with what happened while another screen was shown."""
+        """Catch up with the changes while a different screen was shown."""
         self.refresh_picture()
 
     def on_resize(self) -> None:
-        """Choose the keys for which the footer has room."""
+        """Choose the keys that fit into the footer."""
         self.refresh_bindings()
 
     def refresh_picture(self) -> None:
@@ -163,13 +163,13 @@ class RelayScreen(ExportingScreen):
             self.query_one(Transport).show(model.picture.playhead)
         self.paint(model.picture)
         if self.app.theme != self._painted_in:
-            # Details have colours of their own, and are made when a row is selected.
+            # Details have their own colours, and are created when a row is selected.
             self._painted_in = self.app.theme
             for grid in self.query(Grid):
                 grid.post_message(Grid.Highlighted(grid, grid.cursor_key))
 
     def on_key(self, event: events.Key) -> None:
-        """Say of a key that means something, but not here, why it does nothing."""
+        """Explain why a key has no effect, if it has one elsewhere."""
         model = self.host.model
         if (why := why_nothing(event.key, model.kind, readonly=model.readonly)) is not None:
             self.notify(why, timeout=4)
@@ -180,7 +180,7 @@ class RelayScreen(ExportingScreen):
         self.host.show_mode(mode)
 
     def action_pause(self) -> None:
-        """Freeze the view, or let it run."""
+        """Freeze the view, or resume it."""
         self.host.model.toggle_pause()
         self.refresh_picture()
 
@@ -195,22 +195,18 @@ class RelayScreen(ExportingScreen):
         self.app.action_command_palette()
 
     def action_fleet(self) -> None:
-        """Go to the list of all relays."""
         self.host.leave_to_fleet(by_escape=False)
 
     def action_leave(self) -> None:
         self.host.ask_to_leave()
 
     def action_verify(self) -> None:
-        """Ask what to verify; while that runs, show how far it is."""
         self.host.ask_to_verify()
 
     def action_try_ddl(self) -> None:
-        """Ask for a file of DDL, and try it; nothing is changed."""
         self.host.ask_to_try_ddl()
 
     def action_snapshot_table(self) -> None:
-        """Ask whether the rows of the selected table are to be sent again."""
         self.host.ask_to_send_table(self.selected_table())
 
     def action_jump(self) -> None:
@@ -233,19 +229,19 @@ class RelayScreen(ExportingScreen):
         self.focus_previous()
 
     def action_maximise(self) -> None:
-        """Show the focused panel alone, or all again."""
+        """Show the focused panel alone, or all panels again."""
         if self.has_class("-maximised"):
             self._restore()
             return
         panel = next((node for node in self._focus_path() if node.has_class("panel")), self.main_grid())
         self.add_class("-maximised")
-        # Folders of panels stay, or their child would vanish with them.
+        # Containers of the panel stay, or the panel would be hidden with them.
         keep = {panel, *panel.ancestors}
         for other in self.query("#body .panel, #body .folder"):
             other.set_class(other not in keep, "-folded")
 
     def action_back(self) -> None:
-        """Undo one step: the focus on a detail, filter, maximised panel, or screen."""
+        """Undo one step: focus on a detail, filter, maximised panel, or screen."""
         bar = self.query_one(FilterBar)
         if self.close_seek_bar():
             return
@@ -259,23 +255,25 @@ class RelayScreen(ExportingScreen):
             self.go_back()
 
     def go_back(self) -> None:
-        """Return to where this screen was opened; the first one of a mode stays, or leads to all relays."""
+        """Return to the screen that opened this one; from the first one of a mode, go to the list of relays.
+
+        That is possible only if the user came from the list.
+        """
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
         else:
             self.host.leave_to_fleet(by_escape=True)
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
-        """A row was opened, by Enter or a double click."""
         self.open_row(event.grid)
 
     def open_row(self, grid: Grid) -> None:
-        """Go into the selected row's detail."""
+        """Focus the selected row's detail."""
         self.query(Detail).last().focus()
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """The bindings that hold here; the footer leaves some to help where room is short."""
+        """The active bindings; the footer omits some if space is short."""
         active = super().active_bindings
         if isinstance(self.focused, Input):
             bar = next(a for a in self.focused.ancestors if isinstance(a, FilterBar | SeekBar))
@@ -284,7 +282,7 @@ class RelayScreen(ExportingScreen):
         return footer.fitted(active, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave out what makes sense only live, or only in a recording, or may not be done."""
+        """Disable actions that are available only live, or only in a recording, or only with write access."""
         if action in self.without or (action == "send_again" and not self.sends_again):
             return False
         if action in OWN and action not in self.own_keys:
@@ -303,7 +301,7 @@ class RelayScreen(ExportingScreen):
         return grid.filter if isinstance(grid, Listing) else Filter()
 
     def is_filtered(self) -> bool:
-        """Tell whether a filter is at work."""
+        """Return whether a filter is active."""
         return bool(self.current_filter())
 
     def apply_filter(self, new: Filter) -> None:
@@ -316,11 +314,11 @@ class RelayScreen(ExportingScreen):
         self.apply_filter(event.filter)
 
     def on_filter_bar_closed(self) -> None:
-        """Give the focus back to the list."""
+        """Return the focus to the list."""
         self.main_grid().focus()
 
     def action_errors_only(self) -> None:
-        """Show only what has errors, or all."""
+        """Show only rows with errors, or all."""
         grid = self.main_grid()
         if isinstance(grid, Listing):
             grid.toggle_errors_only()

@@ -20,20 +20,20 @@ from bwtui.tui.widgets.grid import Grid
 
 
 class ChangesPair(RelayScreen):
-    """A list of changes, and the selected one in full."""
+    """Shows a list of changes, and the selected one in full."""
 
     def action_sort(self) -> None:
-        """Say why there is nothing to sort."""
+        """Explain why there is nothing to sort."""
         self.notify("Changes stay in the order of their commits", timeout=3)
 
     action_reverse = action_sort
 
 
 class SampledPair(ChangesPair):
-    """The changes are sampled from a relay."""
+    """Shows changes that are sampled from a relay."""
 
     wants_changes: bool = True
-    #: The change that is shown in full.
+    #: The change in the detail panel.
     _told: ChangeSample | None = None
 
     def paint(self, picture: Picture) -> None:
@@ -44,7 +44,7 @@ class SampledPair(ChangesPair):
         elif model.link != "live":
             stands_still = "no news from the relay"
         self.main_grid().show(picture, stands_still)
-        # The same row may hold another change by now, which nobody is told of.
+        # The row may now hold a different change, for which no event is sent.
         if self.main_grid().selected() != self._told:
             self._show_selected()
 
@@ -81,13 +81,13 @@ class SampledPair(ChangesPair):
         self.query_one(ChangeDetail).show_change(self._told)
 
     def action_follow(self) -> None:
-        """Follow the newest change again, from within a change's fields too."""
+        """Follow the newest change again; also called from the detail panel."""
         self.main_grid().focus()
         self.main_grid().action_last()
 
 
 class ChangesScreen(SampledPair):
-    """What goes by, and one of it in full."""
+    """Shows the sampled changes, and the selected one in full."""
 
     mode: ClassVar[str] = "changes"
 
@@ -95,7 +95,7 @@ class ChangesScreen(SampledPair):
         return (ChangeList(), ChangeDetail())
 
     def action_errors_only(self) -> None:
-        """Show only changes of tables that had errors, or all."""
+        """Show only the changes of tables with errors, or all."""
         status = self.host.model.picture.status
         if self.main_grid().only is not None or status is None:
             self.main_grid().show_only(None)

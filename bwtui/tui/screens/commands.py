@@ -1,4 +1,4 @@
-"""Every statement and request that the relay's process has issued, and how each one went."""
+"""Every statement and request of the relay's process, with its duration and result."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -17,7 +17,7 @@ from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.listing import Item, Listing
 
-#: A command that took so long deserves attention (seconds).
+#: Seconds from which on a command counts as slow.
 SLOW = 1.0
 COLUMNS = (
     Column("mark", "", 1),
@@ -32,14 +32,13 @@ COLUMNS = (
 
 
 class CommandsScreen(LookScreen):
-    """The list, newest first, and the selected command in full."""
+    """Shows the list, newest first, and the selected command in full."""
 
     mode: ClassVar[str] = "log"
     wants_look: ClassVar[LookName | None] = "commands"
     service: ClassVar[str] = "its own process"
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence, the list and the selected command."""
         sortable = ("time", "count", "service", "mean", "slowest", "text", "result")
         listing = Listing(COLUMNS, sortable, id="commands", noun="statements and requests")
         listing.border_title = "Log"
@@ -47,7 +46,7 @@ class CommandsScreen(LookScreen):
         return (Line(id="said"), listing, Detail(id="command", title="Command"))
 
     def show_look(self, look: Look, picture: Picture) -> Content:
-        """Fill the list, and say how much there is."""
+        """Fill the list, and return its summary."""
         assert isinstance(look, Commands)
         self.query_one("#commands", Listing).set_items(
             [_item(one) for one in look.commands], picture.received
@@ -63,11 +62,9 @@ class CommandsScreen(LookScreen):
         )
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected command."""
         self._show_selected()
 
     def row_text(self) -> str:
-        """Return the selected command's text."""
         entry = self._selected()
         return "" if entry is None else entry.text
 
@@ -86,7 +83,7 @@ class CommandsScreen(LookScreen):
 
 
 def _failed(entry: CommandEntry) -> bool:
-    # The registry answers so to the question whether something is there.
+    # The registry answers 404 when it is asked whether something exists, so that is not a failure.
     return entry.result not in ("", UNDER_WAY, "HTTP 404")
 
 

@@ -1,4 +1,4 @@
-"""Who reads the relay's topics, and how far behind each group is by what it last committed."""
+"""The consumer groups of the relay's topics, and the lag of each by its last commits."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -39,7 +39,7 @@ PARTITIONS = (
 
 
 class ConsumersScreen(LookScreen):
-    """The groups, and the partitions of the selected one."""
+    """Shows the groups, and the partitions of the selected one."""
 
     mode: ClassVar[str] = "consumers"
     wants_look: ClassVar[LookName | None] = "consumers"
@@ -47,7 +47,6 @@ class ConsumersScreen(LookScreen):
     instead: ClassVar[str] = "kafka-consumer-groups.sh --bootstrap-server … --all-groups --describe"
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence and both lists."""
         groups = Listing(
             GROUPS,
             ("unread", "time", "group", "verdict", "members"),
@@ -62,7 +61,7 @@ class ConsumersScreen(LookScreen):
         return (Line(id="said"), groups, partitions)
 
     def show_look(self, look: Look, picture: Picture) -> Content:
-        """Fill the lists, and say which group is furthest behind."""
+        """Fill the lists, and return which group has the largest lag."""
         assert isinstance(look, Consumers)
         groups = self.query_one("#groups", Listing)
         groups.set_items([_group(group, look.time) for group in look.groups], picture.received)
@@ -70,7 +69,7 @@ class ConsumersScreen(LookScreen):
         return _sentence(look)
 
     def rest_after(self, look: Look) -> float:
-        """Return the rest of `bwtui.relay.process.looks`: four times what the look took, up to 10 s."""
+        """Return the pause of `bwtui.relay.process.attention`: 4 times the poll's duration, up to 10 s."""
         assert isinstance(look, Consumers)
         return min(4 * look.seconds, 10.0)
 
@@ -82,7 +81,7 @@ class ConsumersScreen(LookScreen):
             self._show_partitions(look, picture)
 
     def open_row(self, grid: Grid) -> None:
-        """Go to the group's partitions."""
+        """Focus the group's partitions."""
         self.query_one("#partitions").focus()
 
     def _show_partitions(self, look: Consumers, picture: Picture) -> None:
@@ -95,7 +94,7 @@ class ConsumersScreen(LookScreen):
 
 
 def _sentence(look: Consumers) -> Content:
-    """Say which group is furthest behind, and where."""
+    """Return which group has the largest lag, and where."""
     late = [group for group in look.groups if judgement.is_behind(group, look.time)]
     unknown = "".join(f" {_unknown(group)}" for group in look.groups if group.uncommitted)
     if not look.groups:

@@ -1,4 +1,4 @@
-"""Help, and how to leave."""
+"""The help, and the dialog for leaving."""
 
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ from bwtui.tui.keys import key_for, key_text
 from bwtui.tui.plain import Content, Table, Text
 from bwtui.tui.state import Session
 
-#: "fleet": to the list of all relays; "attach": from there to one of them.
+#: "fleet": to the list of all relays; "attach": from that list to one of them.
 Ending = Literal["stop", "detach", "quit", "fleet", "attach"]
 
 
@@ -39,7 +39,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 def help_table(kind: Kind, colour: str, *, readonly: bool = False) -> Table:
-    """Return the keys, group by group, and beside each what it does; ``colour`` is for the groups' names."""
+    """Return the keys by group, each with its help; ``colour`` is for the names of the groups."""
     table = Table(box=None, padding=0, show_edge=False, show_header=False)
     table.add_column(width=20, no_wrap=True)
     table.add_column(overflow="fold")
@@ -55,7 +55,7 @@ def help_table(kind: Kind, colour: str, *, readonly: bool = False) -> Table:
 
 
 class LeaveScreen(ModalScreen[Ending | None]):
-    """Stop the relay, detach from it, or stay; for a dead relay only quit."""
+    """Offers to stop the relay, detach from it, or stay; for a relay that has ended, only to quit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,c", "choose('stay')", "Stay"),
@@ -87,7 +87,7 @@ class LeaveScreen(ModalScreen[Ending | None]):
                 yield Button("Cancel (Esc)", id="stay", compact=True)
 
     def on_mount(self) -> None:
-        """Put the focus on what is most likely meant."""
+        """Focus the most likely choice."""
         likely = "#quit" if not self.running else "#stop" if self.owned or not self.detachable else "#detach"
         self.query_one(likely).focus()
 
@@ -95,7 +95,7 @@ class LeaveScreen(ModalScreen[Ending | None]):
         self.action_choose(event.button.id or "stay")
 
     def action_choose(self, choice: str) -> None:
-        """Leave with a choice, if it is on offer."""
+        """Leave with a choice, if it is available."""
         if choice == "stay":
             self.dismiss(None)
         elif choice == "quit" and not self.running:

@@ -1,4 +1,4 @@
-"""Errors and warnings, with what to do about them."""
+"""Errors and warnings, with hints."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 class ErrorsScreen(RelayScreen):
-    """The list, and the whole sentence with the hint of the selected one."""
+    """Shows the list, and the selected message in full, with its hint."""
 
     mode: ClassVar[str] = "errors"
     own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('letters')",))
@@ -67,7 +67,7 @@ class ErrorsScreen(RelayScreen):
 
 
 def _key(entry: ErrorEntry) -> str:
-    # Time and count grow while the same error repeats.
+    # Time and count grow when the same error repeats.
     return f"{entry.kind}\0{entry.table}\0{entry.message}"
 
 
@@ -87,7 +87,7 @@ def _item(entry: ErrorEntry) -> Item:
 
 
 def _lasted(entry: ErrorEntry) -> str:
-    """Say from when to when something lasted that is over, or since when it lasts."""
+    """Return when a past error began and ended, or since when a present one lasts."""
     if entry.since is None:
         return f"last {figures.clock(entry.time)}"
     if entry.until is None:

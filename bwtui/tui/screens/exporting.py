@@ -1,4 +1,4 @@
-"""What is exported from the screens: JSON lines, in a new file of the current folder."""
+"""Exports from the screens: JSON lines in a new file of the current folder."""
 
 import asyncio
 import json
@@ -16,25 +16,25 @@ from bwtui.tui.widgets.columns import Row
 from bwtui.tui.widgets.grid import Grid
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
-#: Characters of a name that a file's name takes.
+#: Maximum characters of a name in a file name.
 _LONGEST = 60
 
 Objects = Iterable[Mapping[str, Any]]
 
 
 class ExportingScreen(TransportScreen):
-    """A screen whose list can be exported: the selected row, or all that match."""
+    """A screen that can export the selected row of its list, or all rows that match."""
 
     def crumbs(self) -> tuple[str, ...]:
         """Return the path to this screen."""
         raise NotImplementedError
 
     def action_export(self) -> None:
-        """Write the selected row into a file."""
+        """Write the selected row to a file."""
         self.export(list(self.selected_objects()))
 
     def action_export_all(self) -> None:
-        """Write all that match into a file."""
+        """Write all rows that match to a file."""
         self.export(list(self.all_objects()), self.main_grid().remark)
 
     def selected_objects(self) -> Objects:
@@ -43,16 +43,16 @@ class ExportingScreen(TransportScreen):
         return row_objects(grid, grid.rows[grid.cursor_row :][:1])
 
     def all_objects(self) -> Objects:
-        """Return every row that passes the filter."""
+        """Return every row that matches the filter."""
         grid = self.main_grid()
         return row_objects(grid, grid.rows)
 
     def export(self, objects: Objects, remark: str = "") -> None:
-        """Write objects into a new file, beside all else; ``remark`` is what should be known of them."""
+        """Write objects to a new file in the background; ``remark`` is a note about them."""
         self.run_worker(self.write(objects, remark), group="export", exit_on_error=True)
 
     async def write(self, objects: Objects, remark: str = "") -> None:
-        """Write objects into a new file, and say where it is, or why it isn't."""
+        """Write objects to a new file, and show its name, or why writing failed."""
         name = " ".join((self.host.model.name, *self.crumbs()))
         try:
             path, count = await asyncio.to_thread(write_objects, name, self.host.model.clock(), objects)
@@ -64,7 +64,7 @@ class ExportingScreen(TransportScreen):
 
 
 def row_objects(grid: Grid, rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Return rows of a list as they are seen, by the titles of their columns; columns that don't fit too."""
+    """Return rows as displayed, by the titles of their columns, including columns that do not fit."""
     for row in rows:
         cells = {
             c.title or c.key: cell.text.strip() for c, cell in zip(grid.columns, row.cells, strict=False)
@@ -73,15 +73,15 @@ def row_objects(grid: Grid, rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def write_objects(name: str, moment: float, objects: Objects) -> tuple[Path, int]:
-    """Write a line for each object, and return the file and their number; ``moment`` is in Unix seconds.
+    """Write one line per object, and return the file and their number; ``moment`` is in Unix seconds.
 
-    Raises BwtuiError, and what ``objects`` raises; then there is no file.
+    Raises BwtuiError, and whatever ``objects`` raises; in both cases no file remains.
     """
     path = _new_path(name, moment)
     count = 0
     with opened(path, force=False) as file:
         for one in objects:
-            # What is no character becomes one of JSON's own escapes.
+            # Lone surrogates become JSON's own escapes.
             file.write(json.dumps(one, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
             count += 1
         if not count:
@@ -90,7 +90,7 @@ def write_objects(name: str, moment: float, objects: Objects) -> tuple[Path, int
 
 
 def _new_path(name: str, moment: float) -> Path:
-    """Return a file that is not there yet."""
+    """Return the name of a file that does not exist yet."""
     when = datetime.fromtimestamp(moment).strftime("%Y%m%d-%H%M%S")
     stem = f"bwtui-{_ODD.sub('-', name)[:_LONGEST].strip('-.')}-{when}"
     path, number = Path(f"{stem}.jsonl"), 1

@@ -1,4 +1,4 @@
-"""Jump mode: a letter over each panel and tab, and the letter goes there."""
+"""Jump mode: a letter over each panel and tab; typing the letter goes there."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from textual.geometry import Offset, Size
 from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
-#: The home row first.
+#: The home row comes first.
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a letter stands, and what it does."""
+    """The position of a letter, and its action."""
 
     offset: Offset
     go: Callable[[], object]
 
 
 class JumpScreen(ModalScreen[Place | None]):
-    """Lies over a screen until a letter is typed; Esc leaves, and so does a change of the terminal's size."""
+    """Covers a screen until a letter is typed; Esc or a change of the terminal's size closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Leave")]
 
@@ -34,7 +34,7 @@ class JumpScreen(ModalScreen[Place | None]):
         self._laid_out_for: Size | None = None
 
     def compose(self) -> ComposeResult:
-        """Make the letters, and the line that says what they are for."""
+        """Create the letters, and a line that explains them."""
         for letter, place in self.places.items():
             label = Label(f" {letter} ", classes="letter", markup=False)
             label.styles.offset = place.offset
@@ -42,7 +42,7 @@ class JumpScreen(ModalScreen[Place | None]):
         yield Static("a letter goes there · Esc leaves", id="how", markup=False)
 
     def on_key(self, event: events.Key) -> None:
-        """Go where the letter stands; any other key does nothing."""
+        """Go to the letter's target; other keys have no effect."""
         if event.key == "escape":
             return
         event.stop()
@@ -51,11 +51,11 @@ class JumpScreen(ModalScreen[Place | None]):
             self.dismiss(place)
 
     def on_click(self) -> None:
-        """The mouse needs no letters."""
+        """Close, because the mouse needs no letters."""
         self.dismiss(None)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Leave when the letters would stand beside their panels."""
+        """Close if the letters would no longer be over their panels."""
         if self._laid_out_for not in (None, event.size):
             self.dismiss(None)
         self._laid_out_for = event.size

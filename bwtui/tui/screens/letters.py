@@ -1,4 +1,4 @@
-"""The dead letters: rows that were dropped, each with its reason and columns, and how to have them sent."""
+"""The dead letters: rows that were dropped, each with its reason and columns, and how to send them again."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
@@ -37,9 +37,9 @@ COLUMNS = (
     Column("lsn", "LSN", 14, drop=2, grow=22),
     Column("xid", "Xid", 9, "right", drop=3),
 )
-#: Statements that are shown; all of them are copied.
+#: Maximum statements shown; all of them are copied.
 _STATEMENTS = 5
-#: Where rows come from that no transaction has made.
+#: Where rows come from that belong to no transaction.
 _PLACES = {"snapshot": "a row of the snapshot", "backfill": "a row put into the stream"}
 _SAFE = (
     "Sent again from here, a row could stand behind a newer one of its key. These statements change no "
@@ -53,7 +53,7 @@ _RETRY = (
 
 
 class LettersScreen(RelayScreen):
-    """The letters, and the selected one in full."""
+    """Shows the list of dead letters, and the selected one in full."""
 
     mode: ClassVar[str] = "errors"
     wants_look: ClassVar[LookName | None] = "letters"
@@ -66,20 +66,21 @@ class LettersScreen(RelayScreen):
         sortable = ("time", "table", "reason", "operation", "xid")
         self._listing = Settled(COLUMNS, sortable, id="letters", noun="letters")
         self._letters: dict[str, Letter] = {}
-        #: What was done about them, and of how many bytes that was read.
+        #: The recorded actions on dead letters, and the size of their file when it was last read.
         self._handled = Handled(host.model.name)
         self._notes: Mapping[str, Sequence[Note]] = {}
         self._noted = 0
         self._failure = ""
         self._is_read = False
         self._reading: Worker[None] | None = None
-        #: Up to where in the file what is listed goes, and the letter that is shown.
+        #: The offset in the file up to which dead letters are listed, and the dead letter in the detail
+        #: panel.
         self._listed = -1
         self._shown: tuple[Letter, str, Standing] | None = None
 
     @classmethod
     def of(cls, host: Host, selection: Selection) -> Closer:
-        """Return the screen; a recording holds no letters."""
+        """Return the screen, or why there is none: a recording has no dead letters."""
         if host.model.recorded:
             status = host.model.picture.status
             dropped = sum(table.dead_letters for table in status.tables.values()) if status else 0
@@ -90,7 +91,6 @@ class LettersScreen(RelayScreen):
         return cls(host)
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence, the list, and the selected letter."""
         letters = self._listing
         letters.border_title = Content("Dead letters")
         letters.descending = True
@@ -99,21 +99,19 @@ class LettersScreen(RelayScreen):
         return (Line(id="said"), pair)
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path to this screen."""
         return ("Errors", "Dead letters")
 
     def look_about(self) -> tuple[str, ...]:
-        """Return the selected letter, whose place in the topic of dead letters is shown."""
+        """Return the selected dead letter, because its place in the dead-letter topic is shown."""
         letter = self._selected()
         return () if letter is None else (letter.identity,)
 
     def selected_table(self) -> str | None:
-        """Return the selected letter's table."""
         letter = self._selected()
         return None if letter is None else letter.table
 
     def row_text(self) -> str:
-        """Return the selected letter as it stands in the file."""
+        """Return the selected dead letter's line of the file."""
         letter = self._selected()
         try:
             return "" if letter is None else self._file.line(letter)
@@ -129,7 +127,7 @@ class LettersScreen(RelayScreen):
         return known.key_columns if known else ()
 
     def paint(self, picture: Picture) -> None:
-        """Show what was read, and read on where there is more."""
+        """Show the dead letters, and read the new ones if the file has grown."""
         if picture.status is not None and (self._reading is None or self._reading.is_finished):
             try:
                 if not self._is_read or self._file.is_changed() or self._handled.size() != self._noted:
@@ -139,7 +137,7 @@ class LettersScreen(RelayScreen):
         self._show_all(picture)
 
     def _read(self) -> None:
-        """Read in a thread; the picture that comes next shows it."""
+        """Read in a thread; the next status snapshot shows the result."""
         try:
             self._file.read()
             self._failure = ""
@@ -169,7 +167,6 @@ class LettersScreen(RelayScreen):
         self._show_selected()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the letter that is selected now."""
         self._show_selected()
 
     def _why_none(self, picture: Picture) -> str:
@@ -199,7 +196,7 @@ class LettersScreen(RelayScreen):
         )
 
     def _topic(self, picture: Picture) -> Content:
-        """Say what the topic of dead letters holds, or why that is not known; nothing without one."""
+        """Return what the dead-letter topic holds, or why that is unknown, or nothing without a topic."""
         look = picture.looks.get("letters")
         if not isinstance(look, Letters):
             return Content("")
@@ -228,7 +225,7 @@ class LettersScreen(RelayScreen):
             detail.show(key, _text(letter, self._rows(letter), places, how))
 
     def _standing(self, letter: Letter) -> Standing:
-        """Say what was done about a letter; what is over and not noted yet is looked up."""
+        """Return the state of a dead letter; look up the outcome of a retry if it is not recorded yet."""
         notes, status = self._notes.get(letter.id, ()), self.host.model.picture.status
         tasks = {task.id: task for task in status.backfills} if status is not None else None
         if notes and notes[-1].what == "retry" and tasks and notes[-1].task in tasks:
@@ -237,7 +234,7 @@ class LettersScreen(RelayScreen):
         return standing(notes, tasks)
 
     def _places(self, letter: Letter) -> str:
-        """Say where in the topic of dead letters it stands, as far as that is known; nothing without one."""
+        """Return the dead letter's places in the dead-letter topic, as far as known; "" without a topic."""
         look = self.host.model.picture.looks.get("letters")
         if not isinstance(look, Letters) or not look.topic or look.failure or not look.time:
             return ""
@@ -257,7 +254,7 @@ class LettersScreen(RelayScreen):
     # -- sending again -------------------------------------------------------------------------------------
 
     def action_send_again(self) -> None:
-        """Show what has the selected letter's row sent again."""
+        """Show the statements that send the selected dead letter's row again."""
         letter = self._selected()
         if letter is None:
             self._warn("No letter is selected")
@@ -265,7 +262,7 @@ class LettersScreen(RelayScreen):
             self._propose([letter])
 
     def action_send_all_again(self) -> None:
-        """Show what has the rows of all letters sent again that the list shows."""
+        """Show the statements that send the rows of all listed dead letters again."""
         letters = [self._letters[row.key] for row in self._listing.rows]
         if letters:
             self._propose(letters)

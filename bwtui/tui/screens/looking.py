@@ -1,4 +1,4 @@
-"""What the screens on the services have in common: they say when and with what success was looked."""
+"""The base of the screens that show service views: they report failures and old answers."""
 
 from typing import ClassVar
 
@@ -12,32 +12,31 @@ from bwtui.tui.state import Picture
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.listing import Listing
 
-#: Services are asked every second or two: from so many seconds on an answer is said to be old, and one that
-#: never came to be missing.
+#: Services are polled every second or two: after these many seconds an answer is reported as old, or a
+#: missing one as missing.
 OLD_AFTER, MISSING_AFTER = 5.0, 3.0
 
 
 class LookScreen(RelayScreen):
-    """One or more lists under a sentence; the relay's process asks the service while this is shown."""
+    """One or more lists below a sentence; the relay's process polls the service while the screen is shown."""
 
-    #: Who is asked, for the sentences about that.
+    #: The name of the polled service, for sentences.
     service: ClassVar[str] = "PostgreSQL"
-    #: What asks without a relay.
+    #: A command that queries the service without a relay.
     instead: ClassVar[str] = ""
-    #: What it shows is what was so at the start, and does not age.
+    #: False if the data was collected when the relay started, and does not age.
     ages: ClassVar[bool] = True
     #: The list that had the focus last, for the actions on lists.
     _list: Listing | None = None
-    #: Since when there is no answer at all, by the clock of the screens.
+    #: Start of the time without any answer, by the clock of the screens.
     _asked: float | None = None
 
     def on_screen_resume(self) -> None:
-        """Count anew how long there is no answer: nobody asked while another screen was shown."""
+        """Restart the time without an answer: nothing was polled while a different screen was shown."""
         self._asked = None
         super().on_screen_resume()
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         assert self.wants_look is not None
         look = picture.looks.get(self.wants_look)
         parts = [self._trouble(look, picture)]
@@ -45,17 +44,17 @@ class LookScreen(RelayScreen):
         for listing in self.query(Listing):
             listing.say_why_empty("" if is_known else "not known", is_known=is_known)
         if look is not None and is_known:
-            # It may know better why a list is empty.
+            # The screen may have a more specific reason for an empty list.
             parts.insert(0, self.show_look(look, picture))
         said = self.query_one("#said", Line)
         said.put(Content("\n").join([part for part in parts if part.plain]), layout=True)
 
     def show_look(self, look: Look, picture: Picture) -> Content:
-        """Fill the lists, and return the sentence on what they mean."""
+        """Fill the lists, and return a sentence about them."""
         raise NotImplementedError
 
     def _trouble(self, look: Look | None, picture: Picture) -> Content:
-        """Say why there is nothing, that it is old, or what is missing; nothing where all is well."""
+        """Return why there is no data, that it is old, or what is missing; nothing without a problem."""
         if picture.absence and (self.ages or look is None):
             return self._not_asked(look, picture)
         if look is not None and look.failure:
@@ -71,11 +70,11 @@ class LookScreen(RelayScreen):
         return Content("\n").join(lines)
 
     def rest_after(self, look: Look) -> float:
-        """Return for how many seconds nobody is asked after a look that took long."""
+        """Return the seconds for which the relay pauses after a slow poll."""
         return 0.0
 
     def _no_answer(self, picture: Picture) -> Content:
-        """Say who is asked, and once that takes long for how long there is no answer."""
+        """Return which service is polled and, after a while, for how long there has been no answer."""
         if self._asked is None:
             self._asked = picture.received
         waited = picture.received - self._asked
@@ -85,7 +84,7 @@ class LookScreen(RelayScreen):
         return Content.styled(text, "bold $warning")
 
     def _not_asked(self, look: Look | None, picture: Picture) -> Content:
-        """Say that no relay asks, of when the lists are, and what to do."""
+        """Return that no relay polls the service, how old the lists are, and what to do."""
         was = f"; this is how it was at {figures.clock(look.time)}" if look is not None and look.time else ""
         start = "start it" if picture.absence == "does not run" else "the line above says what to do"
         todo = f"{start}, or: {self.instead}" if self.instead else start
@@ -98,6 +97,6 @@ class LookScreen(RelayScreen):
         return self._list or self.query(Listing).first()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Filter, sort and copy go to the list with the focus."""
+        """Let filter, sort and copy act on the list with the focus."""
         if isinstance(event.widget, Listing):
             self._list = event.widget

@@ -1,4 +1,4 @@
-"""The first screen: the pipeline, and the table of tables; with more room, how it was and what it took."""
+"""The first screen: the pipeline and the tables; with more space, also history and latencies."""
 
 from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
@@ -30,35 +30,35 @@ from bwtui.tui.widgets.panel import Panel
 from bwtui.tui.widgets.pipeline import Pipeline
 from bwtui.tui.widgets.tables import TableList
 
-#: Cells that the latencies need, and what the chart has any use for, frame and axis included.
+#: Minimum cells for the latencies, and maximum cells that the chart can use, including frame and axis.
 NARROWEST, WIDEST = 46, 161
-#: From this width on, panels stand beside each other.
+#: Minimum width for panels side by side.
 WIDE = 150
-#: What the pipeline takes beside a chart, in boxes and flat, and the least that the chart, the tables and the
-#: row below them need.
+#: Lines that the pipeline takes next to a chart, as boxes and flat, and minimum lines of the chart, the
+#: tables and the row below them.
 _BOXES, _FLAT, _CHART, _TABLES, _LATEST = 12, 8, 11, 7, 8
-#: From so many lines on the lowest row has room for the changes that go by, and panels above each other.
+#: Minimum lines of the lowest row for the changes, and for panels above each other.
 _VAST = 17
 
 
-#: What the lowest row shows of the services.
+#: The service views in the lowest row.
 SERVICES: tuple[LookName, ...] = ("slots", "consumers")
 
 
 class Rooms(NamedTuple):
-    """Lines of each part that can be there or not; 0: it is not."""
+    """Lines of each optional part; 0: it is hidden."""
 
     chart: int = 0
-    #: 0 where they stand beside the chart as well.
+    #: 0 also if they are next to the chart.
     latency: int = 0
-    #: None: all that is left.
+    #: None: all remaining lines.
     tables: int | None = None
     latest: int = 0
 
     @classmethod
     def of(cls, width: int, height: int, body: int, tables: int) -> "Rooms":
-        """Return what has room in a terminal of this size, of which ``body`` lines are left."""
-        # Both halves of the chart are as high, so its lines are odd.
+        """Return the parts that fit into a terminal of this size, of which ``body`` lines are available."""
+        # Both halves of the chart have the same height, so its number of lines is odd.
         if width >= WIDE and height >= 42:
             chart = 13 + 2 * min(max(height - 45, 0) // 6, 4)
             while body - _BOXES - chart < _TABLES + _LATEST and chart > _CHART:
@@ -74,13 +74,13 @@ class Rooms(NamedTuple):
 
 
 def _shared(lines: int, tables: int) -> tuple[int, int]:
-    """Part lines between the tables, of which there are so many, and the row below them."""
+    """Divide lines between the list of ``tables`` tables and the row below it."""
     needed = min(max(tables + 3, _TABLES), lines - _LATEST)
     return needed, lines - needed
 
 
 class OverviewScreen(RelayScreen):
-    """Everything at a glance."""
+    """Shows pipeline, history, latencies, tables, services, events and changes, as far as they fit."""
 
     mode: ClassVar[str] = "overview"
     _arranged: object = None
@@ -88,7 +88,7 @@ class OverviewScreen(RelayScreen):
     _table: str | None = None
 
     def body(self) -> Iterable[Widget]:
-        # All that is shown first is styled with these, and not once more.
+        # The first painting is styled with these classes, and need not be styled twice.
         self.update_classes(self._parts(self._rooms(self.host.model.picture)), update=False)
         yield Pipeline()
         yield Line(id="again")
@@ -98,11 +98,11 @@ class OverviewScreen(RelayScreen):
         yield Container(services, EventList(), ChangeList(), id="latest", classes="folder")
 
     def filter_bar(self) -> FilterBar:
-        """Return the line where a filter, or a key, is typed."""
+        """Return the line in which a filter or a key is typed."""
         return KeyBar(self._understood, self.names)
 
     def action_filter(self) -> None:
-        """A plain value is a key of the table that is selected now: a filter may hide it."""
+        """Remember the selected table for a key without a table: a filter may hide it."""
         self._table = self.main_grid().cursor_key or self._table
         super().action_filter()
 
@@ -110,7 +110,7 @@ class OverviewScreen(RelayScreen):
         self.host.look_closer("journey", TypedKey(event.key))
 
     def _understood(self, text: str) -> Key | str | None:
-        """Return the key that a text names, or what is wrong with it; None: it is a filter of tables."""
+        """Return the key that a text names, or what is wrong with it; None if it is a filter of tables."""
         tables = tables_of(self.host.model.picture.status)
         if (named := asked_key(text, tables, self._table)) is not None:
             return named
@@ -139,7 +139,7 @@ class OverviewScreen(RelayScreen):
             self.query_one(ChangeList).show(picture, "" if self.host.model.link == "live" else "no news")
 
     def _show_again(self, picture: Picture) -> None:
-        """Show what is being sent again, in a line that is there only meanwhile."""
+        """Show the requests in progress in a line that is visible only while there are any."""
         line, content = self.query_one("#again", Line), in_one_line(picture.status, picture.received)
         if line.display != (content is not None):
             line.display = content is not None
@@ -147,11 +147,11 @@ class OverviewScreen(RelayScreen):
             line.put(content)
 
     def _rooms(self, picture: Picture) -> Rooms:
-        # A recording has no history of its relay: the pipeline shows what was recorded instead.
+        # A recording has no history of its relay: the pipeline shows the recorded figures instead.
         if picture.playhead is not None:
             return Rooms()
         width, height = self.app.size
-        # The header has a third line, and more, when something is wrong.
+        # The header has a third line, and more, if something is wrong.
         around = 3
         if self.ready:
             around = max(self.query_one(Header).size.height, 2) + 1 + bool(self.query_one(FilterBar).display)
@@ -160,7 +160,7 @@ class OverviewScreen(RelayScreen):
         return Rooms.of(width, height, height - around, tables)
 
     def _arrange(self, rooms: Rooms) -> None:
-        """Give each part its lines; a panel that is maximised has them all."""
+        """Set the height of each part; a maximised panel has all lines."""
         wide, alone = self.app.size.width >= WIDE, self.has_class("-maximised")
         arranged = (rooms, self.app.size.width, alone)
         if arranged == self._arranged:
@@ -168,7 +168,7 @@ class OverviewScreen(RelayScreen):
         self._arranged = arranged
         self.wants_changes = wide and rooms.latest >= _VAST
         self.glances = SERVICES if rooms.latest else ()
-        # All at once: after each change Textual styles every widget anew.
+        # Set all classes at once: Textual styles every widget again after each change.
         self.update_classes(self._parts(rooms), animate=False)
         for where, lines in (
             ("#measured", rooms.chart + rooms.latency),
@@ -198,7 +198,6 @@ class OverviewScreen(RelayScreen):
         self.refresh_picture()
 
     def action_maximise(self) -> None:
-        """Show the focused panel alone, or all again."""
         super().action_maximise()
         self.refresh_picture()
 
@@ -209,7 +208,7 @@ class OverviewScreen(RelayScreen):
         return self.focused.selected() if isinstance(self.focused, ChangeList) else None
 
     def selected_key(self) -> Key | str:
-        """Return the key of the selected change where changes are shown, or of a recording's last one."""
+        """Return the key of the selected change in the list of changes, or of a recording's last change."""
         if self.host.model.recorded:
             return super().selected_key()
         return sampled_key(self.selected_sample(), self.host.model.picture.status)
@@ -223,14 +222,14 @@ class OverviewScreen(RelayScreen):
         return super().row_text()
 
     def open_row(self, grid: Grid) -> None:
-        """Open a table; an event or a change is looked at where all of them are."""
+        """Open a table; for an event or a change, switch to the screen with all of them."""
         if grid is self.main_grid():
             self.host.look_closer("table", self)
         else:
             self.host.show_mode("changes" if isinstance(grid, ChangeList) else "errors")
 
     def on_panel_opened(self, event: Panel.Opened) -> None:
-        """Go to the screen that has more of what a panel shows."""
+        """Switch to the screen with the details of a panel."""
         self.host.show_mode(event.mode)
 
     def _restore(self) -> None:

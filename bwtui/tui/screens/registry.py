@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 class RegistryScreen(RelayScreen):
-    """Subjects on one side, the text of the selected schema on the other."""
+    """Shows the subjects, and next to them the text of the selected schema."""
 
     mode: ClassVar[str] = "registry"
     wants_look: ClassVar[LookName | None] = "subject"
@@ -59,17 +59,16 @@ class RegistryScreen(RelayScreen):
         self._show_selected()
 
     def selected_subject(self) -> str | None:
-        """Return the subject of the selected schema."""
         schema = self._selected()
         return None if schema is None else schema.subject
 
     def look_about(self) -> tuple[str, ...]:
-        """Return the selected subject, of which the level is shown."""
+        """Return the selected subject, because its compatibility level is shown."""
         return (self.selected_subject() or "",)
 
     @property
     def hurries(self) -> bool:
-        """Whether the level of the selected subject is not there yet."""
+        """Whether the compatibility level of the selected subject is still missing."""
         look = self._look()
         return look is None or (not look.time and not look.failure)
 
@@ -78,7 +77,7 @@ class RegistryScreen(RelayScreen):
         return "" if schema is None else pretty(schema.schema)
 
     def _selected(self) -> SchemaEntry | None:
-        # What is looked at is asked for before the first picture, and while the screen goes, too.
+        # This is also called before the list exists and while the screen closes.
         key = None if self._listing is None else self._listing.cursor_key
         schemas = self.host.model.picture.schemas
         return next((schema for schema in schemas if _key(schema) == key), None)
@@ -106,7 +105,7 @@ class RegistryScreen(RelayScreen):
         return look if isinstance(look, Subject) and look.name == self.selected_subject() else None
 
     def _rule(self) -> str:
-        """Say what the registry says of the selected subject; nothing in a recording."""
+        """Return the selected subject's compatibility level and number of versions; "" in a recording."""
         look = self._look()
         if self.host.model.recorded or look is None:
             return ""
@@ -118,7 +117,7 @@ class RegistryScreen(RelayScreen):
 
 
 def pretty(schema: str) -> str:
-    """Return a schema's text with a line for every field; text that is no JSON stays as it is."""
+    """Return a schema's text with one line per field; text that is not JSON stays unchanged."""
     try:
         data = json.loads(schema)
     except ValueError:
@@ -127,7 +126,7 @@ def pretty(schema: str) -> str:
         return json.dumps(data, indent=2, ensure_ascii=False)
     fields = ",\n".join(f"    {json.dumps(f, ensure_ascii=False)}" for f in data["fields"])
     rest = {**data, "fields": []}
-    # One line a field is easier to read than the twelve of an indented union.
+    # One line per field is easier to read than the twelve of an indented union.
     return json.dumps(rest, indent=2, ensure_ascii=False).replace(
         '"fields": []', f'"fields": [\n{fields}\n  ]'
     )

@@ -1,4 +1,4 @@
-"""The settings that the relay was started with, and where each of them came from."""
+"""The settings that the relay was started with, and the origin of each."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 class SettingsScreen(LookScreen):
-    """The list, and what the selected one does."""
+    """Shows the list, and the help of the selected setting."""
 
     mode: ClassVar[str] = "settings"
     wants_look: ClassVar[LookName | None] = "configuration"
@@ -35,13 +35,12 @@ class SettingsScreen(LookScreen):
     service: ClassVar[str] = "its own process"
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence, the list and the selected setting."""
         listing = Listing(COLUMNS, ("setting", "value", "origin"), id="settings", noun="settings")
         listing.border_title = "Settings"
         return (Line(id="said"), listing, Detail(id="setting", title="Setting"))
 
     def show_look(self, look: Look, picture: Picture) -> Content:
-        """Fill the list."""
+        """Fill the list, and return its summary."""
         assert isinstance(look, Configuration)
         items = [_item(index, entry) for index, entry in enumerate(look.settings)]
         self.query_one("#settings", Listing).set_items(items, picture.received)
@@ -51,7 +50,6 @@ class SettingsScreen(LookScreen):
         return Content(text) + Content.styled("They hold until it is started again.", "$quiet")
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected setting."""
         self._show_selected()
 
     def _show_selected(self) -> None:
@@ -74,7 +72,7 @@ def _item(index: int, entry: SettingEntry) -> Item:
         Cell(entry.text, "muted" if is_default else ""),
         Cell(entry.origin, "muted" if is_default else ""),
     )
-    # In the order of the help, until somebody sorts them.
+    # Sort in the order of the help, until the user sorts them.
     values = {"setting": index, "value": entry.text, "origin": entry.origin}
     return Item(entry.name, cells, values, f"{entry.name} {entry.text} {entry.origin}", not is_default)
 

@@ -1,4 +1,4 @@
-"""What keeps WAL on the server: every slot, transactions that are open for long, and standbys."""
+"""What retains WAL on the server: every slot, long transactions, and standbys."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -18,11 +18,11 @@ from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.listing import Item, Listing
 
-#: One that nobody reads deserves attention with so many seconds left.
+#: A slot without a reader needs attention from this many seconds before its loss on.
 SOON = 3600.0
-#: One that keeps less than a segment of WAL has nothing to explain.
+#: The retained WAL of a slot below one segment needs no explanation.
 _SEGMENT = 16 * 1024**2
-#: So many slots that nobody reads are named in the sentence.
+#: Maximum slots without a reader that the sentence names.
 _TOLD = 2
 SLOTS = (
     Column("mark", "", 1),
@@ -62,14 +62,13 @@ STANDBYS = (
 
 
 class SlotsScreen(LookScreen):
-    """All slots, and below what else keeps WAL or holds slots back."""
+    """Shows all slots, and below them what else retains WAL or holds slots back."""
 
     mode: ClassVar[str] = "slots"
     wants_look: ClassVar[LookName | None] = "slots"
     instead: ClassVar[str] = "bwtui slots list -d …"
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence and the three lists."""
         slots = _listing(SLOTS, ("slot", "kept", "safe", "left", "spill", "database"), "slots", "Slots")
         slots.sort_by("kept")
         holders = _listing(
@@ -83,7 +82,7 @@ class SlotsScreen(LookScreen):
         return (Line(id="said"), slots, Container(holders, standbys, id="held", classes="folder"))
 
     def show_look(self, look: Look, picture: Picture) -> Content:
-        """Fill the lists, and say who keeps the most."""
+        """Fill the lists, and return which slot retains the most WAL."""
         assert isinstance(look, Slots)
         own = picture.status.slot if picture.status else ""
         slots = [_slot(slot, own, look.time, picture.wal_rate) for slot in look.slots]
@@ -95,7 +94,7 @@ class SlotsScreen(LookScreen):
         return _sentence(look, own, picture.wal_rate)
 
     def open_row(self, grid: Grid) -> None:
-        """Show all that is known of the row, also what has no room in it."""
+        """Show all columns of the row, including those that do not fit."""
         cells = grid.rows[grid.cursor_row].cells
         told = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
         for column, cell in zip(grid.columns, cells, strict=True):
@@ -113,7 +112,7 @@ def _listing(
 
 
 def _sentence(look: Slots, own: str, rate: float | None) -> Content:
-    """Say how fast WAL grows, who keeps the most of it, and what bounds that."""
+    """Return how fast WAL grows, which slot retains the most of it, and what limits that."""
     writes = "" if rate is None else f" The server writes {figures.size(rate)}/s of WAL. "
     if look.keep_limit_bytes is None:
         limit = "No limit is set (max_slot_wal_keep_size): a slot that nobody reads fills the disk."
@@ -139,11 +138,11 @@ def _sentence(look: Slots, own: str, rate: float | None) -> Content:
 
 
 def _besides(look: Slots, most: SlotEntry, own: str) -> Iterator[str]:
-    """Say what else keeps much, and what to do about what nobody reads."""
+    """Yield what else retains much WAL, and what to do about slots without a reader."""
     for slot in look.slots:
         if slot.name == own and slot is not most and (why := _held_back(look, slot)):
             yield f"This relay's slot keeps {figures.size(slot.retained_wal_bytes or 0)}{why}"
-    # This relay's slot is not read between two of its sessions, and is the last one to be dropped.
+    # This relay's slot has no reader between two sessions, and must be the last one to be dropped.
     others = [slot for slot in look.slots if slot.name != own and not slot.active]
     unread = [slot for slot in others if (slot.retained_wal_bytes or 0) >= _SEGMENT]
     for slot in sorted(unread, key=lambda one: -(one.retained_wal_bytes or 0))[:_TOLD]:
@@ -155,11 +154,11 @@ def _besides(look: Slots, most: SlotEntry, own: str) -> Iterator[str]:
 
 
 def _held_back(look: Slots, slot: SlotEntry) -> str:
-    """Say which transaction holds a slot back that is read, and how to end it; "" where none does."""
+    """Return which transaction holds a slot with a reader back, and how to end it; "" without one."""
     if not slot.active or slot.confirmed_lsn is None or slot.restart_lsn is None:
         return ""
     held = parse_lsn(slot.confirmed_lsn) - parse_lsn(slot.restart_lsn)
-    # What its reader has not confirmed is kept by its reader.
+    # WAL that the slot's reader has not confirmed is retained because of the reader.
     if held < max(_SEGMENT, (slot.retained_wal_bytes or 0) / 2):
         return ""
     writing = [one for one in look.holders if one.writes and _open_long(one, look.time)]
@@ -211,7 +210,7 @@ def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
     )
     values = {
         "slot": slot.name,
-        # One that is lost keeps nothing any more, and matters most.
+        # A lost slot retains nothing, but a slot that is or will be lost matters most.
         "kept": float("inf") if verdict.tone == "bad" else slot.retained_wal_bytes or 0,
         "safe": float("inf") if slot.safe_wal_bytes is None else slot.safe_wal_bytes,
         "left": float("inf") if left is None else left,
@@ -225,7 +224,7 @@ def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
 
 
 def _left(seconds: float | None, active: bool) -> Cell:
-    """Return the time until the slot is lost if it is read no further, at the present rate of WAL."""
+    """Return the time until the slot is lost if it is not read any further, at the present WAL rate."""
     if seconds is None:
         return Cell(figures.NONE, "muted")
     if active:

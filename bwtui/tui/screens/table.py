@@ -1,4 +1,4 @@
-"""One table: all its counters, what is special about it, its schemas, and its recent changes."""
+"""One table: all its counters, its notes, its schemas, and its recent changes."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -19,7 +19,7 @@ from bwtui.tui.widgets.detail import Detail
 
 
 class OneTableScreen(RelayScreen):
-    """A screen about one table; Esc goes back to where it was opened."""
+    """A screen about one table; Esc goes back to the screen that opened it."""
 
     mode: ClassVar[str] = "overview"
 
@@ -41,7 +41,7 @@ class OneTableScreen(RelayScreen):
 
 
 class FactsScreen(OneTableScreen):
-    """The facts about a table, above its changes; goes before the class that shows those."""
+    """Mix-in that shows a table's facts above its changes; must precede the class that shows the changes."""
 
     def body(self) -> Iterable[Widget]:
         pair = Container(*self.changes_pair(), id="changes-pair", classes="folder")
@@ -75,7 +75,7 @@ class FactsScreen(OneTableScreen):
 
 
 class TableScreen(FactsScreen, SampledPair):
-    """Drilled into from the overview of a relay."""
+    """The screen of a table of a running relay, opened from the overview."""
 
     def changes_pair(self) -> Iterable[Widget]:
         return (ChangeList(self.table), ChangeDetail())
@@ -129,7 +129,7 @@ def _fact(name: str, value: str, tone: str = "") -> Content:
 
 
 def _trend(points: tuple[float, ...]) -> str:
-    """Return the rate of the last minute as bars, and its peak where a bar is cut off."""
+    """Return the rates of the last minute as bars, and their peak if a bar is cut off."""
     shown = points[-60:]
     bars = figures.sparkline(shown, 60).lstrip() or figures.NONE
     peak = max(shown, default=0.0)
@@ -137,7 +137,7 @@ def _trend(points: tuple[float, ...]) -> str:
 
 
 def _toast(table: TableStatus) -> str:
-    """Return what became of large values that an UPDATE did not touch; nothing when there was none."""
+    """Return how unchanged TOAST values of UPDATEs were handled, or "" if there were none."""
     counts = (
         (table.toast_fetched, "fetched by key"),
         (table.toast_placeholders, "sent as placeholder"),

@@ -1,4 +1,4 @@
-"""The transactions of a relay: which are large, which took long, and what is known of each."""
+"""The transactions of a relay: their sizes, latencies and tables."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -31,9 +31,9 @@ from bwtui.tui.widgets.transactions import (
     transaction_columns,
 )
 
-#: One that waits so long to be acknowledged deserves attention (seconds).
+#: Seconds without acknowledgement from which on a transaction needs attention.
 LATE = 3.0
-#: The row of the one that is being read.
+#: The key of the row of the transaction that is being read.
 OPEN = "open"
 COLUMNS = transaction_columns(
     Column("relayed", "Recv→ack", 9, "right"), Column("behind", "Commit→ack", 10, "right", drop=2)
@@ -44,14 +44,13 @@ _OVERVIEW = "show('overview')"
 
 
 class TransactionsScreen(LookScreen):
-    """The newest and the largest, and the selected one in words; Enter opens its sampled changes."""
+    """Shows the newest and largest transactions, and the selected one; Enter opens its sampled changes."""
 
     mode: ClassVar[str] = "transactions"
     wants_look: ClassVar[LookName | None] = "transactions"
     service: ClassVar[str] = "its own process"
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence, the list and the selected transaction."""
         sortable = ("commit", "xid", "rows", "bytes", "relayed", "behind")
         listing = Listing(COLUMNS, sortable, id="transactions", noun="transactions")
         listing.border_title = "Transactions"
@@ -59,7 +58,7 @@ class TransactionsScreen(LookScreen):
         return (Line(id="said"), listing, Detail(id="transaction", title="Transaction"))
 
     def show_look(self, look: Look, picture: Picture) -> Content:
-        """Fill the list, and say what is listed, and what is being read."""
+        """Fill the list, and return what is listed and what is being read."""
         assert isinstance(look, Transactions)
         listing = self.query_one("#transactions", Listing)
         is_copying = picture.status is not None and picture.status.is_copying
@@ -83,7 +82,6 @@ class TransactionsScreen(LookScreen):
             self.app.push_screen(SampledTransactionScreen(self.host, selected))
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected transaction."""
         self._show_selected()
 
     def _selected(self) -> RelayedTransaction | None:
@@ -100,7 +98,7 @@ class TransactionsScreen(LookScreen):
 
 
 class SampledTransactionScreen(SampledPair):
-    """One transaction, and those of its changes that were sampled; Esc goes back."""
+    """Shows a transaction and its sampled changes; Esc goes back."""
 
     mode: ClassVar[str] = "transactions"
     wants_look: ClassVar[LookName | None] = "transactions"
@@ -110,13 +108,12 @@ class SampledTransactionScreen(SampledPair):
         self.transaction = transaction
 
     def body(self) -> Iterable[Widget]:
-        """Return the heading, the changes, and the selected one."""
         changes = TransactionChanges(self.transaction.xid, self.transaction.commit_lsn)
         pair = Container(changes, ChangeDetail(), id="changes-pair", classes="folder")
         return (Detail(id="facts", title=f"Transaction {self.transaction.xid}"), pair)
 
     def paint(self, picture: Picture) -> None:
-        """Show what is known by now; one that is in no list any more stays as it was."""
+        """Show the present state; a transaction that is no longer listed keeps its last one."""
         self.transaction = next(
             (one for one in _of(picture) if _is_same(one, self.transaction)), self.transaction
         )
@@ -151,7 +148,7 @@ def _of(picture: Picture) -> tuple[RelayedTransaction, ...]:
 
 
 def _is_same(one: RelayedTransaction, other: RelayedTransaction) -> bool:
-    """Say whether both are the same transaction, also where one of them was being read then."""
+    """Return whether both are the same transaction, even if one was still being read."""
     return (one.xid, one.commit_lsn) == (other.xid, other.commit_lsn) and (
         one.number == other.number or not other.number
     )

@@ -1,4 +1,4 @@
-"""The actions that move a recording, and those that look closer at a change of it."""
+"""The actions that move a recording's position, and those that inspect one of its changes."""
 
 from datetime import datetime
 from typing import ClassVar
@@ -22,9 +22,9 @@ from bwtui.tui.widgets.recording.transport import Timeline
 
 
 class TransportScreen(Screen[None]):
-    """Every screen of a recording has these actions; live, none of them is ever called."""
+    """The base of every screen; the actions that move a recording are called only for a recording."""
 
-    #: The main list is not the recording but something of its own, such as a transaction.
+    #: The main list is not the recording's but the screen's own, such as a transaction.
     own_list: ClassVar[bool] = False
 
     def __init__(self, host: Host) -> None:
@@ -34,40 +34,40 @@ class TransportScreen(Screen[None]):
 
     @property
     def recording(self) -> RecordingHost:
-        """The recording that is played; not asked for live."""
+        """The host of the recording; never used for a relay."""
         recording = self.host.recording
         assert recording is not None
         return recording
 
-    # What a screen may know better.
+    # Methods for subclasses to override.
 
     def main_grid(self) -> Grid:
         """Return the list that filter, sort and copy act on."""
         raise NotImplementedError
 
     def selected_change(self) -> Change | None:
-        """Return the selected change; by default the last one that has happened."""
+        """Return the selected change; by default the last one at the recording's position."""
         head = self.host.model.picture.playhead
         return None if head is None else head.change
 
     def selected_table(self) -> str | None:
-        """Return the table that is meant; by default the selected change's."""
+        """Return the selected table; by default the selected change's."""
         change = self.selected_change()
         return None if change is None else change.table
 
     def selected_key(self) -> Key | str:
-        """Return the key that is meant, or why there is none; by default the selected change's."""
+        """Return the selected key, or why there is none; by default the selected change's."""
         change = self.selected_change()
         if change is None:
             return "No change is selected"
         return key_of(change) or f"{change.table} has no key, so its rows can't be told apart"
 
     def selected_sample(self) -> ChangeSample | None:
-        """Return the selected change of a relay that runs, on a screen that has one."""
+        """Return the selected change of a running relay, on a screen that has one."""
         return None
 
     def selected_subject(self) -> str | None:
-        """Return the subject that is meant; by default that of the selected table's values."""
+        """Return the selected subject; by default that of the selected table's values."""
         table, schemas = self.selected_table(), self.host.model.picture.schemas
         found = [one for one in schemas if one.table == table and one.part == "value"]
         return found[-1].subject if found else None
@@ -87,16 +87,16 @@ class TransportScreen(Screen[None]):
         self.drive(lambda player: player.change_speed(steps))
 
     def action_travel(self, end: int) -> None:
-        """Go to the beginning or the end."""
+        """Go to the recording's beginning or end."""
         length = self.recording.source.view.length
         self.drive(lambda player: player.seek(length if end else 0))
 
     def action_error(self, direction: int) -> None:
-        """Go to the next error, or to the one before."""
+        """Go to the next or previous error."""
         self.drive(lambda player: player.seek_error(direction))
 
     def action_seek(self) -> None:
-        """Type a place to go to."""
+        """Open the line in which a position is typed."""
         head = self.host.model.picture.playhead
         self.query_one(SeekBar).open(() if head is None else places(head))
 
@@ -105,12 +105,12 @@ class TransportScreen(Screen[None]):
         self.drive(lambda player: player.seek_time(event.micros))
 
     def on_seek_bar_submitted(self, event: SeekBar.Submitted) -> None:
-        """Go where the text says, or say why not."""
+        """Go to the typed position, or show why that is impossible."""
         bar = self.query_one(SeekBar)
         self.recording.drive(lambda player: player.seek_text(event.text), bar.answer)
 
     def close_seek_bar(self) -> bool:
-        """Close the line where a place is typed; return whether it was open."""
+        """Close the line in which a position is typed; return whether it was open."""
         bars = self.query(SeekBar)
         if not bars or not bars.first().display:
             return False
@@ -118,23 +118,23 @@ class TransportScreen(Screen[None]):
         return True
 
     def on_seek_bar_closed(self) -> None:
-        """Give the focus back to the list."""
+        """Return the focus to the list."""
         self.main_grid().focus()
 
     def drive(self, command: Command) -> int:
-        """Have the player do something; say what it can't do."""
+        """Make the player carry out a command; show its error, if any."""
         return self.recording.drive(command, self._say_error)
 
-    # Looking closer.
+    # Detail screens.
 
     def action_look_closer(self, name: str) -> None:
-        """Open another screen about what is selected."""
+        """Open a detail screen about the selection."""
         self.host.look_closer(name, self)
 
     # Audits.
 
     def action_replay(self) -> None:
-        """Ask what to replay, and into what."""
+        """Ask what to replay, and into which topics."""
         self.recording.ask_to_replay(mend=False)
 
     def action_mend(self) -> None:
@@ -148,7 +148,7 @@ class TransportScreen(Screen[None]):
             self.recording.ask_to_replay(mend=True)
 
     def go_to_place(self, finding: Finding | None, change: Change | None = None) -> None:
-        """Go to a finding's change in the list of all changes, or to where its LSN is."""
+        """Go to a finding's change in the list of all changes, or to the finding's LSN."""
         position = change.position if change is not None else finding.position if finding else None
         if finding is None:
             self._warn("No finding is selected")
@@ -171,7 +171,7 @@ class TransportScreen(Screen[None]):
 
 
 def places(head: Playhead) -> list[str]:
-    """Return the forms of a place, each as it would be written where a recording stands."""
+    """Return examples of all forms of a position, for the present one."""
     moment = datetime.fromtimestamp(head.time / 1_000_000)
     change = head.change
     xid = change.xid if change is not None and change.in_transaction else ""

@@ -1,4 +1,4 @@
-"""The versions of a subject as they came about, and two of them field by field."""
+"""The versions of a subject in order, and a comparison of two of them field by field."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -39,9 +39,9 @@ DIFFERENCES = (
     Column("after", "Is", 12, grow=60),
     Column("rule", "Rule", 18, grow=36),
 )
-#: Texts of versions that were looked at and are kept, beside the relay's own.
+#: Maximum fetched texts of versions that are cached, in addition to the relay's own.
 _TEXTS = 40
-#: Seconds of one paint that may go into comparing versions that nobody has selected.
+#: Seconds per painting for comparing versions that are not selected.
 _SPARE = 0.03
 
 #: The action that shows all schemas.
@@ -49,7 +49,7 @@ _REGISTRY = "show('registry')"
 
 
 class VersionsScreen(LookScreen):
-    """A timeline of versions; the selected one is compared with the one before, or with one that is held."""
+    """Shows a timeline of versions; compares the selected one with the version before or with a held one."""
 
     mode: ClassVar[str] = "registry"
     wants_look: ClassVar[LookName | None] = "subject"
@@ -78,32 +78,29 @@ class VersionsScreen(LookScreen):
         return cls(host, subject)
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentences and both lists."""
         self._timeline.border_title = Content("Versions")
         found = Settled(DIFFERENCES, ("field", "kind", "rule"), id="differences", noun="differences")
         found.border_title = Content("Differences")
         return (Line(id="said"), Container(self._timeline, found, id="versions-pair", classes="folder"))
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path to this screen."""
         return ("Registry", self.subject)
 
     def selected_subject(self) -> str | None:
-        """Return the subject that is shown."""
         return self.subject
 
     def selected_table(self) -> str | None:
-        """Return the table that the subject is of."""
+        """Return the table that the subject belongs to."""
         schemas = self.host.model.picture.schemas
         return next((one.table for one in schemas if one.subject == self.subject), None)
 
     def open_row(self, grid: Grid) -> None:
-        """Go from the timeline to the differences."""
+        """Focus the differences."""
         if grid.id == "versions":
             self.query_one("#differences").focus()
 
     def action_look_closer(self, name: str) -> None:
-        """Hold the selected version to compare others with it, or let it go."""
+        """Hold the selected version for comparison with others, or release it."""
         if name != "versions":
             super().action_look_closer(name)
             return
@@ -112,10 +109,10 @@ class VersionsScreen(LookScreen):
             self._held = None if self._held == selected.key else selected.key
             self.refresh_picture()
 
-    # -- what is asked -------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------
 
     def look_about(self) -> tuple[str, ...]:
-        """Return the subject, and the versions whose texts are lacking."""
+        """Return the subject, and the versions with missing texts."""
         look = self._look(self.host.model.picture)
         if look is None or not look.versions:
             return (self.subject, CHANGES, NEWEST)
@@ -123,7 +120,7 @@ class VersionsScreen(LookScreen):
 
     @property
     def hurries(self) -> bool:
-        """Whether something is waited for that is asked already."""
+        """Whether requested data is still missing."""
         look = self._look(self.host.model.picture)
         return look is None or (not look.time and not look.failure) or bool(self._lacking())
 
@@ -131,7 +128,7 @@ class VersionsScreen(LookScreen):
         return [one for one in self._pair() if one.text is None and one.number is not None]
 
     def _look(self, picture: Picture) -> Subject | None:
-        """Return what the registry said, unless that was asked for by a screen long before this one."""
+        """Return the registry's answer, unless a screen requested it long before this one was opened."""
         look = picture.looks.get("subject")
         if not isinstance(look, Subject) or look.name != self.subject:
             return None
@@ -140,11 +137,10 @@ class VersionsScreen(LookScreen):
     # -- showing -------------------------------------------------------------------------------------------
 
     def rest_after(self, look: Look) -> float:
-        """Return the longest rest of `bwtui.relay.process.subjects`, and as long again for the next look."""
+        """Return twice the maximum pause of `bwtui.relay.process.subjects`: one pause, and the next poll."""
         return 10.0
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         look = self._look(picture)
         if look is not None:
             self._texts |= {str(one.version): one.schema for one in look.texts}
@@ -162,7 +158,7 @@ class VersionsScreen(LookScreen):
             self._is_placed = self._look(picture) is not None or self.host.model.recorded
             newest = next((one for one in reversed(self._versions) if one.is_compared), self._versions[-1])
             timeline.move_to_key(newest.key)
-            # Now it is known which ones are compared.
+            # Now it is known which versions are compared.
             timeline.set_items(self._items(picture.received), picture.received)
         level = look.level if (look := self._look(picture)) is not None else ""
         self._show_differences(level, picture)
@@ -170,7 +166,7 @@ class VersionsScreen(LookScreen):
         self.query_one("#said", Line).put(Content("\n").join([one for one in said if one.plain]), layout=True)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Compare the version that is selected now."""
+        """Compare the newly selected version."""
         if event.grid.id == "versions":
             self._show_all(self.host.model.picture)
 
@@ -179,7 +175,7 @@ class VersionsScreen(LookScreen):
         return next((one for one in self._versions if one.key == key), None)
 
     def _pair(self) -> list[Version]:
-        """Return the two that are compared, the older one first; or the only one, or none."""
+        """Return the two versions that are compared, the older one first; or the only one, or none."""
         selected = self._selected()
         if selected is None:
             return []
@@ -188,7 +184,7 @@ class VersionsScreen(LookScreen):
         return sorted((one for one in (other, selected) if one is not None), key=self._versions.index)
 
     def _compare(self, old: Version, new: Version) -> list[Difference] | None:
-        """Return the differences; None where one of them is no Avro record."""
+        """Return the differences; None if one of the versions is not an Avro record."""
         key = (old.key, new.key)
         if key not in self._found:
             assert old.text is not None and new.text is not None
@@ -199,7 +195,7 @@ class VersionsScreen(LookScreen):
         return self._found[key]
 
     def _count_changes(self) -> None:
-        """Count what each version of a recording changed, as far as there is time for it now."""
+        """Count the changes of each version of a recording, as far as there is time."""
         until = time.perf_counter() + _SPARE
         for at, (old, new) in enumerate(pairwise(self._versions), 1):
             if time.perf_counter() > until and (old.key, new.key) not in self._found:
@@ -264,7 +260,7 @@ class VersionsScreen(LookScreen):
         )
 
     def _missing(self, picture: Picture) -> Content:
-        """Say who is waited for, what went wrong, or how old it is; nothing where all is well."""
+        """Return that an answer is pending, what failed, or how old the answer is; empty if all is well."""
         if self.host.model.recorded:
             return Content("")
         look = self._look(picture)
