@@ -113,7 +113,7 @@ class SampledTransactionScreen(SampledPair):
         return (Detail(id="facts", title=f"Transaction {self.transaction.xid}"), pair)
 
     def paint(self, picture: Picture) -> None:
-        """Show the present state; a transaction that is no longer listed keeps its last one."""
+        """Show the present state; a transaction that has left the list keeps its last one."""
         self.transaction = next(
             (one for one in _of(picture) if _is_same(one, self.transaction)), self.transaction
         )

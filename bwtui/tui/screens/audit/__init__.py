@@ -1,1 +1,1 @@
-"""The screens of an audit, and what the apps do about the commands that audit and replay."""
+"""The screens of an audit, and the mix-ins of the apps that run audits and replays."""

@@ -20,7 +20,7 @@ from bwtui.audit.mending import mending
 from bwtui.tui import figures
 from bwtui.tui.plain import Content, Group, Table, Text
 
-#: Of a folder so many entries are looked at.
+#: Maximum entries of a folder that are read for completion.
 _ENTRIES = 5_000
 
 
@@ -32,16 +32,16 @@ class Field:
     label: str
     value: str = ""
     placeholder: str = ""
-    #: A box to tick instead; then ``value`` is "yes" or empty.
+    #: A checkbox instead of text; ``value`` is then "yes" or empty.
     is_switch: bool = False
-    #: What the form is about: it has the focus, and Enter in it goes on.
+    #: The main line of the form: it has the focus, and Enter in it submits the form.
     is_typed: bool = False
-    #: A path, which is completed by → while it is typed; the cursor is there to begin with.
+    #: A path, which → completes while it is typed; the line has the focus first.
     is_path: bool = False
 
 
 class Tick(Checkbox):
-    """A box whose mark is there or not; Textual's own only changes its colour."""
+    """A checkbox whose mark appears and disappears; Textual's own only changes its colour."""
 
     BUTTON_LEFT, BUTTON_RIGHT = "[", "]"
 
@@ -56,19 +56,18 @@ class Tick(Checkbox):
 
 
 class PathSuggester(Suggester):
-    """Completes a path as far as only one file or folder goes on like it."""
+    """Completes a path as far as all files and folders that begin with it agree."""
 
     def __init__(self) -> None:
-        # Files come and go.
+        # No cache: files are created and deleted.
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the path, if there is just one that begins so."""
         return await asyncio.to_thread(completed, value)
 
 
 def completed(value: str) -> str | None:
-    """Return ``value`` with what is common to all paths that begin so; None where that is nothing more."""
+    """Return ``value`` extended by the common beginning of all paths that match it; None if there is none."""
     folder, begun = os.path.split(value)
     try:
         with os.scandir(Path(folder).expanduser()) as entries:
@@ -78,7 +77,7 @@ def completed(value: str) -> str | None:
                 if entry.name.startswith(begun) and (begun or not entry.name.startswith("."))
             ]
     except (OSError, RuntimeError, ValueError):
-        # There is no such folder, or no such user's.
+        # The folder does not exist, or a user name after ~ does not.
         return None
     alike = (len(set(letters)) == 1 for letters in zip(*found, strict=False))
     common = found[0][: sum(itertools.takewhile(bool, alike))] if found else ""
@@ -88,7 +87,7 @@ def completed(value: str) -> str | None:
 
 
 class FormScreen(ModalScreen[dict[str, str] | None]):
-    """Asks for a few values; returns them by name, or None when it was left."""
+    """Asks for a few values; returns them by name, or None if the user cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Cancel", key_display="Esc"),
@@ -124,7 +123,7 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
                 yield Button("Cancel (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
-        """Where everything has a default, what is most likely meant is to go on."""
+        """Focus the first line to be filled in, or the button if everything has a default."""
         typed = [field.name for field in self._fields if field.is_path or field.is_typed]
         self.query_one(f"#{typed[0]}" if typed else "#do").focus()
 
@@ -135,7 +134,6 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
             self.dismiss(None)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in a line means: do it."""
         self.action_send()
 
     def action_send(self) -> None:
@@ -148,9 +146,9 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
 
 
 class AskScreen(ModalScreen[bool]):
-    """Shows something, and asks whether to go on; with no question it only shows.
+    """Shows a text, and asks whether to continue; without a question it only shows the text.
 
-    What can't be undone gives the ``name`` of what it is done to, which has to be typed.
+    For an action that can't be undone, the user must type the ``name`` of its object.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -184,7 +182,7 @@ class AskScreen(ModalScreen[bool]):
                 yield Button("Cancel (Esc)" if self._do else "Close (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
-        """What writes is never what Enter means by chance."""
+        """Focus a harmless widget, so that Enter never starts a write by accident."""
         first = "#name" if self._is_asked else "#no" if self._careful or not self._do else "#do"
         self.query_one(first).focus()
 
@@ -196,11 +194,10 @@ class AskScreen(ModalScreen[bool]):
         self.action_choose(event.button.id == "do")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter behind the name means: do it."""
         self.action_choose(True)
 
     def action_choose(self, choice: bool) -> None:
-        """Take the choice, if it is on offer, and the name was typed if one is asked for."""
+        """Return the choice, if it is available; a required name must have been typed."""
         if choice and self._is_asked and self.query_one("#name", Input).value.strip() != self._asked:
             self.query_one("#name").focus()
             self.notify(f"That is not {self._asked}: nothing is done", severity="warning", timeout=4)
@@ -231,7 +228,8 @@ def plan_content(plan: dict[str, Any], colours: dict[str, str]) -> RenderableTyp
 def repair_content(told: dict[str, Any], colours: dict[str, str]) -> RenderableType:
     """Return what a repair would send, or has sent, from ``repair --json``."""
     is_planned = told.get("state") == "planned"
-    # What was sent: the stream may have had something newer of what was planned, or a task has failed.
+    # Show what was actually sent: the stream may have sent newer rows for planned keys, or a task may have
+    # failed.
     shown = told.get("tables", ()) if is_planned else told.get("sent", ())
     rows, dead = (sum(one.get(name, 0) for one in shown) for name in ("rows", "tombstones"))
     dead += sum(one.get("raw_tombstones", 0) for one in shown) + told.get("stray_tombstones", 0)
@@ -245,7 +243,7 @@ def repair_content(told: dict[str, Any], colours: dict[str, str]) -> RenderableT
 
 
 def _after(told: dict[str, Any], sent: Sequence[dict[str, Any]]) -> list[RenderableType]:
-    """Say what the stream had newer, and what the comparison after it found."""
+    """Return how many keys the stream had sent newer values of, and the result of the comparison after it."""
     newer = sum(one.get("left_out", 0) for one in sent)
     lines: list[RenderableType] = []
     if newer:
@@ -259,7 +257,7 @@ def _after(told: dict[str, Any], sent: Sequence[dict[str, Any]]) -> list[Rendera
 def _counted(shown: Sequence[dict[str, Any]], *, is_planned: bool, colours: dict[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
     table.add_column("Table", overflow="fold")
-    # Of what was sent a tombstone is a tombstone.
+    # The counts of sent messages do not distinguish kinds of tombstones.
     named = {"rows": "Rows", "tombstones": "Tombstones"}
     named |= (
         {"raw_tombstones": "Of other keys", "stray_tombstones": "In other partitions"}
@@ -275,13 +273,13 @@ def _counted(shown: Sequence[dict[str, Any]], *, is_planned: bool, colours: dict
 
 
 def plan_warnings(plan: dict[str, Any]) -> list[str]:
-    """Return what has to be known before something is written."""
+    """Return the warnings to show before anything is written."""
     warnings = []
     missing = plan.get("missing")
     if missing:
         warnings.append(mending(missing.get("messages", 0), missing.get("late", 0)))
     elif not plan.get("resumed"):
-        # An earlier run's own messages are what a topic holds then; they are not sent again.
+        # After an interrupted run the topic holds that run's own messages, which are not sent again.
         held = {name: sum(topic.get("held", {}).values()) for name, topic in plan.get("topics", {}).items()}
         doubled = {name: count for name, count in held.items() if count}
         if doubled:
@@ -293,9 +291,9 @@ def plan_warnings(plan: dict[str, Any]) -> list[str]:
 
 
 def topic_to_type(plan: dict[str, Any]) -> str:
-    """Return the largest topic that exists already: what is added to it can't be taken back.
+    """Return the largest topic that exists already, because messages added to it can't be taken back.
 
-    Empty where all topics are made by the replay, and can be deleted again.
+    Return an empty string if the replay creates all topics, which can be deleted again.
     """
     existing = {name: topic for name, topic in plan.get("topics", {}).items() if topic.get("existed")}
     return max(existing, key=lambda name: existing[name]["messages"], default="")

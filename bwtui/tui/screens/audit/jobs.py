@@ -1,4 +1,4 @@
-"""An app that runs commands beside its screens, one at a time, and shows what becomes of them."""
+"""The base of the apps: runs commands in the background, one at a time, and shows their results."""
 
 import json
 
@@ -16,39 +16,39 @@ from bwtui.tui.state import Model
 
 
 class JobsApp(App[Ending]):
-    """What every app does about such a command, whatever it audits; subclasses ask for it."""
+    """Runs background commands for any kind of audit; subclasses decide which."""
 
     audit: AuditSession
     model: Model
 
-    # What a subclass provides.
+    # Methods for subclasses to override.
 
     def show_mode(self, mode: str) -> None:
-        """Go to a screen by the name of its mode."""
+        """Switch to the screen of a mode."""
         raise NotImplementedError
 
     def ask_to_repair(self) -> None:
-        """Of what is no relay nothing can be asked; see `bwtui.tui.screens.audit.relay`."""
+        """Do nothing: only a relay can repair; see `bwtui.tui.screens.audit.relay`."""
 
     def refresh_screens(self) -> None:
-        """Paint the screen that is seen."""
+        """Paint the visible screen."""
         raise NotImplementedError
 
     def child(self, arguments: tuple[str, ...]) -> Child:
-        """Return a command that can be run; a test gives one of its own."""
+        """Return a command to run; tests override this."""
         return Child(arguments)
 
     # Running.
 
     def show_job(self) -> bool:
-        """Show what runs; return whether anything does."""
+        """Show the running command; return whether there is one."""
         job = self.audit.job
         if job is not None:
             self.push_screen(JobScreen(job))
         return job is not None
 
     def start_job(self, job: Job) -> None:
-        """Run a command, and show how far it is; with --readonly, only one that changes nothing."""
+        """Run a command, and show its progress; in read-only mode, only a command that changes nothing."""
         if self.model.readonly and not job.child.only_looks:
             self.notify(f"{job.title}: with --readonly the screens only look", severity="warning")
             return
@@ -57,7 +57,7 @@ class JobsApp(App[Ending]):
         self.push_screen(JobScreen(job))
 
     async def end_job(self) -> None:
-        """End what runs, and wait until it has ended."""
+        """End the running command, and wait until it has ended."""
         if (job := self.audit.job) is not None:
             await job.child.end()
 
@@ -71,12 +71,12 @@ class JobsApp(App[Ending]):
     # Showing.
 
     def show_background(self) -> None:
-        """Say in every screen's second line what runs."""
+        """Show the running command in the second line of every screen."""
         job = self.audit.job
         self.model.background = "" if job is None else job.line()
 
     def verified(self, output: bytes, in_front: bool) -> None:
-        """Show what an audit found; a notice says so where something else is looked at by now."""
+        """Show the report of an audit, or a notice about it if its dialog is no longer in front."""
         try:
             report = self.audit.take(output)
         except BwtuiError as error:
@@ -91,7 +91,7 @@ class JobsApp(App[Ending]):
         self.refresh_screens()
 
     def _show_end(self, job: Job) -> None:
-        """Show the result of a command; a failed one says why where its dialog is, or in a notice."""
+        """Show the result of a command, or its error in its dialog or in a notice."""
         dialog = next((it for it in self.screen_stack if isinstance(it, JobScreen) and it.job is job), None)
         self.show_background()
         if job.failed and not job.child.cancelled and job.title == "Verify":

@@ -1,4 +1,4 @@
-"""A command that runs beside the screens: how far it is, and how it ended."""
+"""The dialog of a background command: its progress and its end."""
 
 from typing import ClassVar
 
@@ -15,12 +15,12 @@ from bwtui.tui.plain import Content
 
 _BAR = 40
 _PER_SECOND = 5
-#: Phases before the present one that are shown.
+#: Maximum phases shown before the present one.
 _BEFORE = 6
 
 
 class JobScreen(ModalScreen[None]):
-    """Esc leaves it running in the background; c cancels it."""
+    """Shows a command; Esc leaves it running in the background, c cancels it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Background", key_display="Esc"),
@@ -47,7 +47,7 @@ class JobScreen(ModalScreen[None]):
         self.look()
 
     def look(self) -> None:
-        """Show how far it is, or how it ended."""
+        """Show the progress, or how the command ended."""
         job = self.job
         content = job_content(job)
         self.query_one("#phases", Static).update(content)
@@ -62,14 +62,14 @@ class JobScreen(ModalScreen[None]):
             self.dismiss()
 
     def action_cancel(self) -> None:
-        """End the command; what it did is shown as soon as it has ended."""
+        """Interrupt the command; its result is shown when it has ended."""
         if self.job.ended is None:
             self.job.child.cancel()
             self.look()
 
 
 def job_content(job: Job) -> Content:
-    """Return a command's phases, how far the present one is, or its error."""
+    """Return the phases of a command with the progress of the present one, or its error."""
     progress = job.child.progress
     lines = [_past(one, after) for one, after in _finished(progress)]
     if job.ended is not None:
@@ -120,7 +120,7 @@ def _ending(job: Job) -> list[Content]:
     ended = job.ended
     assert ended is not None
     if job.child.cancelled:
-        # A relay goes on with what it was asked for; only the command knows whether it had asked.
+        # A relay continues with what it was asked to send; only the command knows whether it had asked.
         says = ended.error if ended.hint else "cancelled: nothing of it runs any more"
         lines = [Content.styled(f"■ {says}", "bold $warning")]
         return [*lines, Content.styled(f"→ {ended.hint}", "$warning")] if ended.hint else lines

@@ -1,4 +1,4 @@
-"""The dialogs around an audit and a replay of the recording that is open."""
+"""The dialogs of an audit and a replay of the open recording."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ _AGAIN = (
 
 
 class RecordingAuditing(JobsApp):
-    """What the app does about audits and replays of the recording that it shows."""
+    """Mix-in of the app that audits and replays its recording."""
 
     recording_audit: RecordingAuditSession
     source: RecordingSource
@@ -41,7 +41,7 @@ class RecordingAuditing(JobsApp):
     # -- asking --------------------------------------------------------------------------------------------
 
     def ask_to_verify(self) -> None:
-        """Ask where Kafka is; while a command runs, show that."""
+        """Ask for the addresses of Kafka and the registry; while a command runs, show that one."""
         if self.show_job():
             return
         deep = Field("deep", "also compare every message with what PostgreSQL said", is_switch=True)
@@ -49,11 +49,11 @@ class RecordingAuditing(JobsApp):
         self.push_screen(form, self._verify)
 
     def ask_to_try_ddl(self) -> None:
-        """Say why that can't be."""
+        """Explain why a recording can't try DDL."""
         self.notify(why_absent("try_ddl"), severity="warning", timeout=4)
 
     def ask_to_replay(self, *, mend: bool) -> None:
-        """Ask what to replay; while a command runs, or when a dry run waits to be looked at, show that."""
+        """Ask what to replay; if a command is running or a dry run has ended, show that instead."""
         if self.show_job():
             return
         if self.recording_audit.plan is not None:
@@ -71,7 +71,7 @@ class RecordingAuditing(JobsApp):
         self.push_screen(form, lambda values: self._look_first(values, mend=mend))
 
     def ask_to_send_again(self, key: Key, position: int, remark: str) -> None:
-        """Ask how to send a key again whose newest message is of the change at ``position``."""
+        """Ask how to send a key again; its newest message belongs to the change at ``position``."""
         if self.show_job():
             return
         if self.recording_audit.plan is not None:

@@ -1,4 +1,4 @@
-"""The dialogs before an audit of a relay that runs, and before a DDL file is tried."""
+"""The dialogs of an audit of a running relay, and of a trial of a DDL file."""
 
 import json
 import re
@@ -29,13 +29,13 @@ _TRIAL = (
 
 
 class RelayAuditing(JobsApp):
-    """What the app does about audits of the relay that it shows, and about trials of DDL."""
+    """Mix-in of the app that audits its relay and tries DDL."""
 
-    #: The file that was tried last.
+    #: The last tried file.
     _script = ""
 
     def ask_to_verify(self) -> None:
-        """Ask which tables; while an audit runs, show that."""
+        """Ask which tables to audit; while a command runs, show that one."""
         if self.show_job():
             return
         fields = [Field("--table", "tables", self._meant_tables(), "regex; empty: all", is_typed=True)]
@@ -43,7 +43,7 @@ class RelayAuditing(JobsApp):
         self.push_screen(form, self._verify_tables)
 
     def _meant_tables(self) -> str:
-        """Return a regex of the table that is selected where tables are shown; "" elsewhere."""
+        """Return a regex of the selected table on the screens of the overview mode; "" elsewhere."""
         shown = next((one for one in reversed(self.screen_stack) if isinstance(one, RelayScreen)), None)
         table = shown.selected_table() if shown is not None and shown.mode == "overview" else None
         return re.escape(table) if table else ""
@@ -56,14 +56,14 @@ class RelayAuditing(JobsApp):
         self.start_job(Job("Verify", self.child(arguments), self.verified))
 
     def ask_to_repair(self) -> None:
-        """Compare anew, show what would be sent, and ask; while a command runs, show that."""
+        """Compare again, show what would be sent, and ask; while a command runs, show that one."""
         report = self.audit.report
         status = self.model.live.status
         is_due = status is not None and status.heal is not None
         if self.show_job() or (report is None and not is_due):
             return
         assert isinstance(self.audit, RelayAuditSession)
-        # A heal is of all tables.
+        # A heal always covers all tables.
         arguments = self.audit.repair_arguments(None if is_due else report)
 
         def looked(plan: Any, _: bool) -> None:
@@ -78,7 +78,7 @@ class RelayAuditing(JobsApp):
     def _repair(self, arguments: tuple[str, ...]) -> None:
         def repaired(output: Any, _: bool) -> None:
             if report := output.get("report"):
-                # Of the one before it is said no more what is wrong.
+                # Show the new report, because the old one's findings are out of date.
                 self.audit.take(json.dumps(report).encode())
                 self.refresh_screens()
             self.push_screen(AskScreen("What the relay sent", repair_content(output, self.theme_variables)))
@@ -86,7 +86,7 @@ class RelayAuditing(JobsApp):
         self.start_job(Job("Repair", self.child((*arguments, "--yes")), repaired))
 
     def ask_to_try_ddl(self) -> None:
-        """Ask for the file; while a command runs, show that."""
+        """Ask for a DDL file; while a command runs, show that one."""
         if self.show_job():
             return
         field = Field("script", "DDL file", self._script, "empty: the tables as they are now", is_path=True)
@@ -96,7 +96,7 @@ class RelayAuditing(JobsApp):
         if values is None:
             return
         self._script = values.get("script", "")
-        # Not to be taken for an option, nor for stdin.
+        # An absolute path can't be mistaken for an option or for stdin.
         path = absolute(self._script)
         assert isinstance(self.audit, RelayAuditSession)
 
@@ -116,11 +116,11 @@ class RelayAuditing(JobsApp):
 
 
 def absolute(path: str) -> str:
-    """Return a path as the command line takes it from anywhere; nothing of nothing."""
+    """Return the absolute form of a path; "" stays empty."""
     if not path:
         return ""
     try:
         return str(Path(path).expanduser().absolute())
     except RuntimeError:
-        # There is no such user.
+        # The user name after ~ does not exist.
         return str(Path(path).absolute())

@@ -1,4 +1,4 @@
-"""What an audit found: the verdict, the classes, the findings, and the selected one in full."""
+"""The report of an audit: the verdict, the classes, the findings, and the selected finding in full."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -31,12 +31,12 @@ from bwtui.tui.widgets.line import Line
 
 
 class ReportScreen(RelayScreen):
-    """The report of the last audit, also before there is one."""
+    """Shows the report of the last audit, or that there is none yet."""
 
     mode: ClassVar[str] = "audit"
     audits: ClassVar[bool] = True
     own_list = True
-    #: Every finding is an error, or is said to be none by its class.
+    #: Every finding is an error, unless its class says that it is not.
     without = frozenset(("errors_only",))
 
     def __init__(self, host: Host) -> None:
@@ -46,7 +46,6 @@ class ReportScreen(RelayScreen):
         self._changes: dict[int, Change] = {}
 
     def body(self) -> Iterable[Widget]:
-        """Return the verdict, classes and findings, and the selected one."""
         pair = Container(ClassGrid(), FindingList(), id="audit-pair", classes="folder")
         return (Line(id="verdict"), pair, Detail(id="finding", title="Finding"))
 
@@ -57,11 +56,11 @@ class ReportScreen(RelayScreen):
         return self.query_one(ClassGrid)
 
     def go_back(self) -> None:
-        """From the findings back to the classes."""
+        """Return the focus from the findings to the classes."""
         self.query_one(ClassGrid).focus()
 
     def paint(self, picture: Picture) -> None:
-        """Show the report, once it is another one; ages grow meanwhile."""
+        """Show the report if it has changed; update the ages always."""
         report = self.host.audit.report
         if report is not self._shown or not self._listed:
             self._shown, self._listed = report, True
@@ -78,10 +77,10 @@ class ReportScreen(RelayScreen):
         return ("Audit",) if name is None else ("Audit", name)
 
     def action_repair(self) -> None:
-        """Have the relay send what the audit of its tables found wrong."""
+        """Make the relay send what the audit of its tables found wrong."""
         report, status = self.host.audit.report, self.host.model.live.status
         if status is not None and status.heal is not None:
-            # It may have an end though nothing differs.
+            # A heal may be ready to end even if nothing differs.
             self.host.ask_to_repair()
         elif report is None:
             self.notify("There is no audit yet: verify the tables first", severity="warning", timeout=4)
@@ -102,12 +101,12 @@ class ReportScreen(RelayScreen):
         return self._shown.findings[int(key)]
 
     def selected_change(self) -> Change | None:
-        """Return the change that the finding is about, once it was read."""
+        """Return the change of the finding, once it has been read."""
         finding = self.selected_finding()
         return None if finding is None else self._changes.get(finding.number)
 
     def selected_key(self) -> Key | str:
-        """Return the key of the finding, of its change if it has one."""
+        """Return the key of the finding's change, or else of the finding."""
         finding = self.selected_finding()
         if self.selected_change() is not None or finding is None:
             return super().selected_key() if finding is not None else "No finding is selected"
@@ -126,7 +125,7 @@ class ReportScreen(RelayScreen):
             self._show_finding()
 
     def open_row(self, grid: Grid) -> None:
-        """From a class to its findings; from a finding to both sides of its message."""
+        """From a class go to its findings; from a finding open both sides of its message."""
         if isinstance(grid, ClassGrid):
             self.main_grid().focus()
         elif (finding := self.selected_finding()) is not None and self._shown is not None:
@@ -137,7 +136,7 @@ class ReportScreen(RelayScreen):
         self.query_one(ClassGrid).toggle_zeros()
 
     def action_place(self) -> None:
-        """Go to the finding's change among all changes of the recording."""
+        """Go to the finding's change in the list of all changes of the recording."""
         self.go_to_place(self.selected_finding())
 
     # Details.

@@ -1,4 +1,4 @@
-"""Both sides of a finding: the message as it was recorded, and the record as Kafka has it now."""
+"""Both sides of a finding: the message as it was recorded, and Kafka's present record."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ from bwtui.tui.widgets.grid import Grid
 
 
 class SidesScreen(RelayScreen):
-    """Filled as the two sides are read; Esc goes back."""
+    """Shows each side as soon as it has been read; Esc goes back."""
 
     mode: ClassVar[str] = "audit"
     audits: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class SidesScreen(RelayScreen):
         self.report = report
         self._labels = LABELS[report.question]
         self.change = change
-        #: The message that is meant: the finding's own, or the one whose copy it is.
+        #: The number of the finding's message, or of the message whose copy it is.
         self._part = finding.part
         self._is_copy = False
         self._sent: Decoded | None = None
@@ -54,7 +54,6 @@ class SidesScreen(RelayScreen):
         self._cancelled = threading.Event()
 
     def body(self) -> Iterable[Widget]:
-        """Return the two sides, their fields, and the selected field in full."""
         sides = Container(
             Detail(id="expected", title=self._labels.expected),
             Detail(id="actual", title=self._labels.actual),
@@ -70,7 +69,7 @@ class SidesScreen(RelayScreen):
         self._cancelled.set()
 
     def paint(self, picture: Picture) -> None:
-        """Show nothing else: the finding stays what it is."""
+        """Do nothing, because a finding never changes."""
 
     def main_grid(self) -> FieldPairs:
         return self.query_one(FieldPairs)
@@ -83,15 +82,14 @@ class SidesScreen(RelayScreen):
         )
 
     def selected_change(self) -> Change | None:
-        """Return the change that the message is of."""
         return self.change
 
     def selected_key(self) -> Key | str:
-        """Return the key of the finding, of its change if it has one."""
+        """Return the key of the change, or else of the finding."""
         return key_of(self.finding) if self.change is None else super().selected_key()
 
     def action_place(self) -> None:
-        """Go to the change among all changes of the recording."""
+        """Go to the change in the list of all changes of the recording."""
         self.go_to_place(self.finding, self.change)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
@@ -102,7 +100,7 @@ class SidesScreen(RelayScreen):
 
     @property
     def _key_text(self) -> str:
-        """The key as the report has it, or where that has masked it, as the record has it."""
+        """The key from the report or, if it is masked there, from the record."""
         key = self._kafka_key
         if self.finding.is_masked and key is not None and key.state == "row":
             return fields_text(key.fields)
@@ -149,7 +147,7 @@ class SidesScreen(RelayScreen):
             self._problem = with_hint(error)
 
     async def _find_original(self, record: Record) -> None:
-        """A copy belongs to no message: look for the one whose bytes it repeats."""
+        """Find the message whose bytes a copy repeats, because a copy belongs to no message itself."""
         source = self._source
         if source is None or (record.key is None and record.value is None):
             return
@@ -202,7 +200,7 @@ class SidesScreen(RelayScreen):
         self.query_one("#expected", Detail).show(tuple(map(str, expected)), Text("\n").join(expected))
         self.query_one("#actual", Detail).show(tuple(map(str, actual)), Text("\n").join(actual))
         grid = self.main_grid()
-        # The report of a database says by itself what differs.
+        # The report of a database audit has the differences itself.
         has_kafka = self._kafka is not None or self.report.question == "database"
         grid.show_pairs(self._pairs(), has_kafka=has_kafka)
         if self._record is None and not self._problem and self.finding.offset is not None:

@@ -1,1 +1,1 @@
-"""The journey of a key on screen: in a recording, and of a relay that runs."""
+"""The screens of a key's journey: one for a recording, one for a running relay."""

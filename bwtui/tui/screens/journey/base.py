@@ -1,4 +1,4 @@
-"""The journey of a key: its changes on a line of time, the way of one of them, and its fields everywhere."""
+"""The journey of a key: a timeline of its changes, the path of the selected one, and all its fields."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +32,10 @@ from bwtui.tui.widgets.journey.way import Fact, way_content
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import Stored
 
-#: The keys that follow a changed key, and that send one again, as a sentence names them.
+#: The keys that follow a changed key and that send one again, for use in sentences.
 FOLLOW = partial(key_for, "look_closer('journey')")
 AGAIN = partial(key_for, "send_again")
-#: Of a change; each journey may add its own.
+#: The columns of a change; each kind of journey may add its own.
 COLUMNS = (
     Column("mark", "", 1),
     Column("time", "Committed", 12),
@@ -45,37 +45,37 @@ COLUMNS = (
     Column("xid", "Xid", 8, "right", drop=1),
     Column("place", "Part@offset", 12, "right", drop=3, grow=18),
 )
-#: Groups that are told of one by one.
+#: Maximum consumer groups that are listed one by one.
 _GROUPS = 6
 
 
 def renaming(renamed: str) -> str:
-    """Say of a change which way it led from one key to another; nothing of one that did not."""
+    """Return in which direction a change led from one key to another; "" if it did not change the key."""
     words = {"from": "was another key before", "to": "has another key since"}
     return f"{words[renamed]}: {FOLLOW()} follows it" if renamed else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The selected change, as both journeys know it."""
+    """The selected change, in a form common to both kinds of journey."""
 
-    #: Stands for it and for what is known of it so far.
+    #: Identifies the change and the data that is available about it.
     identity: object
     title: str
     way: Way
     facts: tuple[Fact, ...]
-    #: Facts that matter less than what Kafka says.
+    #: Facts that are less important than Kafka's.
     more: tuple[Fact, ...]
     fields: Sequence[FieldChange]
     subject: Subject
-    #: Why there is no record of it to look for; or nothing.
+    #: Why there is no record to look for, or an empty string.
     unplaced: str
-    #: Judges the record in its place, and returns the fields that differ, too.
+    #: Compares the record at its place with it; also returns the fields that differ.
     judge: Callable[["Stored", Reader], tuple[Audited, set[str]]]
 
 
 class JourneyScreen(RelayScreen):
-    """Filled as the recording, the relay and Kafka answer; none of them is waited for."""
+    """Filled as answers arrive from the recording, the relay and Kafka; waits for none of them."""
 
     mode: ClassVar[str] = "changes"
     own_list = True
@@ -88,31 +88,31 @@ class JourneyScreen(RelayScreen):
         self.key = key
         self.kafka = KafkaHalf(host.audit.side, self.reader, host.model.clock)
         self._shown: object = None
-        #: What Kafka was asked for.
+        #: The topic and partition of the last Kafka query.
         self._asked: tuple[str, int | None] | None = None
 
-    # What a subclass knows.
+    # Methods for subclasses to override.
 
     def chosen(self) -> Chosen | None:
-        """Return the selected change, once it is known."""
+        """Return the selected change, once it is available."""
         raise NotImplementedError
 
     def points(self) -> Sequence[Point]:
-        """Return all changes for the line of time, in the order of the list."""
+        """Return all changes for the timeline, in the order of the list."""
         raise NotImplementedError
 
     def why_nothing(self) -> str:
-        """Say why no change is selected."""
+        """Return why no change is selected."""
         raise NotImplementedError
 
     def reader(self, ask: Ask) -> Reader:
-        """Return what decodes records; called in the thread that asks Kafka."""
+        """Return a decoder of records; called in the thread that queries Kafka."""
         raise NotImplementedError
 
     # The screen.
 
     def body(self) -> Iterable[Widget]:
-        """Return the line of time, the changes beside the way of one of them, and its fields."""
+        """Return the timeline, the changes next to the path of one of them, and its fields."""
         steps = Grid(self.columns, id="steps")
         steps.add_class("panel")
         steps.border_title = Content(f"{self.key.table} {self.key}")
@@ -132,11 +132,11 @@ class JourneyScreen(RelayScreen):
         return self.key.table
 
     def selected_key(self) -> Key | str:
-        """Return the key; `x` follows a change that gave it another one."""
+        """Return the key of the journey."""
         return self.key
 
     def row_text(self) -> str:
-        """Return the selected change with its fields, for the clipboard."""
+        """Return the selected field or change as text to copy."""
         field = self.query_one(FieldList)
         if self.focused is field and (way := field.selected()) is not None:
             values = (way.before, way.after, way.kafka, way.newest)
@@ -148,13 +148,13 @@ class JourneyScreen(RelayScreen):
         self.show_chosen()
 
     def fill(self) -> None:
-        """Show the changes that are known by now."""
+        """Show the changes that are available."""
         raise NotImplementedError
 
     # The selected change.
 
     def show_chosen(self) -> None:
-        """Show the selected change, and what Kafka says of it by now."""
+        """Show the selected change, and Kafka's answers about it."""
         if not self.is_attached:
             return
         grid, way = self.main_grid(), self.query_one("#way", Detail)
@@ -201,16 +201,16 @@ class JourneyScreen(RelayScreen):
         return None if stored is None or reader is None else reader.row(stored.value)
 
     def _held(self, chosen: Chosen) -> Held | None:
-        """Return what stands in the change's place; None: it is not known yet."""
+        """Return the record or hole at the change's place; None if it is unknown."""
         place = chosen.subject.place
         return None if place is None else self.kafka.held(place)
 
     def as_of(self, seconds: float) -> str:
-        """Say when Kafka was asked: it is not asked again by itself."""
+        """Return the time of a Kafka query, which is not repeated automatically."""
         return f"as of {figures.when(seconds, self.host.model.clock())}"
 
     def _said_of(self, chosen: Chosen, held: Held | None) -> tuple[Audited, set[str]]:
-        """Say whether Kafka holds the change, and which fields it has otherwise."""
+        """Return whether Kafka holds the change, and the fields that differ."""
         place, reader = chosen.subject.place, self.kafka.reader
         if place is None and chosen.unplaced:
             return Audited("muted", chosen.unplaced), set()
@@ -224,7 +224,7 @@ class JourneyScreen(RelayScreen):
         return replace(said, words=f"{where}: {said.words}"), wrong
 
     def _of_newest(self, chosen: Chosen, held: Held | None) -> list[Fact]:
-        """Say which record of the key is the newest one."""
+        """Return which record of the key is the newest."""
         found, place = self.kafka.found, chosen.subject.place
         if found is None:
             return []
@@ -248,7 +248,7 @@ class JourneyScreen(RelayScreen):
         return [Fact("newest there", f"{where}, {kind}; {told}")]
 
     def _of_readers(self, chosen: Chosen) -> list[Fact]:
-        """Say which groups have read past the change."""
+        """Return which groups have read past the change."""
         place = chosen.subject.place
         if place is None:
             return []
@@ -267,17 +267,17 @@ class JourneyScreen(RelayScreen):
             facts.append(Fact("", f"and {len(groups) - _GROUPS} more groups", "muted"))
         return [*facts, Fact("", f"by what they last committed, {asked}", "muted")]
 
-    # Asking Kafka.
+    # Kafka queries.
 
     def ask_kafka(self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None) -> None:
-        """Have Kafka asked for the key's records, and who reads them."""
+        """Query Kafka for the key's records and the groups that read their topic."""
         if self._asked != (topic, partition):
             self._asked = (topic, partition)
             self.run_worker(self._search(topic, knows, partition), group="records", exclusive=True)
             self.run_worker(self._ask_for_groups(topic), group="groups", exclusive=True)
 
     def look_at_place(self) -> None:
-        """Have the record of the selected change read, where the search did not meet it."""
+        """Read the record of the selected change, unless the search has found it."""
         chosen = self.chosen()
         place = None if chosen is None else chosen.subject.place
         if chosen is None or place is None or self.kafka.found is None:
@@ -286,7 +286,7 @@ class JourneyScreen(RelayScreen):
             self.run_worker(self._look_at(place), group="place", exclusive=True)
 
     def ask_again(self) -> None:
-        """Ask Kafka anew."""
+        """Discard Kafka's answers, so that they are queried again."""
         self._asked = None
         self.kafka.forget()
         self.show_chosen()
@@ -306,12 +306,12 @@ class JourneyScreen(RelayScreen):
         self.show_chosen()
 
     def open_row(self, grid: Grid) -> None:
-        """From a change to its transaction."""
+        """Open the transaction of a change."""
         if grid is self.main_grid():
             self.open_transaction()
 
     def open_transaction(self) -> None:
-        """Show what else the change's transaction did."""
+        """Show the rest of the change's transaction; by default focus the change's details."""
         self.query_one("#way", Detail).focus()
 
 

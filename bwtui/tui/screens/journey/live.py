@@ -1,4 +1,4 @@
-"""The journey of a key of a relay that runs: its sampled changes, and the records that Kafka has of it."""
+"""The journey of a key of a running relay: its sampled changes, and its records in Kafka."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,14 +41,14 @@ NOT_SAMPLED = (
 
 
 class LiveJourney(JourneyScreen):
-    """Grows as the relay samples more of the key, and as Kafka answers."""
+    """Grows as the relay samples more changes of the key, and as Kafka answers."""
 
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     wants_changes: bool = True
     wants_look: ClassVar[LookName | None] = "stages"
 
     def __init__(self, host: Host, key: Key, sample: ChangeSample | None = None) -> None:
-        """``sample``: the change that is selected to begin with; else the key's newest one."""
+        """``sample`` is the change to select first; by default the key's newest one."""
         super().__init__(host, key)
         self._wanted = None if sample is None else f"sample {sample.sequence}"
         self._moved = False
@@ -64,7 +64,7 @@ class LiveJourney(JourneyScreen):
         return key if isinstance(key, str) else cls(host, key, selection.selected_sample())
 
     def followed(self) -> Closer:
-        """Return the journey of the key that the selected change gave or took; else Kafka is asked again."""
+        """Return the journey of the other key if the selected change changed it; else query Kafka again."""
         moment = self._moment()
         sample = None if moment is None else moment.sample
         other = None if sample is None else other_key(sample, self.key)
@@ -97,7 +97,7 @@ class LiveJourney(JourneyScreen):
         return None if moment is None else moment.sample
 
     def action_send_again(self) -> None:
-        """Say why a relay can't, and what can."""
+        """Explain why a relay can't send a key again, and what can."""
         status = self.host.model.picture.status
         recording = None if status is None else status.recording
         why = "A relay sends each change once, in the order of the commits"
@@ -132,7 +132,7 @@ class LiveJourney(JourneyScreen):
         grid.set_remark(self._remark(len(known)))
 
     def _select(self) -> None:
-        """Select the change that was asked for, or the newest one, until the user moves."""
+        """Select the requested change or the newest one, until the user moves the cursor."""
         if self._moved or not self._moments:
             return
         if self._wanted in self._moments:
@@ -141,11 +141,11 @@ class LiveJourney(JourneyScreen):
             self.main_grid().move_to(len(self._moments) - 1)
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
-        """What the user chose stays."""
+        """Keep the user's selection."""
         self._moved = True
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected change, and have its record read."""
+        """Show the selected change, and read its record."""
         if event.grid is self.main_grid():
             self.show_chosen()
             self.look_at_place()
@@ -169,7 +169,7 @@ class LiveJourney(JourneyScreen):
         return None if table is None or not table.topic else table.topic
 
     def _ask_kafka(self) -> None:
-        """Look for the key's records: by its bytes where a sampled change has them, else by its text."""
+        """Search for the key's records: by bytes if a sampled change has them, otherwise by text."""
         if (topic := self._topic()) is None:
             return
         own = [m.sample for m in self._moments.values() if m.sample is not None and m.renamed != "to"]
@@ -213,7 +213,7 @@ class LiveJourney(JourneyScreen):
         )
 
     def _way_and_fields(self, moment: Moment) -> tuple[Way, Sequence[FieldChange]]:
-        """Return the way of a change, and its fields; what they were before Kafka may know."""
+        """Return the path of a change, and its fields; Kafka may have their values before the change."""
         sample, reader = moment.sample, self.kafka.reader
         if sample is None:
             return Way("COMMIT", moment.time, (), (NOT_SAMPLED,)), ()
@@ -228,7 +228,7 @@ class LiveJourney(JourneyScreen):
         return replace(way, remarks=(*way.remarks, told)), fields
 
     def _earlier(self, moment: Moment) -> "Stored | None":
-        """Return the record of the key before a change's, if that is a row."""
+        """Return the key's record before the one of a change, if it is a row."""
         stored = [one.stored for one in self._moments.values() if one.stored is not None]
         if moment.stored is None or moment.renamed:
             return None
@@ -241,7 +241,10 @@ class LiveJourney(JourneyScreen):
         return None if newest is None or newest.value is None else newest
 
     def _judged(self, moment: Moment, stored: "Stored", reader: Reader) -> tuple[Audited, set[str]]:
-        """Judge a record by its sampled change; what is the change's by its time alone may be another's."""
+        """Compare a record with its sampled change.
+
+        A record that is matched by time alone may belong to a different change.
+        """
         if moment.sample is None:
             return Audited("muted", "nothing to compare it with: the change was not sampled"), set()
         said, wrong = said_against(moment.sample.fields, stored, reader, moment.renamed)
@@ -253,7 +256,7 @@ class LiveJourney(JourneyScreen):
         return said, wrong
 
     def _unplaced(self, moment: Moment) -> str:
-        """Say why no record of a sampled change is known; nothing while it is being looked for."""
+        """Return why the record of a sampled change is unknown; "" while it is searched for."""
         found, sample = self.kafka.found, moment.sample
         if found is None or self.kafka.failure:
             return ""
@@ -310,7 +313,7 @@ class LiveJourney(JourneyScreen):
 
 
 def _lsn_of(moment: Moment) -> int | None:
-    """Return the LSN of a change; None of a record that was not sampled and has no headers."""
+    """Return the LSN of a change; None for a record that was not sampled and has no headers."""
     if moment.sample is not None:
         return parse_lsn(moment.sample.lsn) if moment.sample.lsn else None
     known = None if moment.stored is None else identity(moment.stored)
@@ -318,7 +321,7 @@ def _lsn_of(moment: Moment) -> int | None:
 
 
 def _again(moment: Moment) -> str:
-    """Say what asks Kafka again: at a change of the key it is not the key that opens the other one."""
+    """Return the way to query Kafka again: at a change of the key the usual key opens the other journey."""
     return "opening this journey anew" if moment.renamed else FOLLOW()
 
 

@@ -1,4 +1,4 @@
-"""The journey of a key in a recording: every change of it, as far as the recording was read."""
+"""The journey of a key in a recording: all its changes, as far as the recording has been read."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ from bwtui.tui.widgets.journey.lifeline import Point
 from bwtui.tui.widgets.journey.way import Fact
 from bwtui.tui.widgets.recording.change import WITHOUT, delivery_words
 
-#: Changes of a transaction that are counted.
+#: Maximum changes of a transaction that are counted.
 _COUNTED = 20_000
 
 
@@ -45,7 +45,7 @@ class RecordedJourney(JourneyScreen):
     columns: ClassVar[tuple[Column, ...]] = (*COLUMNS, Column("schema", "ValId", 5, "right", drop=4))
 
     def __init__(self, host: Host, key: Key, position: int | None = None) -> None:
-        """``position``: the change that is selected to begin with; else the key's last one."""
+        """``position`` is the change to select first; by default the key's last one."""
         super().__init__(host, key)
         self.story = Story(key)
         self._wanted = position
@@ -56,7 +56,8 @@ class RecordedJourney(JourneyScreen):
         self._points: list[Point] = []
         self._texts: dict[int, str] = {}
         self._versions: dict[int, int | None] = {}
-        #: The selected change, once it was read again, with its fields and what is said of its second.
+        #: The selected change, once it has been read again, with its fields and a remark on the latencies
+        #: around it.
         self._read: tuple[Change, tuple[FieldChange, ...], str] | None = None
         self._transaction: tuple[int, str] | None = None
 
@@ -75,7 +76,7 @@ class RecordedJourney(JourneyScreen):
         return cls(host, key, change.position if change is not None and is_own else None)
 
     def followed(self) -> Closer:
-        """Return the journey of the key that the selected change gave or took; else Kafka is asked again."""
+        """Return the journey of the other key if the selected change changed it; else query Kafka again."""
         change = self.selected_change()
         keys = (key_of(change), key_before(change)) if change is not None else ()
         other = next((key for key in keys if key is not None and key != self.key), None)
@@ -105,16 +106,16 @@ class RecordedJourney(JourneyScreen):
         return "reading the recording…"
 
     def selected_change(self) -> Change | None:
-        """Return the selected step's change, once it was read again."""
+        """Return the selected step's change, once it has been read again."""
         step = self._step()
         return self._read[0] if self._read and step and self._read[0].position == step.position else None
 
     def action_send_again(self) -> None:
-        """Ask how to send the key again, or say why that can't be."""
+        """Ask how to send the key again, or show why that is impossible."""
         if self._failure is not None:
             self._warn(f"Which message of the key is its newest can't be known: {self._failure.message}")
         elif not self.story.finished:
-            # Until then another thread adds to the steps, so nobody may walk through them.
+            # Until then a different thread adds steps, so iterating over them is not safe.
             self._warn(
                 "The recording is still being read: which message of the key is its newest is not known yet"
             )
@@ -126,7 +127,7 @@ class RecordedJourney(JourneyScreen):
             self.recording.ask_to_send_again(self.key, newest.position, self._newer_there(newest))
 
     def _newer_there(self, newest: Step) -> str:
-        """Say what would come of it for the key's latest value."""
+        """Return the effect on the key's latest value, if the topic has a newer record or that is unknown."""
         found = self.kafka.found
         if found is None:
             return "Whether its topic holds a newer record of the key is not known: Kafka has not answered."
@@ -145,7 +146,7 @@ class RecordedJourney(JourneyScreen):
 
     def fill(self) -> None:
         story, grid = self.story, self.main_grid()
-        # It is filled in another thread: what is finished now has all of its steps.
+        # A different thread adds steps: read ``finished`` first, because a finished story has all its steps.
         finished, count = story.finished, story.count
         if (count, finished) != self._filled:
             self._filled = (count, finished)
@@ -159,7 +160,7 @@ class RecordedJourney(JourneyScreen):
         grid.set_remark(self._progress())
 
     def _select(self, finished: bool) -> None:
-        """Select the change that was asked for, or once all are known the last one, until the user moves."""
+        """Select the requested change, or the last one once all are read, until the user moves the cursor."""
         if self._wanted == -1 or not self._steps:
             return
         if self._wanted is None and finished:
@@ -170,7 +171,7 @@ class RecordedJourney(JourneyScreen):
             self._wanted = -1
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
-        """What the user chose stays."""
+        """Keep the user's selection."""
         self._wanted = -1
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
@@ -230,7 +231,7 @@ class RecordedJourney(JourneyScreen):
         await self._count(self._read[0])
 
     async def _count(self, change: Change) -> None:
-        """Count what else the change's transaction did."""
+        """Count the changes of the change's transaction."""
         source = self.recording.source
         if not change.in_transaction or (
             self._transaction is not None and self._transaction[0] == change.position
@@ -240,13 +241,13 @@ class RecordedJourney(JourneyScreen):
             start, stop = await source.transaction(change.position)
             found = await source.study(partial(counted, start=start, stop=min(stop, start + _COUNTED)))
         except BwtuiError:
-            # The list says what is damaged.
+            # The list shows the damage.
             return
         self._transaction = (change.position, transaction_words(stop - start, found))
         self.show_chosen()
 
     def _ask_kafka(self) -> None:
-        """Look for the key as this change sent it; another schema or topic is another search."""
+        """Search for the key as this change sent it; a different topic or partition needs a new search."""
         step, change = self._step(), self.selected_change()
         message = None if step is None or change is None else self._message(change)
         if message is not None and message.key is not None and message.state != "unsent":
@@ -254,7 +255,7 @@ class RecordedJourney(JourneyScreen):
             self.ask_kafka(message.topic, lambda _: same_bytes(key), message.partition)
 
     def _message(self, change: Change) -> SentMessage | None:
-        """Return the change's message that is of this key; a keyless one has just the one."""
+        """Return the change's message of this key; a change without a key has only one."""
         renamed = change.operation == "update" and key_before(change) == self.key != key_of(change)
         found = message_of(change, 0 if renamed else len(change.messages) - 1)
         return found or next(iter(change.messages), None)
@@ -332,7 +333,7 @@ def _more(change: Change, transaction: str) -> Iterable[Fact]:
 
 
 def transaction_words(number: int, found: Counted) -> str:
-    """Say what a transaction of so many changes did."""
+    """Return what a transaction of ``number`` changes did."""
     shown = [f"{', '.join(words)} in {table}" for table, words in list(found.by_table.items())[:4]]
     left = len(found.by_table) - len(shown)
     rest = f" and {left} more tables" if left > 0 else ""
@@ -342,7 +343,7 @@ def transaction_words(number: int, found: Counted) -> str:
 
 
 def _unplaced(change: Change, message: SentMessage | None) -> str:
-    """Say why no record of a change can be looked for."""
+    """Return why the record of a change can't be looked for."""
     if message is None:
         return "nothing of it: it made no message"
     return {
@@ -376,7 +377,7 @@ def step_row(step: Step) -> Row:
 
 
 def _story(step: Step) -> str:
-    """Say what a step did, in a few words."""
+    """Return in a few words what a step did."""
     parts = [renaming(step.renamed), step.changed, "sent again" if step.is_repeat else ""]
     parts.append(f"no message: {step.without}" if step.without else "")
     if step.state in ("refused", "unknown"):

@@ -1,1 +1,1 @@
-"""What looks closer at a recording: its changes, its rows, and what became of one of them."""
+"""The detail screens of a recording: its changes, its rows and its transactions."""

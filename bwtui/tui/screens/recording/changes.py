@@ -1,4 +1,4 @@
-"""The screens over a recording's changes: all of them, those of one table, and those of one transaction."""
+"""The screens with a recording's changes: all of them, those of a table, and those of a transaction."""
 
 import contextlib
 import json
@@ -32,25 +32,25 @@ from bwtui.tui.widgets.recording.changes import RecordedChanges
 from bwtui.tui.widgets.recording.query_bar import QueryBar
 from bwtui.tui.widgets.recording.transport import moment
 
-#: Changes of a transaction that are counted for its heading.
+#: Maximum changes of a transaction that are counted for its heading.
 _COUNTED = 20_000
-#: What belongs to no transaction.
+#: Titles of changes that belong to no transaction.
 _ALONE = {"snapshot": "Snapshot row", "backfill": "Row put into the stream", "cleanup": "Tombstone"}
 
 
 class RecordedPair(ChangesPair):
-    """A list of recorded changes, and the selected one in full."""
+    """Shows a list of recorded changes, and the selected one in full."""
 
     def __init__(self, host: Host, *rest: Any, **more: Any) -> None:
         super().__init__(host, *rest, **more)
         self._is_left = threading.Event()
 
     def filter_bar(self) -> FilterBar:
-        """Return the line where a query is typed."""
+        """Return the line in which a query is typed."""
         return QueryBar(self.recording.source.view.last_time, self._names)
 
     def _names(self) -> Names:
-        """Return the tables and columns that a query may name."""
+        """Return the names of tables and columns for queries."""
         picture = self.host.model.picture
         tables = picture.status.tables if picture.status is not None else ()
         columns = {**self.main_grid().columns_at_hand, **dict.fromkeys(columns_of(picture.schemas))}
@@ -64,7 +64,7 @@ class RecordedPair(ChangesPair):
         return self.query_one(RecordedChanges)
 
     def selected_change(self) -> Change | None:
-        """Return the change under the cursor; until the list is read, the last one that has happened."""
+        """Return the change under the cursor; until the list is read, the last one at the position."""
         return self.main_grid().selected() if self.main_grid().window else super().selected_change()
 
     def is_filtered(self) -> bool:
@@ -78,12 +78,12 @@ class RecordedPair(ChangesPair):
         return [] if change is None else [change_object(change)]
 
     def action_export_all(self) -> None:
-        """Write all changes that match into a file, however many they are."""
+        """Write all changes that match to a file, however many there are."""
         self.notify("Exporting: the recording is read for it", timeout=2)
         self.export(self._matching(*self.main_grid().asked))
 
     def _matching(self, bounds: Bounds, matches: Matches | None) -> Objects:
-        """Yield what is exported; read in a thread of its own, from a view of its own."""
+        """Yield the exported changes; runs in its own thread with its own view."""
         with contextlib.closing(self.recording.source.reopen()) as view:
             for change in view.changes(bounds.start, bounds.stop):
                 if self._is_left.is_set():
@@ -92,7 +92,7 @@ class RecordedPair(ChangesPair):
                     yield change_object(change)
 
     def on_unmount(self) -> None:
-        """An export ends with its screen."""
+        """Stop the export."""
         self._is_left.set()
 
     def action_back(self) -> None:
@@ -101,7 +101,7 @@ class RecordedPair(ChangesPair):
             super().action_back()
 
     def action_errors_only(self) -> None:
-        """Show only what was dropped, refused or never confirmed, or all."""
+        """Show only changes that were dropped, refused or never confirmed, or all."""
         self.main_grid().toggle_errors_only()
 
     def on_query_bar_asked(self, event: QueryBar.Asked) -> None:
@@ -112,7 +112,7 @@ class RecordedPair(ChangesPair):
         self._show_selected()
 
     def _show_selected(self) -> None:
-        """Show the selected change, or why there is none, which may change while nothing is selected."""
+        """Show the selected change or why there is none; the reason may change while nothing is selected."""
         change, detail = self.main_grid().selected(), self.query_one(RecordedDetail)
         if change is None:
             detail.show_nothing(self.main_grid().why_none)
@@ -121,7 +121,7 @@ class RecordedPair(ChangesPair):
 
 
 class RecordedChangesScreen(RecordedPair):
-    """Every change of the recording."""
+    """Shows every change of the recording."""
 
     mode: ClassVar[str] = "changes"
 
@@ -130,14 +130,14 @@ class RecordedChangesScreen(RecordedPair):
 
 
 class RecordedTableScreen(FactsScreen, RecordedPair):
-    """One table as of the position, and its changes."""
+    """Shows one table as of the position, and its changes."""
 
     def changes_pair(self) -> Iterable[Widget]:
         return (RecordedChanges(self.recording, "Changes", table=self.table), RecordedDetail())
 
 
 class TransactionScreen(RecordedPair):
-    """All changes of one transaction in order; Esc goes back."""
+    """Shows all changes of one transaction in order; Esc goes back."""
 
     mode: ClassVar[str] = "changes"
     own_list = True
@@ -161,7 +161,6 @@ class TransactionScreen(RecordedPair):
         return cls(host, change, Bounds(start, stop))
 
     def body(self) -> Iterable[Widget]:
-        """Return the heading, the changes, and the selected one."""
         pair = Container(
             RecordedChanges(self.recording, "Its changes", self._bounds),
             RecordedDetail(),
@@ -220,7 +219,7 @@ def _fact(name: str, value: str, width: int) -> Content:
 
 @lru_cache(8)
 def columns_of(schemas: tuple[SchemaEntry, ...]) -> tuple[str, ...]:
-    """Return the names of the columns that these schemas have, each once."""
+    """Return the distinct column names of these schemas."""
     names: dict[str, None] = {}
     for entry in schemas:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""As of: the rows of a table as they were at the recording's position."""
+"""The rows of a table as of the recording's position."""
 
 import threading
 from collections.abc import Iterable
@@ -32,12 +32,12 @@ from bwtui.tui.widgets.recording.rows import RowsGrid
 from bwtui.tui.widgets.recording.transport import moment
 
 _MICROS = 1_000_000
-#: Requests that leave no row out.
+#: Requests that cover all rows of a table.
 _ALL_ROWS = ("snapshot", "joined", "first")
 
 
 class _Wanted(NamedTuple):
-    """What is to be on screen: the table as of a position, the rows that match, and their order."""
+    """The target: the table as of a position, the rows that match a query, and their order."""
 
     position: int
     query: Query | None
@@ -45,7 +45,7 @@ class _Wanted(NamedTuple):
 
 
 class AsOfScreen(OneTableScreen):
-    """Follows the recording's position; Esc goes back."""
+    """Shows the rows as of the recording's position, and follows it; Esc goes back."""
 
     without = frozenset(("errors_only",))
 
@@ -56,7 +56,7 @@ class AsOfScreen(OneTableScreen):
         self._head: Playhead | None = None
         self._query: Query | None = None
         self._order: Order | None = None
-        #: What the rows on screen are.
+        #: The target that the rows on screen belong to.
         self._at: _Wanted | None = None
         self._work: threading.Event | None = None
         self._target = _Wanted(0, None, None)
@@ -67,15 +67,14 @@ class AsOfScreen(OneTableScreen):
         self._failure: BwtuiError | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Return the rows, and the selected one in full."""
         return (RowsGrid(f"{self.table} as of this position"), Detail(id="row", title="Row"))
 
     def filter_bar(self) -> FilterBar:
-        """Return the line where a query is typed."""
+        """Return the line in which a query is typed."""
         return RowQueryBar(self.recording.source.view.last_time)
 
     def paint(self, picture: Picture) -> None:
-        """Work the rows out anew when the position has changed."""
+        """Compute the rows again if the position has changed."""
         self._head = picture.playhead
         if self._head is None:
             return
@@ -85,7 +84,7 @@ class AsOfScreen(OneTableScreen):
     def _follow(self, head: Playhead) -> None:
         wanted, target = _Wanted(head.position, self._query, self._order), self._target
         if self._work is not None and (target.position > head.position or target[1:] != wanted[1:]):
-            # What is under way would lead beyond this place, or to other rows.
+            # The running work would pass this position, or select different rows.
             self._work.set()
         if self._work is None and self._at != wanted and self._failure is None:
             self._begin(wanted)
@@ -107,7 +106,7 @@ class AsOfScreen(OneTableScreen):
         return Key(self.table, columns, tuple(values.get(name) for name in columns))
 
     def on_unmount(self) -> None:
-        """Stop what is under way, which lets go of the rows at its end; or let go of them."""
+        """Stop the running work; without any, close the rows."""
         if self._work is not None:
             self._work.set()
         else:
@@ -131,25 +130,25 @@ class AsOfScreen(OneTableScreen):
         return self._query is not None
 
     def on_query_bar_asked(self, event: QueryBar.Asked) -> None:
-        """Show only the rows that a query finds, or all."""
+        """Show only the rows that match a query, or all."""
         self._query = event.query
         self.refresh_picture()
 
     def action_sort(self) -> None:
-        """Sort by the next column that is on screen, and behind the last one by the key again."""
+        """Sort by the next visible column, and after the last one by the key again."""
         columns = self.main_grid().shown_columns
         now = self._order.column if self._order is not None else None
         at = columns.index(now) + 1 if now in columns else 0
         self._sort_by(Order(columns[at]) if at < len(columns) else None)
 
     def action_reverse(self) -> None:
-        """Turn the order round, that of the key, too."""
+        """Reverse the order, also that of the key."""
         column, descending = self._order or Order()
         turned = Order(column, not descending)
         self._sort_by(None if turned == Order() else turned)
 
     def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
-        """Sort by the title that was clicked."""
+        """Sort by the clicked title."""
         if self._order is not None and self._order.column == event.column:
             self.action_reverse()
         else:
@@ -164,7 +163,7 @@ class AsOfScreen(OneTableScreen):
         return [] if row is None or relation is None else [row_object(relation, row)]
 
     def action_export_all(self) -> None:
-        """Write every row into a file, not only those that are at hand."""
+        """Write every row to a file, not only those in memory."""
         if self._work is not None:
             self._warn("The rows are not worked out yet")
             return
@@ -192,7 +191,7 @@ class AsOfScreen(OneTableScreen):
 
     def _begin(self, wanted: _Wanted) -> None:
         if wanted.position < self._fold.position:
-            # Nothing can be taken back from a fold: it begins anew.
+            # A fold can't go backwards, so it starts from scratch.
             self._fold.close()
             self._fold = TableFold(self.table)
         self._target, self._progress = wanted, (self._fold.position, wanted.position)
@@ -268,7 +267,7 @@ class AsOfScreen(OneTableScreen):
         grid.set_class(bool(gap_texts(self._gaps)), "-left")
 
     def _number(self, head: Playhead) -> str:
-        """Say how many rows there are, and how many of them are shown in which order."""
+        """Return the number of rows, how many of them are shown, and their order."""
         number = f"{self._count:,} rows as of {moment(head.time)}"
         if self._query is not None:
             number = f"/{self._query.text} · {self._shown:,} of {number}"
@@ -278,7 +277,7 @@ class AsOfScreen(OneTableScreen):
 
 
 def gap_texts(gaps: Gaps) -> list[str]:
-    """Say what is not known of a table."""
+    """Return what is unknown about a table."""
     texts = []
     if gaps.no_snapshot:
         texts.append("▲ no snapshot is recorded: rows from before are unknown")
@@ -292,7 +291,7 @@ def gap_texts(gaps: Gaps) -> list[str]:
 
 
 def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column, ...]:
-    """Return columns for a table's own; the last ones are dropped first, the key never."""
+    """Return the columns of a table; the last ones are dropped first, those of the key never."""
     return tuple(
         Column(name, name, min(max(len(name), 8), 16), drop=0 if name in key or not i else i, grow=40)
         for i, name in enumerate(names)
@@ -300,13 +299,13 @@ def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column,
 
 
 def row_object(relation: Relation, row: TableRow) -> dict[str, Any]:
-    """Return a row for an export; a value that is not known is left out."""
+    """Return a row for export, without unknown values."""
     pairs = zip(relation.columns, row.fields, strict=False)
     return {column.name: exact(value) for column, value in pairs if value is not UNCHANGED}
 
 
 def row_content(relation: Relation, row: TableRow) -> Content:
-    """Return a row in full, and which change made it."""
+    """Return a row in full, with the change that produced it."""
     width = max((len(shown(c.name)) for c in relation.columns), default=0)
     lines = [Content.assemble(("as left by the change at position ", "$quiet"), f"{row.position:,}", "\n")]
     for column, value in zip(relation.columns, row.fields, strict=False):

@@ -44,9 +44,10 @@ from bwtui.tui.widgets.transactions import (
     transaction_columns,
 )
 
-#: Changes of one transaction that are read for its tables and bytes, and how long that may take at a time.
+#: Maximum changes of one transaction that are read for its tables and bytes, and maximum seconds for that at
+#: a time.
 _READ, _READ_SECONDS = 5_000, 0.3
-#: Changes to go on from where the list is, up to which that is done at once instead of beside all else.
+#: Maximum changes to read for a new position in the thread of quick queries; more are read in the background.
 _NEAR = 20_000
 COLUMNS = transaction_columns(
     Column("confirmed", "Recv→conf", 9, "right"), Column("behind", "Commit→conf", 11, "right", drop=2)
@@ -54,7 +55,7 @@ COLUMNS = transaction_columns(
 
 
 class RecordedList(Listing):
-    """Tells when other rows have come on screen by being sorted."""
+    """A list that also reports changes of the visible rows caused by sorting."""
 
     def sort_by(self, column: str) -> None:
         super().sort_by(column)
@@ -63,7 +64,7 @@ class RecordedList(Listing):
 
 
 class RecordedTransactionsScreen(RelayScreen):
-    """What has ended by the position: the newest, the largest, and those that took longest."""
+    """Shows what has ended by the position: the newest, the largest and the slowest transactions."""
 
     mode: ClassVar[str] = "transactions"
     own_list = True
@@ -85,7 +86,6 @@ class RecordedTransactionsScreen(RelayScreen):
         self._looks_up = False
 
     def body(self) -> Iterable[Widget]:
-        """Return the sentence, the list and the selected transaction."""
         sortable = ("commit", "xid", "rows", "confirmed", "behind")
         listing = RecordedList(COLUMNS, sortable, id="transactions", noun="transactions")
         listing.border_title = "Transactions"
@@ -93,7 +93,7 @@ class RecordedTransactionsScreen(RelayScreen):
         return (Line(id="said"), listing, Detail(id="transaction", title="Transaction"))
 
     def paint(self, picture: Picture) -> None:
-        """List anew what has ended when the position has changed."""
+        """Update the list if the position has changed."""
         self._head = picture.playhead
         if self._head is None:
             return
@@ -116,7 +116,7 @@ class RecordedTransactionsScreen(RelayScreen):
             super().action_back()
 
     def action_look_closer(self, name: str) -> None:
-        """A transaction is selected here, and no change."""
+        """Open the selected transaction: no change is selected here."""
         if name == "transaction":
             self.open_row(self.main_grid())
         else:
@@ -128,16 +128,16 @@ class RecordedTransactionsScreen(RelayScreen):
             self._open(one)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected transaction, and look up what is on screen now."""
+        """Show the selected transaction, and read the contents of the visible ones."""
         self._show_selected()
         self._look_up()
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
-        """The same where only the view has moved."""
+        """Read the contents of the visible transactions."""
         self._look_up()
 
     def selected_table(self) -> str | None:
-        """Return the selected transaction's table, if it has just one."""
+        """Return the selected transaction's table, if it has only one."""
         found = self._contents.get(self.main_grid().cursor_key or "")
         return next(iter(found.tables)) if found is not None and len(found.tables) == 1 else None
 
@@ -145,7 +145,7 @@ class RecordedTransactionsScreen(RelayScreen):
 
     def _begin(self, position: int) -> None:
         if position < self._fold.position:
-            # Nothing can be taken back from a fold: it begins anew.
+            # A fold can't go backwards, so it starts from scratch.
             self._fold = TransactionFold()
         self._target, self._progress = position, (0, 1)
         self._work = threading.Event()
@@ -167,7 +167,7 @@ class RecordedTransactionsScreen(RelayScreen):
         self._work = None
         if not self.is_attached:
             return
-        # Also where it was stopped: moving the position reads on.
+        # Also if it was stopped: moving the position resumes the reading.
         self._at = position
         self._listed = {str(one.start): one for one in fold.listed()}
         self._contents = {key: one for key, one in self._contents.items() if key in self._listed}
@@ -176,15 +176,15 @@ class RecordedTransactionsScreen(RelayScreen):
         self.refresh_picture()
 
     def apply_filter(self, new: Filter) -> None:
-        """Filter; that asks for the tables of all that are listed, not only of those on screen."""
+        """Filter; this needs the tables of all listed transactions, not only of the visible ones."""
         super().apply_filter(new)
         self._look_up()
 
     @work(group="contents")
     async def _look_up(self) -> None:
-        """Read tables and bytes of the transactions on screen, a few at a time."""
+        """Read tables and bytes of the visible transactions, a few at a time."""
         if self._looks_up:
-            # It goes on with what is on screen by then.
+            # The running call continues with the rows that are visible then.
             return
         self._looks_up = True
         try:
@@ -230,7 +230,7 @@ class RecordedTransactionsScreen(RelayScreen):
         return self._listed.get(self.main_grid().cursor_key or "")
 
     def _fill(self) -> None:
-        # Nothing here moves by itself, so each time is a time to sort.
+        # No value here changes on its own, so sort at every update.
         self._filled += CALM
         items = [_item(one, self._contents.get(key)) for key, one in self._listed.items()]
         self.query_one("#transactions", Listing).set_items(items, self._filled)
@@ -287,7 +287,7 @@ class RecordedTransactionsScreen(RelayScreen):
 
 
 def _item(one: RecordedTransaction, found: Contents | None) -> Item:
-    # Bytes of a part are so many at least.
+    # The bytes of a partly read transaction are a minimum.
     least = "≥" if found is not None and found.read < one.rows else ""
     size = "…" if found is None else f"{least}{figures.size(found.bytes)}"
     confirmed = (one.confirmed - one.received) / MICROS if one.confirmed else None
@@ -307,7 +307,7 @@ def _item(one: RecordedTransaction, found: Contents | None) -> Item:
         "commit": one.commit_time,
         "xid": one.xid,
         "rows": one.rows,
-        # What was never confirmed took longest.
+        # A transaction that was never confirmed sorts as the slowest.
         "confirmed": float("inf") if confirmed is None else confirmed,
         "behind": float("inf") if behind is None else behind,
     }
