@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Scope = Literal["screen", "list"]
-#: What the screens show: a running relay, a recording, an audit report alone, or all relays.
+#: The kind of source: a running relay, a recording, an audit report alone, or all relays.
 Kind = Literal["live", "recording", "report", "fleet"]
-#: Where an action is available.
+#: The kinds of sources for which an action is available.
 Where = Literal["everywhere", "source", "live", "recording"]
 KINDS: dict[Where, frozenset[Kind]] = {
     "everywhere": frozenset(("live", "recording", "report", "fleet")),
@@ -39,8 +39,8 @@ class Action:
     absent: str = ""
     #: Available only on the screens of an audit.
     audits: bool = False
-    #: What the action would change, as the end of "this would …"; empty if it changes only the view. Every
-    #: action sets it.
+    #: The change that the action would make, as the end of "this would …"; empty if it changes only the view.
+    #: Every action sets it.
     changes: str | None = None
     # `group` sets these for all actions of a group.
     group: str = ""

@@ -39,7 +39,7 @@ class RecordingHost(Protocol):
         """Make the player carry out a command at once; return the command's number."""
 
     def ask_to_replay(self, *, mend: bool) -> None:
-        """Ask what to replay; with ``mend``, only what the audit found missing."""
+        """Ask what to replay; with ``mend`` true, only what the audit found missing."""
 
     def ask_to_send_again(self, key: Key, position: int, remark: str) -> None:
         """Ask how to send a key again; its newest message belongs to the change at ``position``."""

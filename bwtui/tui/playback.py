@@ -75,7 +75,7 @@ class RecordingSource:
 
     @property
     def stands_still(self) -> bool:
-        """Whether the next snapshot would equal the last one."""
+        """True if the next snapshot would equal the last one."""
         return not self.player.playing and not self._commands and self._seconds.complete
 
     async def picture(self) -> tuple[Picture, list[Callable[[], None]]]:

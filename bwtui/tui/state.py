@@ -1,4 +1,4 @@
-"""Where the screens get their data, and the status snapshot that they show.
+"""The data of the screens, and the status snapshot that they show.
 
 The screens never query the relay. A `Model` provides a frozen `Picture`; the model of a relay samples a
 `DataSource` and extends the history that the relay itself keeps. Pausing only keeps new snapshots from the
@@ -170,7 +170,7 @@ class Model:
 
     @property
     def recorded(self) -> bool:
-        """Whether the source is a recording."""
+        """True if the source is a recording."""
         return self.kind == "recording"
 
     @property

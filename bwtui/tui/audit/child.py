@@ -99,7 +99,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     output: bytes
@@ -120,7 +120,7 @@ class Child:
 
     @property
     def only_looks(self) -> bool:
-        """Whether it changes nothing in any service and in no file of the user."""
+        """True if the command changes nothing in any service and in no file of the user."""
         return self.arguments[0] == "verify" or "--dry-run" in self.arguments
 
     async def run(self) -> Ended:

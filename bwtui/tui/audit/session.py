@@ -45,7 +45,7 @@ class Job:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with an error."""
+        """True if it ended with an error."""
         if self.ended is None:
             return False
         # A command that found differences reports that on stderr, in addition to its result.

@@ -28,7 +28,8 @@ class FieldPair:
     kafka: str | None
     #: The sent value differs from PostgreSQL's.
     miscoded: bool = False
-    #: Whether the sides differ according to the report, where values may be masked or written differently.
+    #: True or False if the report says whether the sides differ: their values may be masked or written
+    #: differently.
     judged: bool | None = None
 
     @property

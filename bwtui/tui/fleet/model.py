@@ -24,7 +24,7 @@ RECENT = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class RelayEntry:
-    """One relay."""
+    """One relay and its last known status."""
 
     name: str
     #: Its present status, the last one received, or the final one of a relay that has ended.
@@ -47,15 +47,15 @@ async def status_of(name: str) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Relays:
-    """Where the relays are found; tests have others."""
+    """Functions that find relays and their states; tests replace them."""
 
     names: Callable[[], list[str]] = known_relays
-    #: Whether the relay may be running; others are not polled.
+    #: Returns whether a relay may be running; others are not polled.
     is_likely: Callable[[str], bool] = is_likely
     ask: Callable[[str], Awaitable[Status]] = status_of
     #: The final status of a relay that has ended.
     ended: Callable[[str], Status | None] = last_status.of_ended
-    #: Whether the relay's process exists, with or without a socket.
+    #: Returns whether a relay's process exists, with or without a socket.
     is_held: Callable[[str], bool] = is_held
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FieldWay:
-    """One field; None is NULL, and `ABSENT` what a side does not have."""
+    """One field; None is NULL, and `ABSENT` is a value that a side lacks."""
 
     name: str
     mark: str

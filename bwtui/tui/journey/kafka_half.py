@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What stands in a place, or which kind of hole, and when that was asked, in Unix seconds."""
+    """The record at a place, or the kind of hole there, and the Unix time of the query."""
 
     what: "Stored | str"
     time: float
@@ -81,7 +81,8 @@ class KafkaHalf:
             if keys is None or self.reader is None:
                 return None
             found = keys.of_key(topic, knows(self.reader), partition)
-            # The last five bytes of a schema's id and the zero before it: one of each is read.
+            # Confluent's wire format begins with a zero byte and the 4-byte schema id: decode one value of
+            # each schema.
             heads = {(one.value or b"")[:5]: one.value for one in found.records}
             for value in heads.values():
                 self.reader.read(value)

@@ -22,7 +22,7 @@ _CHANGES = "show('changes')"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A change that was sampled, a record of Kafka's, or both."""
+    """A sampled change, a Kafka record, or both."""
 
     sample: ChangeSample | None
     stored: "Stored | None"

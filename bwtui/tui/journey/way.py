@@ -22,19 +22,19 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a change began, how long each stretch took, and remarks on these figures."""
+    """The beginning of a change's path, the duration of each stretch, and remarks on these figures."""
 
     #: "COMMIT", or the operation of a row that was read from its table.
     begin: str
     #: Unix seconds, by PostgreSQL's clock.
     time: float
     legs: tuple[Leg, ...]
-    #: What the figures cover, and which are unknown and why.
+    #: Remarks on what the figures cover, and on which are unknown and why.
     remarks: tuple[str, ...] = ()
 
     @property
     def total(self) -> float | None:
-        """Seconds from beginning to end, if all of them are known."""
+        """Seconds from beginning to end, or None if any stretch is unknown."""
         seconds = [leg.seconds for leg in self.legs]
         return None if not seconds or None in seconds else sum(filter(None, seconds))
 

@@ -9,7 +9,7 @@ from bwtui.model.status import SchemaEntry
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version, as far as it is known."""
+    """A version of a subject; unknown attributes are None."""
 
     #: Its number, or its id if it has no number.
     key: str
@@ -36,7 +36,7 @@ class Version:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the registry compares new schemas with it."""
+        """True if the registry compares new schemas with it."""
         return not self.is_deleted and not self.is_gone
 
 

@@ -68,7 +68,7 @@ class RegistryScreen(RelayScreen):
 
     @property
     def hurries(self) -> bool:
-        """Whether the compatibility level of the selected subject is still missing."""
+        """True while the compatibility level of the selected subject is missing."""
         look = self._look()
         return look is None or (not look.time and not look.failure)
 

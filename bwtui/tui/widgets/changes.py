@@ -1,4 +1,4 @@
-"""The live sample of changes: a list that follows the tail, and one change field by field."""
+"""The live sample of changes: a list that follows the newest one, and the details of one change."""
 
 from collections.abc import Iterable, Sequence
 
@@ -45,7 +45,7 @@ _MARKS = {
 
 
 class ChangeList(Grid):
-    """Follows the newest change until the user moves; End follows again."""
+    """Follows the newest change until the user moves the cursor; End resumes following."""
 
     def __init__(self, table: str | None = None) -> None:
         columns = [c for c in COLUMNS if table is None or c.key != "table"]
@@ -62,23 +62,23 @@ class ChangeList(Grid):
         self._source: tuple[ChangeSample, ...] = ()
         self._held: tuple[ChangeSample, ...] = ()
         self._shown: dict[str, ChangeSample] = {}
-        #: The rows that were made already, by the identity of their changes.
+        #: The existing rows, by the identity of their changes.
         self._made: dict[int, tuple[ChangeSample, Row]] = {}
         self._drawn: object = None
 
     def show(self, picture: Picture, stands_still: str = "") -> None:
-        """Show the changes of a picture, or only count them when the user has left the tail.
+        """Show the changes of a status snapshot, or only count them if the user has left the newest one.
 
-        ``stands_still`` says why no changes come, where that is so.
+        ``stands_still`` is the reason why no changes arrive, if there is one.
         """
         self._picture, self._stands_still = picture, stands_still
         if self._held and (not picture.changes or picture.changes[-1].sequence < self._held[-1].sequence):
-            # Another engine counts from the start again.
+            # A different engine counts from the start again.
             self.following = True
         self._refill()
 
     def set_filter(self, new: Filter) -> None:
-        """Show only the changes that pass."""
+        """Show only the changes that match."""
         self.filter = new
         self._refill()
 
@@ -93,11 +93,11 @@ class ChangeList(Grid):
 
     @property
     def shown_changes(self) -> Iterable[ChangeSample]:
-        """The changes that pass the filter, oldest first."""
+        """The changes that match the filter, oldest first."""
         return self._shown.values()
 
     def copy_text(self) -> str:
-        """Return the selected change with its fields, for the clipboard."""
+        """Return the selected change with its fields as text to copy."""
         change = self.selected()
         if change is None:
             return ""
@@ -105,7 +105,7 @@ class ChangeList(Grid):
         return "\n".join([head, *field_lines(change.fields)])
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
-        """Leave the tail, or follow it again."""
+        """Stop following the newest change, or resume."""
         event.stop()
         following = event.to_end
         if following == self.following:
@@ -116,7 +116,7 @@ class ChangeList(Grid):
 
     def _refill(self) -> None:
         self._source = self._picture.changes if self.following else self._held
-        # The change itself: another engine counts from the start again.
+        # Compare the change, not its number: a different engine counts from the start again.
         ends = (len(self._source), self._source[-1:])
         drawn = (ends, self.filter.text, self.only, self.following)
         if drawn != self._drawn:
@@ -128,7 +128,7 @@ class ChangeList(Grid):
         self._explain()
 
     def _rows(self, changes: Sequence[ChangeSample]) -> list[Row]:
-        """Return the changes' rows; those that were shown before are the same ones."""
+        """Return the changes' rows; rows that were shown before are reused."""
         before, with_table = self._made, self.table is None
         self._made = {id(one): before.get(id(one)) or (one, change_row(one, with_table)) for one in changes}
         return [row for _, row in self._made.values()]
@@ -165,7 +165,7 @@ class ChangeList(Grid):
 
 
 class ChangeDetail(Detail):
-    """One change, decoded field by field, before and after; End follows, as the list beside it says."""
+    """Shows one change field by field, before and after; End makes the list follow the newest change."""
 
     def __init__(self) -> None:
         super().__init__(id="change", title="Change")
@@ -173,7 +173,7 @@ class ChangeDetail(Detail):
             self._bindings.bind(key, "screen.follow", show=False)
 
     def show_change(self, change: ChangeSample | None) -> None:
-        """Show a change, or that there is none."""
+        """Show a change, or that none is selected."""
         if change is None:
             self.show(None, Text("no change selected"))
         else:

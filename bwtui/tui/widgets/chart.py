@@ -1,6 +1,6 @@
-"""Rows a second in the last ten minutes: read goes up, acknowledged hangs down; what happened is below.
+"""Rows per second in the last ten minutes: read above the axis, acknowledged below it, then the events.
 
-While the relay keeps up both halves are alike; where it doesn't, that is plain to see without any colour.
+While the relay keeps up, both halves are alike; a difference is visible without any colour.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from bwtui.tui.plot import Span, area, levels, rounded_up
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.panel import Panel
 
-#: Sign, colour and word of each kind of mark; of several in one cell the first one here is shown.
+#: Sign, colour and word of each kind of mark; if several share a cell, the first kind here is shown.
 MARKS: dict[MarkKind, tuple[str, str, str]] = {
     "error": ("E", "$error", "error"),
     "reconnect": ("R", "$warning", "reconnect"),
@@ -21,23 +21,23 @@ MARKS: dict[MarkKind, tuple[str, str, str]] = {
     "ddl": ("D", "$warning", "schema"),
     "audit": ("A", "$primary", "audit"),
 }
-#: Cells of the axis of values, and lines beside the two halves: legend, marks, axis of time.
+#: Cells of the value axis, and lines besides the two halves: legend, marks, time axis.
 _AXIS, _AROUND = 7, 3
 
 
 class RateChart(Panel):
-    """Painted when a second has passed, and then only the lines that differ."""
+    """The chart, which is painted once per second, and then only the lines that differ."""
 
     def __init__(self) -> None:
         super().__init__("Rows/s, last 10 minutes", id="rates")
 
     def shown_of(self, picture: Picture) -> object:
-        """Return what tells that there is more history."""
+        """Return values that change whenever the history grows."""
         history = picture.history
         return history.seconds[-1].time if history.seconds else 0.0, len(history.marks)
 
     def draw(self, picture: Picture, width: int, height: int) -> None:
-        """Draw as many columns as there is room for."""
+        """Draw as many columns as fit."""
         history = picture.history
         last = history.seconds[-1].time if history.seconds else 0.0
         half = (height - _AROUND) // 2
@@ -74,7 +74,7 @@ def _chart(history: History, marks: Sequence[Mark], span: Span, half: int) -> li
 
 
 def _labels(top: float, half: int) -> list[str]:
-    """Return what stands beside each line: the ends of both halves, their middles, and zero between them."""
+    """Return the label of each line: the ends of both halves, their middles, and zero between them."""
     labels = [""] * (2 * half)
     if half >= 4:
         labels[half // 2] = labels[2 * half - 1 - half // 2] = figures.rate(top * (1 - (half // 2) / half))
@@ -111,7 +111,7 @@ def _with_cuts(text: str, colour: str, cut: Iterable[int], sign: str) -> Content
 
 
 def _mark_line(marks: Sequence[Mark], span: Span) -> Content:
-    """Return the signs of what happened, under the time when it did."""
+    """Return the signs of the events, at their times."""
     order = list(MARKS)
     cells = [(" ", "")] * (span.columns // 2)
     for mark in sorted(marks, key=lambda mark: -order.index(mark.kind)):

@@ -1,4 +1,4 @@
-"""Columns and rows of a `Grid`, and which columns fit."""
+"""Columns and rows of a `Grid`, and the choice of the columns that fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ class Column:
     title: str
     width: int
     align: Literal["left", "right"] = "left"
-    #: 0: always shown. Of the others, the highest is dropped first when room is short.
+    #: 0: always shown. Columns with other numbers are dropped if space is short, the highest first.
     drop: int = 0
-    #: Spare room is given to columns that grow, up to this width.
+    #: Maximum width of a column that may use spare space; 0: it does not grow.
     grow: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: a key that stays the same, and a cell for every column, shown or not."""
+    """One row: a stable key, and a cell for every column, shown or not."""
 
     key: str
     cells: tuple[Cell, ...]
 
 
 class Placed(NamedTuple):
-    """A column that is shown: its place among all columns, where it starts, and how wide it is."""
+    """A visible column: its index among all columns, its start, and its width."""
 
     column: int
     x: int
@@ -46,10 +46,10 @@ class Placed(NamedTuple):
 
 
 def place(columns: Sequence[Column], width: int, needs: Mapping[int, int] = _NOTHING) -> list[Placed]:
-    """Choose the columns that fit into ``width``, one space apart, and share out what is left.
+    """Choose the columns that fit into ``width``, one space apart, and distribute the spare space.
 
-    ``needs`` are the widths of what stands in growing columns, by the column's place: a text that is cut
-    goes before empty space.
+    ``needs`` are the widths of the texts in growing columns, by the column's index: showing a whole text is
+    more important than empty space.
     """
     shown = list(range(len(columns)))
     while _needed(columns, shown) > width:
@@ -70,7 +70,7 @@ def place(columns: Sequence[Column], width: int, needs: Mapping[int, int] = _NOT
 
 
 def _share_out(widths: dict[int, int], limits: Mapping[int, int], spare: int) -> int:
-    """Widen columns evenly, each up to its limit; return what is left."""
+    """Widen columns evenly, each up to its limit; return the remaining space."""
     growing = [i for i, limit in limits.items() if limit > widths[i]]
     while spare > 0 and growing:
         for index in growing[:spare]:

@@ -1,4 +1,4 @@
-"""A line that completes what is typed in it."""
+"""An input line that completes its text."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -7,12 +7,12 @@ from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-#: Returns a text that begins with what was typed, or None.
+#: Returns a text that begins with the typed one, or None.
 Complete = Callable[[str], str | None]
 
 
 class CompletingInput(Input):
-    """Shows behind the cursor how the text could go on; → takes it, and so does Tab."""
+    """Shows a completion after the cursor; → and Tab accept it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "accept", show=False)]
 
@@ -22,22 +22,22 @@ class CompletingInput(Input):
 
     @property
     def completion(self) -> str | None:
-        """How the text could go on from its end."""
+        """The completion of the text, if the cursor is at its end."""
         return self._complete(self.value) if self.value and self.cursor_at_end else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave Tab to the screen where there is nothing to take."""
+        """Leave Tab to the screen if there is no completion."""
         return self.completion is not None if action == "accept" else True
 
     def action_accept(self) -> None:
-        """Take what is shown behind the cursor."""
+        """Accept the completion."""
         if (completion := self.completion) is not None:
             self.value = completion
             self.action_end()
 
 
 class _Completion(Suggester):
-    """Textual's interface to it; names come and go, so nothing is kept."""
+    """Textual's interface for completions; nothing is cached, because names come and go."""
 
     def __init__(self, complete: Complete) -> None:
         super().__init__(use_cache=False, case_sensitive=True)

@@ -1,4 +1,4 @@
-"""Paints what changed of a screen without asking every other widget for its lines."""
+"""Paints the changed parts of a screen without requesting the lines of every other widget."""
 
 from collections.abc import Iterable
 
@@ -8,17 +8,17 @@ from textual.strip import Strip
 
 
 class PartialCompositor(Compositor):
-    """Textual's own renders each widget between the first and the last change, which may be all of them.
+    """Textual's own compositor renders each widget between the first and the last change, which may be all.
 
-    A cell that changed belongs to the topmost widget there, so widgets without any such cell add nothing to
-    what is painted, and of the others no more than the lines with such cells.
+    A changed cell belongs to the topmost widget there. So widgets without a changed cell contribute nothing
+    to the painting, and the others contribute only the lines with such cells.
     """
 
-    #: What changed; None while the whole screen is painted.
+    #: The changed regions; None while the whole screen is painted.
     _changed: tuple[Region, ...] | None = None
 
     def render_partial_update(self) -> ChopsUpdate | None:
-        """Render what changed, if anything did."""
+        """Render the changed regions, if there are any."""
         self._changed = tuple(self._dirty_regions)
         try:
             return super().render_partial_update()

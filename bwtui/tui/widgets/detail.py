@@ -9,7 +9,7 @@ from bwtui.tui.plain import Content
 
 
 class Detail(VerticalScroll, can_focus=True):
-    """Scrollable text of the selected row; painted only when what it shows changes."""
+    """Scrollable text about the selected row; painted only when its content changes."""
 
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id, classes="panel")
@@ -20,7 +20,7 @@ class Detail(VerticalScroll, can_focus=True):
         yield Static("", markup=False)
 
     def show(self, identity: object, content: "RenderableType | Content") -> None:
-        """Show a content; ``identity`` stands for it, so that the same one is not painted again."""
+        """Show a content, unless ``identity`` is the same as for the present one."""
         if identity == self._shown:
             return
         self._shown = identity

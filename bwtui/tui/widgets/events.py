@@ -1,4 +1,4 @@
-"""What happened last: starts, reconnects, schemas and audits out of the history, and the errors."""
+"""The last events: starts, reconnects, schemas and audits from the history, and the errors."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from bwtui.tui.widgets.chart import MARKS
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
 
-#: More than these nobody reads here: `4` has all errors.
+#: Maximum events shown; the screen of errors has all errors.
 MOST = 100
 COLUMNS = (
     Column("time", "Time", 8),
@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 class EventList(Grid):
-    """Events, newest first."""
+    """Lists events, newest first."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="events")
@@ -30,7 +30,7 @@ class EventList(Grid):
         self._drawn: object = None
 
     def show(self, picture: Picture) -> None:
-        """Paint what is new."""
+        """Update the list if there are new events."""
         errors = picture.status.errors if picture.status else ()
         drawn = (errors, picture.history.marks)
         if drawn != self._drawn:
@@ -40,7 +40,7 @@ class EventList(Grid):
 
 
 def _marks(marks: tuple[Mark, ...]) -> Iterator[tuple[float, Row]]:
-    """Return all but errors: those are told by their entries, which know more."""
+    """Yield all marks except errors, of which the error entries have more details."""
     for mark in marks:
         if mark.kind != "error":
             sign, _, word = MARKS[mark.kind]

@@ -1,4 +1,4 @@
-"""The line where a filter is typed."""
+"""The line in which a filter is typed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,30 +15,30 @@ from bwtui.tui.widgets.completing import CompletingInput
 
 
 class FilterBar(Horizontal):
-    """Hidden until ``/``; filters while typing, says when the text is no regex, Enter keeps it."""
+    """Hidden until ``/``; filters while the user types, reports an invalid regex, and keeps it on Enter."""
 
-    #: What Enter and Esc do, for the footer.
+    #: The effects of Enter and Esc, for the footer.
     words: ClassVar[tuple[str, str]] = ("Keep", "Clear")
 
     @dataclass
     class Changed(Message):
-        """What is filtered by changed."""
+        """The filter has changed."""
 
         filter: Filter
 
     class Closed(Message):
-        """The user is done typing."""
+        """The user has finished typing."""
 
     def __init__(self, names: Callable[[], Iterable[str]] = tuple) -> None:
         super().__init__()
         self._names = names
 
     def complete(self, text: str) -> str | None:
-        """Return how what is typed could go on."""
+        """Return a completion of the text."""
         return completed(text, self._names())
 
     def compose(self) -> ComposeResult:
-        """Make the input and the room for a complaint."""
+        """Create the input, and the label for a complaint."""
         yield Label("/", id="slash")
         placeholder = "regex, or !regex for all others"
         yield CompletingInput(self.complete, placeholder=placeholder, select_on_focus=False)
@@ -48,22 +48,22 @@ class FilterBar(Horizontal):
         self.display = False
 
     def open(self) -> None:
-        """Show the line and type."""
+        """Show the line, and focus it."""
         self.display = True
         self.query_one(Input).focus()
 
     def close(self) -> None:
-        """Hide the line; what was typed goes on filtering."""
+        """Hide the line; the filter stays active."""
         self.display = False
         self.post_message(self.Closed())
 
     def clear(self) -> None:
-        """Filter nothing any more, and hide the line."""
+        """Remove the filter, and hide the line."""
         self.query_one(Input).value = ""
         self.close()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter by what is typed so far."""
+        """Filter by the text typed so far."""
         event.stop()
         parsed = Filter.parse(event.value)
         self.query_one("#complaint", Label).update(Content(parsed.complaint))

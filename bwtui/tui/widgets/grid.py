@@ -1,8 +1,8 @@
-"""A table that is cheap to update.
+"""A table with cheap updates.
 
-Textual's DataTable renders every visible cell anew after any change: 29 % of a core for 50 tables at four
-samples a second. This one keeps its lines as strips, repaints only the cells that changed, never changes a
-column's width, and folds columns that don't fit.
+Textual's DataTable renders every visible cell again after any change: 29 % of a core for 50 tables at four
+samples per second. This one caches its lines as strips, repaints only the cells that changed, never changes a
+column's width, and drops columns that do not fit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.columns import Column, Placed, Row, place
 
-#: Longer texts are cut in any terminal.
+#: Maximum characters whose width is measured: longer texts are cut in any terminal.
 _LONG = 500
 
 
 class Grid(ScrollView, can_focus=True):
-    """Rows under fixed columns, with a cursor that stays on its row's key."""
+    """Rows below fixed columns, with a cursor that follows its row's key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -37,7 +37,7 @@ class Grid(ScrollView, can_focus=True):
 
     @dataclass
     class Highlighted(Message):
-        """The cursor moved to another row."""
+        """The cursor moved to a different row."""
 
         grid: "Grid"
         key: str | None
@@ -58,7 +58,7 @@ class Grid(ScrollView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The user moved the cursor or scrolled; ``to_end`` when it was by the key that goes to the end."""
+        """The user moved the cursor or scrolled; ``to_end`` if by the key for the last row."""
 
         grid: "Grid"
         to_end: bool
@@ -70,33 +70,32 @@ class Grid(ScrollView, can_focus=True):
         self.rows: list[Row] = []
         self.empty_text = ""
         self.sort_mark: tuple[str, bool] | None = None
-        #: g and G mean this list's own ends, not those of the recording that is shown.
+        #: g and G mean the ends of this list, not those of the recording.
         self.has_ends = True
-        #: Rows behind this one are painted as not there yet; None for no such row.
+        #: Rows after this index are painted as not having happened yet; None if all rows have.
         self.fade_behind: int | None = None
         self._cursor = 0
-        #: The row that the user chose: it is selected again when a filter lets it pass again.
+        #: The row that the user chose; it is selected again when a filter shows it again.
         self._wanted: str | None = None
-        #: The rows that it was chosen among, which tell what is nearest to it while it is not shown.
+        #: The rows among which it was chosen; the nearest one of them is selected while it is hidden.
         self._among: Sequence[Row] = ()
         self._tail = False
         self.remark = ""
         self._hover = -1
-        #: The widest texts that stood in the columns that grow, by the column's place.
+        #: The widest texts so far in the growing columns, by the column's index.
         self._needs: dict[int, int] = {}
         self._layout: list[Placed] = []
         self._laid_out_for: object = None
 
-    # What the owner calls.
+    # Methods for the owner.
 
     @property
     def cursor_key(self) -> str | None:
-        """The key of the row under the cursor, or None when there are no rows."""
+        """The key of the row under the cursor, or None if there are no rows."""
         return self.rows[self._cursor].key if self.rows else None
 
     @property
     def cursor_row(self) -> int:
-        """The index of the row under the cursor."""
         return self._cursor
 
     @property
@@ -105,7 +104,7 @@ class Grid(ScrollView, can_focus=True):
         return [self.columns[placed.column].key for placed in self._placed]
 
     def set_columns(self, columns: Sequence[Column]) -> None:
-        """Change the columns; the rows must follow at once."""
+        """Replace the columns; the caller must set the rows next."""
         if tuple(columns) != self.columns:
             self.columns = tuple(columns)
             self.rows = []
@@ -113,7 +112,7 @@ class Grid(ScrollView, can_focus=True):
             self.refresh()
 
     def set_rows(self, rows: Sequence[Row], *, tail: bool = False) -> None:
-        """Show these rows; repaints only what differs. With ``tail`` the cursor goes to the last row."""
+        """Show these rows, repainting only differences; with ``tail``, move the cursor to the last row."""
         old, key = self.rows, self.cursor_key
         self._tail = tail
         self.rows = list(rows)
@@ -135,19 +134,19 @@ class Grid(ScrollView, can_focus=True):
             self.post_message(self.Highlighted(self, self.cursor_key))
 
     def set_sort_mark(self, column: str, descending: bool) -> None:
-        """Show by which column the rows are sorted."""
+        """Mark the column by which the rows are sorted."""
         if self.sort_mark != (column, descending):
             self.sort_mark = (column, descending)
             self.refresh(Region(0, 0, self.size.width, 1))
 
     def set_remark(self, text: str) -> None:
-        """Put a remark into the lower border; Textual would repaint everything for the same text, too."""
+        """Set the remark in the lower border; Textual would repaint everything even for the same text."""
         if text != self.remark:
             self.remark = text
             self.border_subtitle = Content(text)
 
     def move_to(self, index: int) -> None:
-        """Put the cursor on a row and bring it into view."""
+        """Move the cursor to a row, and scroll it into view."""
         if not self.rows:
             return
         before = self._cursor
@@ -160,7 +159,7 @@ class Grid(ScrollView, can_focus=True):
             self.post_message(self.Highlighted(self, self.cursor_key))
 
     def move_to_key(self, key: str) -> None:
-        """Put the cursor on the row with this key, if there is one."""
+        """Move the cursor to the row with this key, if there is one."""
         for index, row in enumerate(self.rows):
             if row.key == key:
                 self.move_to(index)
@@ -180,7 +179,7 @@ class Grid(ScrollView, can_focus=True):
         self._step(self._page)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave g and G to the screen where they mean the ends of a recording."""
+        """Leave g and G to the screen if they mean the ends of a recording."""
         if action in ("first", "last") and parameters:
             return self.has_ends
         return True
@@ -224,15 +223,15 @@ class Grid(ScrollView, can_focus=True):
         self._set_hover(-1)
 
     def on_mouse_scroll_up(self) -> None:
-        """Tell that the user looks at something older."""
+        """Report that the user has scrolled, with the mouse wheel."""
         self._tell_moved()
 
     def on_scroll_up(self) -> None:
-        """The same, by the scrollbar's trough."""
+        """Report the same for a click next to the scrollbar's handle."""
         self._tell_moved()
 
     def on_scroll_to(self) -> None:
-        """The same, by dragging the scrollbar."""
+        """Report the same for a drag of the scrollbar."""
         self._tell_moved()
 
     # Painting.
@@ -266,7 +265,8 @@ class Grid(ScrollView, can_focus=True):
             is_simple = column.title.isascii() and column.title.isprintable()
             title = column.title[: placed.width] if is_simple else fitted(column.title, placed.width)
             if column.align == "left":
-                # Right behind the title; otherwise in the gap between the columns, so that no letter goes.
+                # Put the mark right after the title, or after right-aligned titles into the gap, so that no
+                # letter is cut.
                 text = fit_text(title + mark, placed.width + 1, "left")
             else:
                 text = fit_text(title, placed.width, "right") + mark
@@ -277,7 +277,7 @@ class Grid(ScrollView, can_focus=True):
         row, at_cursor = self.rows[index], index == self._cursor
         faded = self.fade_behind is not None and index > self.fade_behind
         if at_cursor:
-            # Without the focus the cursor keeps its sign but not its colour.
+            # Without the focus, the cursor keeps its sign but not its colour.
             base = base + self._tone("cursor") if self.has_focus else base
         elif index == self._hover:
             base += self._tone("hover")
@@ -297,7 +297,7 @@ class Grid(ScrollView, can_focus=True):
 
     @property
     def _placed(self) -> list[Placed]:
-        """The columns for the present size: the first picture of a new size comes before `on_resize`."""
+        """The columns for the present size: the first painting of a new size precedes `on_resize`."""
         laid_out_for = (self.columns, self.size.width, tuple(self._needs.items()))
         if laid_out_for != self._laid_out_for:
             self._laid_out_for = laid_out_for
@@ -305,7 +305,7 @@ class Grid(ScrollView, can_focus=True):
         return self._layout
 
     def _measure(self, old: Sequence[Row]) -> bool:
-        """Note the widest texts of the columns that grow; return whether one became wider."""
+        """Record the widest texts of the growing columns; return whether one has become wider."""
         before, known = dict(self._needs), set(map(id, old))
         fresh = [row for row in self.rows if id(row) not in known]
         for index, column in enumerate(self.columns):
@@ -333,7 +333,7 @@ class Grid(ScrollView, can_focus=True):
         self._tell_moved()
 
     def _find(self, key: str | None, old: Sequence[Row]) -> int:
-        """Return the row that the user chose, or the one selected before, or what was nearest to that."""
+        """Return the row that the user chose, or else the last selected row, or else the nearest row."""
         places = {row.key: index for index, row in enumerate(self.rows)}
         for wanted, among in ((self._wanted, self._among), (key, old)):
             if wanted is None:
@@ -379,7 +379,7 @@ class Grid(ScrollView, can_focus=True):
 
 
 def _nearest(rows: Sequence[Row], at: int, places: Mapping[str, int]) -> int | None:
-    """Return the place of the row nearest to ``at`` that has one, or None."""
+    """Return the new index of the row nearest to ``at`` that is still shown, or None."""
     for distance in range(1, len(rows)):
         for near in (at - distance, at + distance):
             if 0 <= near < len(rows) and rows[near].key in places:

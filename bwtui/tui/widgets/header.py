@@ -1,4 +1,4 @@
-"""The two lines on top: what this is, how it is, where you are; and a third one when something is wrong."""
+"""The two lines at the top: source, state and position; a third one appears if something is wrong."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -18,14 +18,14 @@ from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.line import Line
 
-#: Cells that name and state of a relay take, and where there is room for when it began, too.
+#: Cells of the relay's name and state, and the same including its uptime.
 _IDENTITY, _WIDE_IDENTITY = 27, 58
-#: As much of the name is kept where the tabs could have whole labels instead.
+#: Maximum characters of the name that are kept in favour of whole tab labels.
 _NAME = 6
 
 
 class Header(Vertical):
-    """Name and state of the relay, the screens, and one sentence on what happens."""
+    """Shows the relay's name and state, the tabs, and a sentence about the present situation."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="top"):
@@ -37,7 +37,7 @@ class Header(Vertical):
     _tabs: Mapping[str, Content] = {}
 
     def places(self) -> Iterator[tuple[str, Offset]]:
-        """Return where each tab stands, by its mode."""
+        """Yield the position of each tab, by its mode."""
         at = self.query_one("#tabs", Line).region.offset
         for mode, tab in self._tabs.items():
             yield mode, at
@@ -64,7 +64,7 @@ class Header(Vertical):
 def _identity(model: Model, width: int, room: int) -> Content:
     verdict, state, name = _verdict(model), _state(model), model.name
     if width < 100:
-        # How it is must never be cut; the tabs take what they need.
+        # The state must never be cut; the tabs take the space that they need.
         most = max(min(11, room - len(state) - 3), 4)
         name = name if len(name) <= most else name[: most - 1] + "…"
     parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary")]
@@ -73,7 +73,7 @@ def _identity(model: Model, width: int, room: int) -> Content:
     parts.append((f"{name}  ", "bold"))
     if model.kind == "report":
         return Content.assemble(*parts, (" THE REPORT OF AN AUDIT ", "bold reverse $warning"))
-    # The tabs need the room.
+    # Narrow terminals need the space for the tabs.
     parts = parts if width >= 100 else [(f" {name} ", "bold")]
     if model.recorded:
         return Content.assemble(*parts, (state, "bold reverse $warning"))
@@ -88,13 +88,13 @@ def _identity(model: Model, width: int, room: int) -> Content:
 
 
 def _state(model: Model) -> str:
-    """Return what stands beside the name."""
+    """Return the state shown next to the name."""
     verdict = _verdict(model)
     return " A RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
 
 
 def _verdict(model: Model) -> judgement.Verdict:
-    """Judge the relay as a whole: what it says, unless it has gone silent."""
+    """Return the verdict on the relay: its own, unless it no longer answers."""
     status = model.live.status
     if status is None:
         if model.failure is not None:
@@ -108,7 +108,7 @@ def _verdict(model: Model) -> judgement.Verdict:
 
 
 def _tabs(model: Model, screen: str, width: int) -> dict[str, Content]:
-    """Return the tabs, with short labels where there is no room for whole ones."""
+    """Return the tabs, with short labels if whole ones do not fit."""
     whole = _labelled(model, screen, short=False)
     if _length(whole) <= width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY):
         return whole
@@ -135,7 +135,7 @@ def _labelled(model: Model, screen: str, *, short: bool, all_short: bool = False
             shown = figures.count(standing)
             text += f"·{shown}" if short and name != screen else f"{shown} "
         if name == screen:
-            # No link: Textual would paint it in the colour of links, which can't be read here.
+            # Not a link: Textual would paint it in the colour of links, which is unreadable here.
             labelled[name] = Content.styled(text, "bold $background on $primary")
         else:
             labelled[name] = Content.styled(text, f"$quiet @click=screen.show('{name}')")
@@ -152,9 +152,9 @@ def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
 
 
 def _wrapped(sentence: Content, model: Model, width: int) -> tuple[Content, Content | None]:
-    """Part a sentence about trouble that is too long for its line: what it says comes before all else below.
+    """Split a sentence about trouble that is too long for its line; its rest precedes all other text below.
 
-    Other sentences are cut: while all is well nothing below should move.
+    Other sentences are cut: while all is well, nothing below should move.
     """
     if sentence.cell_length <= width or not _is_about_trouble(model):
         return sentence, None
@@ -177,7 +177,7 @@ def _news(model: Model, stopping: bool) -> Content:
     if head is not None and status is not None:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:
-        # First, where nothing cuts it off.
+        # The age comes first, where it is never cut.
         old = Content.styled(f"figures are {figures.duration(model.age)} old  ", "bold $warning")
         return old + _end(model, status)
     if stopping:
@@ -202,7 +202,7 @@ def _news(model: Model, stopping: bool) -> Content:
 
 
 def _parts(verdict: RelayVerdict) -> tuple[str, str]:
-    """Return the cause of a stall or of a gap, which always has room, and what stands after it."""
+    """Return the cause of a stall or a gap, which must always fit, and the rest of the sentence."""
     if verdict.condition not in ("stalled", "not_proven"):
         return verdict.sentence, ""
     cause, _, rest = verdict.sentence.partition("; ")
@@ -210,7 +210,7 @@ def _parts(verdict: RelayVerdict) -> tuple[str, str]:
 
 
 def _end(model: Model, status: Status) -> Content:
-    """Say how a relay ended that was shown, or that it is silent."""
+    """Return how the relay ended, or that it does not answer."""
     if isinstance(model.failure, DoesNotAnswer):
         return Content.styled(f"✗ {model.failure.message}", "bold $error")
     if status.state == "stopped":
@@ -223,7 +223,7 @@ def _end(model: Model, status: Status) -> Content:
 
 
 def _as_of(head: Playhead, status: Status) -> Content:
-    """Say of which moment the figures are, and what the relay was doing then."""
+    """Return the moment of the figures, and what the relay was doing then."""
     when = datetime.fromtimestamp(head.time / 1_000_000).strftime("%Y-%m-%d %H:%M:%S")
     state = judgement.of_status(status).word.lower()
     words = status.verdict.sentence or status.detail
@@ -233,7 +233,7 @@ def _as_of(head: Playhead, status: Status) -> Content:
 
 
 def _trouble(model: Model) -> Content | None:
-    """Return what to do, where something is to be done."""
+    """Return what the user should do, or None."""
     status = model.live.status
     if model.recorded and model.failure is not None:
         return Content.styled(f" ✗ {model.failure}", "$error")
@@ -250,7 +250,7 @@ def _trouble(model: Model) -> Content | None:
     rest, hint = _parts(status.verdict)[1], status.verdict.hint
     parts = [f" {rest}" if rest else "", f" → {hint}" if hint else ""]
     if status.verdict.condition == "not_proven":
-        # How fast rows pass may be cut, what to do may not.
+        # The rest, with how fast rows pass, may be cut, but not the hint.
         parts = [parts[1], f"  ·{parts[0]}" if rest else ""]
     parts.append(aside)
     return Content.styled("".join(parts), "$warning") if any(parts) else None

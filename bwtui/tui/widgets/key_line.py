@@ -1,4 +1,4 @@
-"""The keys that hold now, in the last line: one widget, where Textual's footer makes one for every key."""
+"""The available keys in the last line: one widget, where Textual's footer creates one per key."""
 
 from textual import events
 from textual.screen import Screen
@@ -12,11 +12,11 @@ class KeyLine(Line):
 
     def __init__(self) -> None:
         super().__init__(id="keys")
-        #: Where each key begins and ends, the key itself, and what it does.
+        #: Start and end of each key in the line, the key itself, and its description.
         self._places: list[tuple[int, int, str, str]] = []
 
     def on_mount(self) -> None:
-        """Follow the screen's bindings from now on."""
+        """Subscribe to changes of the screen's bindings."""
         self.screen.bindings_updated_signal.subscribe(self, self._follow)
         self.call_next(self._follow, self.screen)
 
@@ -43,12 +43,12 @@ class KeyLine(Line):
         self.put(Content.assemble(*parts))
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key that was clicked."""
+        """Press the clicked key."""
         if place := self._at(event.x):
             self.app.simulate_key(place[0])
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Say what the key does that the mouse is on."""
+        """Show a description of the key under the mouse."""
         place = self._at(event.x)
         self.tooltip = Content(place[1]) if place else None
 

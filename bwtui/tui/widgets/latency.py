@@ -1,4 +1,4 @@
-"""How long messages take from COMMIT to acknowledgement: stage by stage, and how often how long."""
+"""Latencies from COMMIT to acknowledgement: percentiles by stage, and a histogram."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.panel import Panel
 
-#: The stage of the pipeline that each stage of the way ends in; decoding and encoding are one step.
+#: The latency stage of each pipeline stage; decoding and encoding are measured as one.
 STAGE_OF: Mapping[str, str] = {
     "read": "received",
     "encode": "encoded",
@@ -19,24 +19,24 @@ STAGE_OF: Mapping[str, str] = {
 }
 _WORDS = {"total": "commit → ack"}
 _NAME, _FIGURE = 14, 9
-#: Lines of the histogram, at least.
+#: Minimum lines of the histogram.
 _BARS = 3
 
 Buckets = Sequence[tuple[float, float, int]]
 
 
 class LatencyPanel(Panel):
-    """The stages' percentiles over a histogram of the whole way, which has all the room that is left."""
+    """Percentiles by stage, and below them a histogram of the total in the remaining space."""
 
     def __init__(self) -> None:
         super().__init__("Commit → acknowledgement", id="latency")
 
     def shown_of(self, picture: Picture) -> object:
-        """Return all that a drawing depends on; that changes at most once a second."""
+        """Return everything that the drawing depends on, which changes at most once per second."""
         return _shown(picture) if picture.status is not None else None
 
     def draw(self, picture: Picture, width: int, height: int) -> None:
-        """Draw what was taken last."""
+        """Draw the latest measurements."""
         if picture.status is None:
             return
         taken, over, buckets = _shown(picture)
@@ -57,7 +57,7 @@ def _shown(picture: Picture) -> tuple[Mapping[str, Percentiles], str, Buckets]:
 
 
 def taken_by(status: Status) -> tuple[Mapping[str, Percentiles], str]:
-    """Return the latest percentiles that are known, by stage, and over what time they were taken."""
+    """Return the latest available percentiles by stage, and the period that they cover."""
     for taken, over in (
         (status.latency_minute, "last minute"),
         (status.latency, "last 10 s"),
@@ -74,7 +74,7 @@ def brief(seconds: float) -> str:
 
 
 def summary(status: Status) -> Content | None:
-    """Return the whole way in one line; None where nothing is known."""
+    """Return the total latency in one line; None if it is unknown."""
     taken, over = taken_by(status)
     total = taken.get("total")
     if total is None:
@@ -103,9 +103,9 @@ def _stages(taken: Mapping[str, Percentiles]) -> list[Content]:
 
 
 def histogram(buckets: Buckets, width: int, height: int) -> list[Content]:
-    """Return bars of how often each duration came, over an axis that grows tenfold from mark to mark.
+    """Return a histogram of the durations as bars over a logarithmic axis.
 
-    Whatever is not above the axis's beginning stands in its first bar.
+    Values at or below the beginning of the axis are counted in its first bar.
     """
     middles = [((lower + upper) / 2, count) for lower, upper, count in buckets]
     above = [middle for middle, _ in middles if middle > 0] or [0.001]
@@ -120,7 +120,7 @@ def histogram(buckets: Buckets, width: int, height: int) -> list[Content]:
 
 
 def _axis(first: int, last: int, width: int) -> str:
-    """Return the powers of ten under their places; the last one stands at the end."""
+    """Return the labels of the powers of ten at their places; the last one is at the end."""
     text = [" "] * width
     powers = range(first, last + 1)
     every = math.ceil(len(powers) * 8 / width)

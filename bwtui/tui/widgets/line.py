@@ -1,4 +1,4 @@
-"""Text of one or a few lines that is painted line by line."""
+"""A widget for a few lines of text that is painted line by line."""
 
 from collections.abc import Sequence
 
@@ -13,22 +13,22 @@ from bwtui.tui.plain import Content
 class Line(Widget):
     """Renders and paints only the lines that differ.
 
-    Textual's Static paints all of its lines and its border anew: with seven boxes in the pipeline that was
-    half of the UI's work.
+    Textual's Static repaints all of its lines and its border: with seven boxes in the pipeline that was half
+    of the UI's work.
     """
 
     def __init__(self, *, id: str | None = None, classes: str | None = None, links: bool = False) -> None:
-        """``links``: there is text in it that does something when it is clicked."""
+        """``links``: the text contains parts with an action on click."""
         super().__init__(id=id, classes=classes)
         self.set_reactive(Widget.auto_links, links)
         self._put: object = None
         self._lines: Sequence[Content] = []
-        #: What lines were rendered to, by their number, and what that depends on besides their text.
+        #: The rendered lines by their number, and the width and style that they were rendered for.
         self._strips: dict[int, Strip] = {}
         self._rendered_for: object = None
 
     def put(self, content: Content | list[Content], *, layout: bool = False) -> None:
-        """Show a content, or the lines of one; ``layout`` if its size matters to its neighbours."""
+        """Show a content or lines; set ``layout`` if its size matters to neighbouring widgets."""
         if content is self._put:
             return
         self._put = content
@@ -50,7 +50,7 @@ class Line(Widget):
         return Content("\n").join(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """Render a line, if it is not what it was; lines that are wrapped are rendered with all others."""
+        """Render a line, unless it is cached; wrapped lines are rendered together with all others."""
         if self.styles.text_wrap != "nowrap" or self.text_selection is not None:
             self._strips.clear()
             return super().render_line(y)
@@ -69,6 +69,6 @@ class Line(Widget):
         return strip
 
     def notify_style_update(self) -> None:
-        """Render all anew: the theme's colours are in what was rendered."""
+        """Discard the rendered lines, because they contain the theme's colours."""
         self._strips.clear()
         super().notify_style_update()

@@ -1,4 +1,4 @@
-"""A grid of items that can be sorted, filtered, and cut down to those with errors."""
+"""A grid of items that can be sorted, filtered, and reduced to those with errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from bwtui.tui.keys import key_for
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
 
-#: Seconds for which an order is kept, so that rows sorted by a rate don't change places all the time.
+#: Seconds for which an order is kept, so that rows sorted by a rate do not swap places all the time.
 CALM = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row with a value for each sortable column, and the text that the filter sees."""
+    """A row with a value for each sortable column, and the text to filter."""
 
     key: str
     cells: tuple[Cell, ...]
@@ -25,7 +25,7 @@ class Item:
 
 
 class Listing(Grid):
-    """A panel of items; its border says how many are shown, and why not all."""
+    """A panel of items; its border shows how many of them are visible, and why not all."""
 
     def __init__(self, columns: Sequence[Column], sortable: Sequence[str], *, id: str, noun: str) -> None:
         super().__init__(columns, id=id)
@@ -43,7 +43,7 @@ class Listing(Grid):
         self.set_sort_mark(self.sort_column, self.descending)
 
     def set_items(self, items: Sequence[Item], now: float) -> None:
-        """Show these items; the order is kept for a while, whatever their values do."""
+        """Show these items; keep the order for a while, even if their values change."""
         self.items = {item.key: item for item in items}
         if now - self._ordered_at >= CALM or now < self._ordered_at:
             self._ordered_at = now
@@ -55,16 +55,16 @@ class Listing(Grid):
         self._show()
 
     def say_why_empty(self, text: str, *, is_known: bool = True) -> None:
-        """Say why there are no items, in place of that there are none yet; "" takes that back.
+        """Set the reason for an empty list, which replaces "none yet"; "" removes it.
 
-        Where it isn't known whether there are any, none are counted.
+        If it is unknown whether there are items, the border shows no count.
         """
         if (text, is_known) != (self._why_empty, self._is_known):
             self._why_empty, self._is_known = text, is_known
             self._show()
 
     def set_filter(self, new: Filter) -> None:
-        """Filter by what the user typed."""
+        """Filter by the text that the user typed."""
         self.filter = new
         self._show()
 
@@ -74,13 +74,13 @@ class Listing(Grid):
         self._show()
 
     def sort_next(self) -> None:
-        """Sort by the next sortable column that is on screen."""
+        """Sort by the next visible sortable column."""
         shown = [c for c in self.sortable if c in self.shown_columns] or list(self.sortable)
         where = shown.index(self.sort_column) + 1 if self.sort_column in shown else 0
         self.sort_by(shown[where % len(shown)])
 
     def sort_by(self, column: str) -> None:
-        """Sort by a column, if that makes sense, or turn the order round if it is that one already."""
+        """Sort by a column if it is sortable, or reverse the order if it is the present one."""
         if column not in self.sortable:
             return
         if column == self.sort_column:
@@ -92,7 +92,6 @@ class Listing(Grid):
         self._show()
 
     def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
-        """Sort by the title that was clicked."""
         event.stop()
         self.sort_by(event.column)
 
@@ -120,17 +119,16 @@ class Listing(Grid):
         return [item.key for item in by_key]
 
     def _natural(self, key: str) -> bool:
-        """Tell whether the largest come first to begin with: where a column has numbers."""
+        """Return whether a column sorts in descending order by default, as columns of numbers do."""
         return next(column.align == "right" for column in self.columns if column.key == key)
 
 
 class Settled(Listing):
-    """Rows that are sorted at once, for none of their values moves; and why there are none."""
+    """A list that is sorted at every update, as its values never change; also explains why it is empty."""
 
     reason = ""
 
     def set_items(self, items: Sequence[Item], now: float) -> None:
-        """Show these items in their order."""
         self._ordered_at = float("-inf")
         super().set_items(items, now)
 

@@ -13,7 +13,7 @@ from bwtui.tui.widgets.line import Line
 
 
 class Panel(Line, can_focus=True):
-    """The key that maximises gives it the screen; Enter goes to the screen that has more of it, if any."""
+    """Can be maximised; Enter opens the screen with more details, if there is one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [one for one in bindings("list") if one.action == "drill"]
     #: The mode of that screen.
@@ -34,7 +34,7 @@ class Panel(Line, can_focus=True):
         self._remark = ""
 
     def show(self, picture: Picture) -> None:
-        """Paint what changed, if there is any room."""
+        """Draw the snapshot if something changed and there is space."""
         self._picture = picture
         width, height = self.content_size
         drawn = (self.shown_of(picture), width, height)
@@ -43,28 +43,28 @@ class Panel(Line, can_focus=True):
             self.draw(picture, width, height)
 
     def shown_of(self, picture: Picture) -> object:
-        """Return all that a drawing depends on, besides its size."""
+        """Return everything that the drawing depends on, apart from its size."""
         raise NotImplementedError
 
     def draw(self, picture: Picture, width: int, height: int) -> None:
-        """Draw in so many cells and lines."""
+        """Draw in the given number of cells and lines."""
         raise NotImplementedError
 
     def on_resize(self) -> None:
-        """Draw for the new size at once."""
+        """Draw at once for the new size."""
         if self._picture is not None:
             self.show(self._picture)
 
     def set_remark(self, text: str) -> None:
-        """Put a remark into the lower border; Textual would paint everything anew for the same text, too."""
+        """Set the remark in the lower border; Textual would repaint everything even for the same text."""
         if text != self._remark:
             self._remark = text
             self.border_subtitle = Content(text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave Enter out where it leads nowhere."""
+        """Disable Enter if there is no screen with more details."""
         return action != "drill" or bool(self.leads_to)
 
     def action_drill(self) -> None:
-        """Go where more of it stands."""
+        """Open the screen with more details."""
         self.post_message(self.Opened(self.leads_to))

@@ -15,12 +15,13 @@ from bwtui.tui.widgets import latency
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.recording_line import RecordingLine
 
-#: Cells within the boxes at both ends, from which width on they have more, and what their frames take.
+#: Cells within the boxes at both ends, the same in wide terminals, the width from which on a terminal is
+#: wide, and the cells of the frame.
 _END, _WIDE_END, _ROOMY, _FRAME = 28, 44, 200, 4
 
 
 class StageBox(Line):
-    """One stage: rate, queue with a gauge, and in a tall box all that is known; the slow one says so."""
+    """Shows one stage: rate and queue, in a tall box also total and times; the slow stage is marked."""
 
     def __init__(self, name: str) -> None:
         super().__init__(id=f"stage-{name}", classes="box")
@@ -32,10 +33,10 @@ class StageBox(Line):
         self.border_title = Content(name)
 
     def show(self, stage: StageStatus, slow: bool, took: float | None, *, is_old: bool) -> None:
-        """Paint what changed; the slow stage is marked in words and with a heavy border.
+        """Paint what changed; the slow stage is marked with a word and a heavy border.
 
-        ``took`` are the seconds that half of the messages spent here at most. Of a stage that was seen long
-        ago (``is_old``) only the total still stands.
+        ``took`` is the median of the seconds that messages spent in the stage. With ``is_old``, the status is
+        old, and only the total is shown.
         """
         shown = (stage, took, is_old)
         if shown == (self._stage, self._took, self._is_old) and slow == self._slow and self._lines:
@@ -48,7 +49,7 @@ class StageBox(Line):
         self.put(self._content())
 
     def on_resize(self) -> None:
-        """Write for the new size; shorten the title where it would be cut."""
+        """Fit the content to the new size; shorten the title if it would be cut."""
         short = self.size.width < len(self._title) + 4
         self.border_title = Content(self._title[:3] if short else self._title)
         self.put(self._content())
@@ -75,29 +76,29 @@ class StageBox(Line):
 
     def _where_time_goes(self, width: int) -> list[Content]:
         if self._title == "decode":
-            # One step of the relay, which is measured once.
+            # Decoding and encoding are measured as one step.
             return [Content.styled("timed with", "$quiet"), Content.styled("encode".rjust(width), "$quiet")]
         took = figures.NONE if self._took is None else self._now(latency.brief(self._took))
         busy = self._now(figures.percent(self._stage.busy))
         return [_pair("busy", busy, width), _pair("p50", took, width)]
 
     def _now(self, figure: str) -> str:
-        """Return a figure that says how it is now, unless nobody knows."""
+        """Return a present figure, or a dash if the status is old."""
         return figures.NONE if self._is_old else figure
 
 
 class Arrow(Widget):
-    """What connects two boxes; its shaft is there when the room is."""
+    """The connection of two boxes; its shaft is shown if there is space."""
 
     def render(self) -> str:
         return "▶".rjust(self.content_size.width, "─")
 
 
 class Pipeline(Vertical):
-    """PostgreSQL, the stages, Kafka; folded into lines and flat boxes where room is short."""
+    """Shows PostgreSQL, the stages and Kafka; as lines and flat boxes if space is short."""
 
     def compose(self) -> ComposeResult:
-        """Make boxes and lines; the style sheet shows those that fit."""
+        """Create all boxes and lines; the style sheet shows those that fit."""
         self.border_title = "Pipeline"
         self.add_class("panel")
         yield Line(id="ends")
@@ -161,8 +162,8 @@ class Pipeline(Vertical):
         elif peak > top:
             lines[0] += Content.styled(f" ▲{figures.rate(peak)}", "$quiet")
         self.query_one("#delivered", Line).put(Content("\n").join(lines))
-        # One point a cell, newest at the right: stretched or bundled points would jump about.
-        # The zero makes the scale begin at zero.
+        # One point per cell, the newest at the right: stretched or bundled points would jump. The zero at the
+        # start makes the scale begin at zero.
         room = max(chart.content_size.width - 1, 1)
         points = [min(point, top) for point in picture.delivered[-room:]]
         chart.data = [0.0] * (1 + room - len(points)) + points
@@ -181,13 +182,13 @@ class EndBox(Line):
         self.add_class("box", "end")
 
     def set_title(self, title: str) -> None:
-        """Write another title; Textual would paint everything anew for the same one, too."""
+        """Set the title; Textual would repaint everything even for the same text."""
         if title != self._title:
             self._title = title
             self.border_title = Content(title)
 
     def say_when(self, as_of: float | None) -> None:
-        """Say of when the figures are, where they are old."""
+        """Show the time of the figures if they are old."""
         text = "" if as_of is None else f"as of {figures.clock(as_of)}"
         if text != self._when:
             self._when = text
@@ -219,7 +220,7 @@ def _engine(picture: Picture, status: Status) -> Content:
 
 
 def _runway(picture: Picture) -> list[Content]:
-    """Say for how long the slot is safe; that is no countdown while the relay keeps up, and says so."""
+    """Return how long the slot would stay safe if the relay stopped now; this is not a countdown."""
     left = picture.seconds_left()
     if left is None or picture.as_of is not None:
         return []
@@ -227,7 +228,7 @@ def _runway(picture: Picture) -> list[Content]:
 
 
 def _commits(picture: Picture, status: Status) -> list[Content]:
-    """Say that the relay sends exactly once, and how its transactions go."""
+    """Return that the relay delivers exactly once, and the rate and latency of its Kafka transactions."""
     one = status.exactly_once
     if one is None:
         return []
@@ -238,7 +239,7 @@ def _commits(picture: Picture, status: Status) -> list[Content]:
 
 
 def _lag(picture: Picture, status: Status) -> judgement.Verdict:
-    """Judge the lag; of one that is old nobody knows how it is now."""
+    """Judge the lag; if the status is old, return only its time."""
     if picture.as_of is not None:
         return judgement.Verdict("muted", f"as of {figures.clock(picture.as_of)}")
     return judgement.of_lag(status)
@@ -260,7 +261,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
         _named("safe", _safe_bytes(status)),
     ]
     if picture.as_of is not None:
-        # Right behind the name, where room never lacks.
+        # Right after the name, where there is always space.
         parts.insert(1, Content.styled(f"as of {figures.clock(picture.as_of)}", "bold $warning"))
     if _only_recorded(picture, status):
         parts.insert(1, Content.styled("▶ recorded only", "bold"))
@@ -278,7 +279,7 @@ def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Con
         Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
         *_runway(picture),
         *_commits(picture, status),
-        # The chart over ten minutes takes the room of the vitals.
+        # Without vitals, their space is taken by the chart over ten minutes.
         *([] if vitals else [_engine(picture, status)]),
         _named("confirmed", format_lsn(status.confirmed_lsn)),
         _named("server", format_lsn(status.server_lsn)),
@@ -289,12 +290,13 @@ def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Con
 
 
 def _background(picture: Picture, status: Status, width: int, vitals: bool) -> Content:
-    """Return what the boxes have no room for, and the vitals where they are not shown."""
+    """Return the figures that do not fit into the boxes, and the vitals if they are hidden."""
     spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
     parts = [
         *_runway(picture),
         *_commits(picture, status),
-        # The chart over ten minutes takes the room of the vitals, and the latencies stand beside it.
+        # Without vitals, their space is taken by the chart over ten minutes, which has the latencies next to
+        # it.
         *([] if vitals else [_engine(picture, status)]),
         *([way] if vitals and (way := latency.summary(status)) else []),
         _named("publication", status.publication),
@@ -306,7 +308,7 @@ def _background(picture: Picture, status: Status, width: int, vitals: bool) -> C
 
 
 def _snapshot(status: Status, width: int) -> Content | None:
-    """Return the progress of the whole snapshot, or None when there is none under way."""
+    """Return the progress of the whole snapshot, or None if none is running."""
     tables = [t for t in status.tables.values() if t.snapshot_state != "none"]
     if not status.is_copying or not tables:
         return None
@@ -342,7 +344,7 @@ def _source(picture: Picture, status: Status, width: int) -> Content:
 
 
 def _only_recorded(picture: Picture, status: Status) -> bool:
-    """Tell whether nothing is sent anywhere."""
+    """Return whether changes are only recorded, and not sent to Kafka."""
     is_recording = picture.playhead is not None or status.recording is not None
     return is_recording and not status.broker
 
@@ -365,7 +367,7 @@ def _sink(picture: Picture, status: Status, only_recorded: bool, width: int) -> 
 
 
 def _joined(parts: list[Content], width: int) -> Content:
-    """Join as many parts as fit, dropping from the end."""
+    """Join as many parts as fit, omitting parts from the end."""
     line = parts[0]
     for part in parts[1:]:
         if line.cell_length + 2 + part.cell_length > width:

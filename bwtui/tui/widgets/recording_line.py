@@ -1,4 +1,4 @@
-"""The line that says how the recording of a running relay stands."""
+"""The line with the state of a running relay's recording."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.widgets.line import Line
 
-#: Room on the disk for less than this at the present rate deserves attention, in seconds.
+#: Remaining seconds of disk space at the present rate below which a warning is shown.
 _LITTLE_TIME = 3600.0
 _LITTLE_ROOM = 1 << 30
 
 
 class RecordingLine(Line):
-    """Rate, size, and what is left of the disk; not there while nothing is recorded."""
+    """Shows rate, size and free disk space; hidden if nothing is recorded."""
 
     def show(self, recording: RecordingStatus | None) -> None:
         """Paint what changed."""
@@ -25,7 +25,7 @@ class RecordingLine(Line):
 
 
 def recording_content(recording: RecordingStatus, width: int) -> Content:
-    """Return the line for ``width`` cells; what matters least goes first where room is short."""
+    """Return the line for ``width`` cells, without the least important parts if space is short."""
     if recording.state == "recording":
         mark = Content.styled("● REC", "bold $error")
     else:

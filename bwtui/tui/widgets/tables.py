@@ -1,4 +1,4 @@
-"""The table of tables."""
+"""The list of tables."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
 
-#: Bars in a sparkline, which are also seconds.
+#: Bars of a sparkline, one per second.
 TREND = 12
-#: Seconds between two paintings: twice a second is as fast as people read, and half the work of four times.
+#: Minimum seconds between two paintings: people can't read faster than twice a second, and this halves the
+#: work.
 PAINT_EVERY = 0.45
 COLUMNS = (
     Column("mark", "", 1),
@@ -33,11 +34,11 @@ COLUMNS = (
     Column("value_id", "ValId", 7, "right", drop=7),
     Column("errors", "Errs", 5, "right"),
     Column("dead", "Dead", 5, "right", drop=2),
-    # Most topics are called as their tables are.
+    # Most topics are named after their tables.
     Column("topic", "Topic", 20, drop=11, grow=30),
     Column("notes", "Notes", 26, drop=10, grow=60),
 )
-#: What a recording has not: it counts changes, and times none.
+#: Columns that a recording lacks, because it counts changes but measures no times.
 _LIVE_ONLY = ("wal", "share", "p99")
 SORTABLE = (
     "wal",
@@ -55,7 +56,7 @@ SORTABLE = (
 
 
 class TableList(Listing):
-    """All tables, one a row."""
+    """Lists all tables, one per row."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, SORTABLE, id="tables", noun="tables")
@@ -64,7 +65,7 @@ class TableList(Listing):
         self._was_old = False
 
     def show(self, picture: Picture) -> None:
-        """Paint what changed, if the last time is long enough ago."""
+        """Paint what changed, unless the last painting is too recent."""
         status, is_old = picture.status, picture.as_of is not None
         soon = 0 <= picture.received - self._painted < PAINT_EVERY and is_old == self._was_old
         # A recording is moved by hand, and must follow at once.
@@ -100,7 +101,7 @@ def table_item(
     *,
     is_old: bool = False,
 ) -> Item:
-    """Return the row of a table, without the columns that are left out; an old one has no rates."""
+    """Return the row of a table without the columns in ``left_out``; an old status has no rates."""
     trouble = judgement.has_trouble(table)
     trend = _progress(table) if snapshot else _trend(points)
     share = table.wal_share

@@ -1,4 +1,4 @@
-"""What lists of transactions have in common, and the sampled changes of one."""
+"""Common parts of the lists of transactions, and the sampled changes of a transaction."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,15 @@ from bwtui.tui.plain import Content
 from bwtui.tui.widgets.changes import ChangeList
 from bwtui.tui.widgets.columns import Cell, Column
 
-#: Tables that are named, of a transaction, before the others are only counted.
+#: Maximum tables of a transaction that are named; further ones are counted.
 _NAMED = 6
 
 
 def transaction_columns(*durations: Column) -> tuple[Column, ...]:
-    """Return the columns of a list; the titles of ``durations`` say from when until when they count."""
+    """Return the columns of a list; the titles of ``durations`` name the start and end of each duration."""
     return (
         Column("mark", "", 1),
-        # To the right, so that the newest come first when it is sorted by.
+        # Right-aligned columns sort in descending order, so the newest transactions come first.
         Column("commit", "Committed", 12, "right"),
         Column("xid", "Xid", 10, "right"),
         Column("rows", "Rows", 7, "right"),
@@ -28,9 +28,9 @@ def transaction_columns(*durations: Column) -> tuple[Column, ...]:
 
 
 def named(tables: Mapping[str, int] | None, more: int = 0) -> str:
-    """Return the tables of a transaction, those with the most messages first.
+    """Return the names of a transaction's tables, those with the most messages first.
 
-    It has ``more`` than those of ``tables``, with fewer messages each.
+    ``more`` is the number of tables that are not in ``tables``; they have fewer messages each.
     """
     if tables is None:
         return "not noted"
@@ -46,7 +46,6 @@ def tables_cell(tables: Mapping[str, int] | None, more: int = 0) -> Cell:
 
 
 def rows_cell(rows: int) -> Cell:
-    """Return a number of rows."""
     return Cell(figures.count(rows), "" if rows > 1 else "muted")
 
 
@@ -58,9 +57,9 @@ def fact_lines(
     tables: Mapping[str, int] | None,
     more: tuple[int, int] = (0, 0),
 ) -> list[Content]:
-    """Return what is known of any transaction, in two lines; ``what`` says how large it is.
+    """Return the facts about a transaction in two lines; ``what`` describes its size.
 
-    It has so many ``more`` tables than those of ``tables``, with so many messages.
+    ``more`` is the number of tables that are not in ``tables``, and the number of their messages.
     """
     when = f"committed {figures.moment(commit_time)}.{int(commit_time * 1000) % 1000:03}"
     counted = {name: number for name, number in (tables or {}).items() if number}
@@ -87,7 +86,7 @@ def rows_text(rows: int) -> str:
 
 
 class TransactionChanges(ChangeList):
-    """Those of one transaction's changes that are in the sample."""
+    """Lists the sampled changes of one transaction."""
 
     def __init__(self, xid: int, lsn: str) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class TransactionChanges(ChangeList):
 
     @property
     def number_sampled(self) -> int:
-        """How many there are, whatever the filter."""
+        """The number of sampled changes, whatever the filter."""
         return sum(self._is_of(change) for change in self._source)
 
     def _is_of(self, change: ChangeSample) -> bool:

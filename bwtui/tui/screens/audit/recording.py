@@ -38,7 +38,7 @@ class RecordingAuditing(JobsApp):
     recording_audit: RecordingAuditSession
     source: RecordingSource
 
-    # -- asking --------------------------------------------------------------------------------------------
+    # -- dialogs -------------------------------------------------------------------------------------------
 
     def ask_to_verify(self) -> None:
         """Ask for the addresses of Kafka and the registry; while a command runs, show that one."""
@@ -108,7 +108,7 @@ class RecordingAuditing(JobsApp):
             registry=values.pop("registry", ""),
         )
 
-    # -- doing ---------------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------
 
     def _verify(self, values: dict[str, str] | None) -> None:
         if values is None:
@@ -148,7 +148,7 @@ class RecordingAuditing(JobsApp):
         ask = AskScreen("What the replay would do", content, do, careful=True, name=topic_to_type(plan))
         self.push_screen(ask, answer)
 
-    # -- ended ---------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------
 
     def _replayed(self, output: Any, in_front: bool) -> None:
         seconds = float(output.get("seconds") or 0)

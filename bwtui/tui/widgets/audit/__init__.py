@@ -1,1 +1,1 @@
-"""Widgets over the report of an audit."""
+"""Widgets that show an audit report."""

@@ -11,12 +11,12 @@ COLUMNS = (
     Column("class", "Class", 14, grow=22),
     Column("count", "Count", 5, "right"),
 )
-#: The row that stands for all findings.
+#: The key of the row for all findings.
 ALL = "*"
 
 
 class ClassGrid(Grid):
-    """The worst first; classes of which there is nothing are hidden until they are asked for."""
+    """Lists the worst classes first; classes without findings are hidden until the user asks for them."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="classes")
@@ -37,7 +37,7 @@ class ClassGrid(Grid):
         self._fill()
 
     def toggle_zeros(self) -> None:
-        """Show or hide the classes of which nothing was found."""
+        """Show or hide the classes without findings."""
         self.zeros = not self.zeros
         self._fill()
 

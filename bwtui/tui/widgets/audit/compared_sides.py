@@ -1,4 +1,4 @@
-"""What is said of the two sides of an audit of no messages: a table's row, or two recordings."""
+"""The two sides of an audit that does not compare messages: a table's row, or two recordings."""
 
 import shlex
 
@@ -8,12 +8,12 @@ from bwtui.tui.audit.labels import MASKED
 from bwtui.tui.audit.report import AuditReport, Finding
 from bwtui.tui.plain import Text
 
-#: For a class of a report that a newer version wrote.
+#: Shown for a class of a report that a newer version wrote.
 _UNKNOWN = "what it is, this version does not know"
 
 
 def table_lines(finding: Finding, key: str, report: AuditReport, colours: dict[str, str]) -> list[Text]:
-    """Say what the table has."""
+    """Return the lines about the table's side."""
     quiet = colours["quiet"]
     head = Text.assemble((finding.table or figures.NONE, "bold"), ("  key ", quiet), key or figures.NONE)
     lines = [head, Text(audit_class(finding.name, "database").left or _UNKNOWN, colours["warning"])]
@@ -31,13 +31,13 @@ def table_lines(finding: Finding, key: str, report: AuditReport, colours: dict[s
 def recording_lines(
     finding: Finding, report: AuditReport, colours: dict[str, str], *, second: bool
 ) -> list[Text]:
-    """Say what one of two recordings has."""
+    """Return the lines about one of two recordings."""
     quiet = colours["quiet"]
     folder = str(report.raw.get("other" if second else "recording") or "")
     change = " ".join(part for part in (finding.operation, finding.table) if part)
     kind = audit_class(finding.name, "recordings")
     has = (kind.right if second else kind.left) or "it has the row"
-    # Of what both have the report knows the first one's position.
+    # For a change that both recordings have, the report has the first one's position.
     if finding.position is not None and second == (finding.name == "extra"):
         has += f", at position {finding.position:,}"
     lines = [

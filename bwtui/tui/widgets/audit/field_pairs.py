@@ -1,4 +1,4 @@
-"""The fields of a message on both sides, and what is said of each side."""
+"""The fields of a message on both sides, and the lines about each side."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,7 +31,7 @@ def _columns(labels: Labels) -> list[Column]:
 
 
 class FieldPairs(Listing):
-    """Field by field; those that differ are marked, and are all that ``e`` leaves."""
+    """Lists fields; those that differ are marked, and the filter for errors shows only them."""
 
     def __init__(self, labels: Labels) -> None:
         super().__init__(_columns(labels), ("field",), id="fields", noun="fields")
@@ -41,12 +41,12 @@ class FieldPairs(Listing):
         self._turns = 0.0
 
     def show_pairs(self, pairs: Sequence[FieldPair], *, has_kafka: bool) -> None:
-        """Show these fields; without a row on Kafka's side nothing differs."""
+        """Show these fields; without a row in Kafka, none counts as different."""
         self._pairs, self._turns = list(pairs), self._turns + 10
         has_source = bool(self._labels.source)
         items = [_item(n, pair, has_kafka, has_source) for n, pair in enumerate(self._pairs)]
         self.set_items(items, self._turns)
-        # What differs is what one came for.
+        # Select the first difference, because the user came for it.
         if first := next((item.key for item in items if item.trouble), None):
             self.move_to_key(first)
 
@@ -84,7 +84,7 @@ def _shown(value: str | None) -> str:
 
 
 def value_content(pair: FieldPair | None, labels: Labels, colours: dict[str, str]) -> RenderableType:
-    """Return a field's values in full, under each other."""
+    """Return a field's values in full, below each other."""
     if pair is None:
         return Text("no field selected", colours["quiet"])
     both = ABSENT not in (pair.sent, pair.kafka)
@@ -106,7 +106,7 @@ def value_content(pair: FieldPair | None, labels: Labels, colours: dict[str, str
 def sent_lines(
     finding: Finding, change: Change | None, part: int, colours: dict[str, str], *, is_copy: bool
 ) -> list[Text]:
-    """Say what was sent."""
+    """Return the lines about the sent message."""
     quiet = colours["quiet"]
     if change is None:
         what = "no message of the recording has these bytes"
@@ -164,7 +164,7 @@ def kafka_lines(
     problem: str,
     colours: dict[str, str],
 ) -> list[Text]:
-    """Say what Kafka has; ``sides`` are its key and its value."""
+    """Return the lines about Kafka's record; ``sides`` are its decoded key and value."""
     quiet = colours["quiet"]
     key, value = sides
     where = Text.assemble((finding.topic or figures.NONE, "bold"), f" {finding.place}")

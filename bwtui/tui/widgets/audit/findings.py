@@ -1,4 +1,4 @@
-"""The findings of an audit: as rows, one in full, and what is said where there is none."""
+"""The findings of an audit: as rows, one of them in full, and the texts shown without any."""
 
 from datetime import datetime
 
@@ -29,7 +29,7 @@ COLUMNS = (
     Column("hop", "Hop", 6, drop=5, grow=10),
     Column("differs", "Differs", 12, drop=6, grow=60),
 )
-#: By the mark means the report's own order: the worst first.
+#: Sorting by the mark keeps the report's own order: the worst first.
 _SORTABLE = ("mark", "class", "table", "key", "topic", "place", "lsn")
 _HOPS = {
     "broker": "the broker",
@@ -38,12 +38,12 @@ _HOPS = {
     "other": "another producer",
 }
 _NO_COLOURS = dict.fromkeys(("quiet", "foreground", "warning", "error", "secondary"), "")
-#: A line as its texts, some of them with a style: shown it has escapes and is cut, copied it is exact.
+#: A line as texts, some with a style: escaped and cut when shown, exact when copied.
 _Line = list[str | tuple[str, str]]
 
 
 class FindingList(Listing):
-    """The findings of one class, or of all."""
+    """Lists the findings of one class, or of all."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, _SORTABLE, id="findings", noun="findings")
@@ -55,12 +55,12 @@ class FindingList(Listing):
     def show(self, report: AuditReport | None, name: str | None) -> None:
         """Show the findings of a class, or all."""
         self._report, self._name = report, name
-        # What all of them have needs no column.
+        # A value that all rows share needs no column.
         if name is not None and self.sort_column == "class":
             self.sort_by("mark")
         self.set_columns([column for column in COLUMNS if name is None or column.key != "class"])
         self.border_title = Content("Findings" if name is None else name)
-        # Another class is a list of its own, whose order nobody waits for.
+        # Advance the time, so that the different class is sorted at once.
         self._turns += 10
         listed = report.listed(name) if report is not None else []
         self.set_items([_item(finding, with_class=name is None) for finding in listed], self._turns)
@@ -121,9 +121,9 @@ def _item(finding: Finding, *, with_class: bool) -> Item:
 def verdict_content(
     report: AuditReport | None, now: float, *, recorded: bool = True, failed: Ended | None = None
 ) -> Content:
-    """Return the verdict in two lines; before there is one, what could be asked of a recording or a relay.
+    """Return the verdict in two lines; without a report, the question that an audit would answer.
 
-    ``failed`` is an audit that was tried since, and gave no report.
+    ``failed`` is a later audit that ended without a report.
     """
     if failed is not None:
         return _failure(report, failed, now)
@@ -154,7 +154,7 @@ def verdict_content(
 
 
 def _failure(report: AuditReport | None, failed: Ended, now: float) -> Content:
-    """Say why the last audit gave no report, and that what is shown is an older one's."""
+    """Return why the last audit ended without a report, and that the shown report is an older one's."""
     older = ""
     if report is not None:
         older = (
@@ -172,7 +172,7 @@ def _failure(report: AuditReport | None, failed: Ended, now: float) -> Content:
 
 
 def _when(moment: float, now: float) -> str:
-    """Return the time of day, and how long ago that was: in one unit, so that it stands still."""
+    """Return the time of day, and the age in one unit, so that it rarely changes."""
     seconds = now - moment
     units = ((86_400, "d"), (3_600, "h"), (60, "m"))
     ago = next((f"{int(seconds // size)} {unit} ago" for size, unit in units if seconds >= size), "just now")
@@ -208,7 +208,7 @@ _BEFORE_RELAY = (
 
 
 def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
-    """Say what was audited, and what not; or what an audit would do."""
+    """Return what was audited and what was not; without a report, what an audit would do."""
     if report is None:
         return Content(_BEFORE_RECORDING if recorded else _BEFORE_RELAY)
     lines = [_fact(name, value) for name, value in _facts(report)]
@@ -254,7 +254,7 @@ def _fact(name: str, value: str) -> Content:
 def finding_content(
     finding: Finding, change: Change | None, report: AuditReport, colours: dict[str, str]
 ) -> RenderableType:
-    """Return a finding in full; ``change`` when the recording has it at hand."""
+    """Return a finding in full; ``change`` is set if the recording is available."""
     parts = _lines(finding, change, report.question, colours)
     lines: list[RenderableType] = [Text.assemble(*line) for line in parts]
     if report.masked and finding.is_masked:
@@ -265,7 +265,7 @@ def finding_content(
 
 
 def finding_text(finding: Finding, change: Change | None, question: Question) -> str:
-    """Return a finding as plain text, to be copied: exact, whatever is in it."""
+    """Return a finding as plain text to copy: exact, with all characters."""
     parts = _lines(finding, change, question, _NO_COLOURS)
     lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in parts]
     for field in finding.fields:
@@ -283,7 +283,7 @@ def _lines(
     head: _Line = [(f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (kind.meaning, style)]
     lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _placed(finding, quiet)]
     fault = f"at fault: {_HOPS[finding.hop]}" if finding.hop in _HOPS else ""
-    # The meaning says what the note of the class does.
+    # The meaning of the class already contains the note that all its findings share.
     note = (finding.note or "").removeprefix(kind.note).removeprefix("; ")
     if why := " · ".join(part for part in (note, fault) if part):
         lines.append([(why, colours["secondary"])])

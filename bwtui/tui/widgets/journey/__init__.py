@@ -1,1 +1,1 @@
-"""What a journey is drawn of."""
+"""Widgets that show a key's journey."""

@@ -1,4 +1,4 @@
-"""The fields of a change: before, after, and as Kafka has them."""
+"""The fields of a change: before, after, and in Kafka."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ _MARKS = {
 
 
 class FieldList(Listing):
-    """Field by field; what Kafka has otherwise is marked."""
+    """Lists fields; those that differ in Kafka are marked."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, ("field",), id="ways", noun="fields")

@@ -1,4 +1,4 @@
-"""The filter line of the overview, where a key can be typed as well."""
+"""The filter line of the overview, in which a key can be typed too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from bwtui.tui.filtering import Filter
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.filter_bar import FilterBar
 
-#: Cells of a key that the line has room for.
+#: Maximum cells of a key in the line.
 _ROOM = 40
 
 
 class KeyBar(FilterBar):
-    """Filters while typing; of a text that names a key it says so, and Enter goes to the key's journey."""
+    """Filters while the user types; for a text that names a key, Enter opens the key's journey."""
 
     @dataclass
     class KeyAsked(Message):
-        """The journey of a key is wanted."""
+        """The user wants to see the journey of a key."""
 
         key: Key
 
     def __init__(self, understand: Callable[[str], Key | str | None], *more: Any) -> None:
-        """``understand`` returns the key that a text names, what is wrong with it, or None of a filter."""
+        """``understand`` returns the key that a text names, what is wrong with it, or None for a filter."""
         super().__init__(*more)
         self._understand = understand
 
@@ -35,8 +35,8 @@ class KeyBar(FilterBar):
         self.query_one(Input).placeholder = "regex of tables, or a key: orders id=42"
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter by what is typed so far, or say which key it names."""
-        # Textual would call the plain filter's handler as well.
+        """Filter by the text typed so far, or show which key it names."""
+        # Otherwise Textual would call the base class's handler as well.
         event.prevent_default().stop()
         named = self._understand(event.value)
         parsed = Filter.parse("" if named is not None else event.value)

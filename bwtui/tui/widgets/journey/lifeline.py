@@ -1,4 +1,4 @@
-"""The changes of a key on a line of time."""
+"""The changes of a key on a timeline."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,17 +8,17 @@ from bwtui.tui.plain import Content
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.line import Line
 
-#: Where several changes share a cell, the worst is seen.
+#: If several changes share a cell, the highest rank determines its style.
 _RANKS = {"bad": 3, "warn": 2, "good": 1}
 _WORST = 4
 _STYLES = {"good": "$success", "warn": "$warning", "bad": "bold $error"}
-#: Of so many changes in a cell the mark is full.
+#: Number of changes in a cell from which on its mark is full.
 _MANY = 4
 _DAY = 86_400
 
 
 class Point(NamedTuple):
-    """One change: when it was committed, in Unix seconds, and what it did."""
+    """A change: its commit time in Unix seconds, and its operation."""
 
     time: float
     operation: str
@@ -26,14 +26,14 @@ class Point(NamedTuple):
 
 
 class Lifeline(Line):
-    """A mark for each change, and under it an arrow at the selected one."""
+    """Shows a mark for each change, and below it an arrow at the selected one."""
 
     def __init__(self) -> None:
         super().__init__(id="lifeline")
         self._drawn: object = None
 
     def show(self, points: Sequence[Point], chosen: int | None) -> None:
-        """Draw these changes, in order of their commits; ``chosen`` is the place of the selected one."""
+        """Draw these changes, which are in commit order; ``chosen`` is the index of the selected one."""
         width = self.content_size.width
         drawn = (len(points), points[-1].time if points else 0.0, chosen, width)
         if drawn != self._drawn and width:
@@ -42,7 +42,7 @@ class Lifeline(Line):
 
 
 def lifeline(points: Sequence[Point], chosen: int | None, width: int) -> Content:
-    """Return two lines of ``width`` cells: the marks between the times of both ends, and the arrow."""
+    """Return two lines of ``width`` cells: the marks between the first and last times, and the arrow."""
     if not points:
         return Content("")
     times = [point.time for point in points]
@@ -81,7 +81,7 @@ def _marks(points: Sequence[Point], places: Sequence[int], cells: int) -> list[t
 
 
 def _arrow(x: int, words: str, width: int) -> Content:
-    """Return a line with an arrow at a cell, and the words on the side where there is room."""
+    """Return a line with an arrow at a cell, and the words on the side where they fit."""
     if x + 2 + len(words) <= width:
         return Content.assemble((" " * x + "▲ ", "bold $primary"), (words, "$quiet"))
     before = " " * max(x - len(words) - 1, 0)

@@ -1,4 +1,4 @@
-"""The way of one change, drawn: from its COMMIT, stretch by stretch, and all that is known of it."""
+"""A drawing of the path of one change, stretch by stretch from its COMMIT, and the facts about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ _COLOURS: Mapping[Tone, str] = {
 }
 #: Cells of the names before the facts, and of the figures before the bars.
 _NAME, _FIGURE = 14, 12
-#: Bars are drawn where so many cells are left for them.
+#: Minimum cells for bars.
 _LEAST_BARS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that is known of a change: what it is called, what it is, and whether that is well."""
+    """A fact about a change: its name, its text, and whether it is good or bad."""
 
     name: str
     words: str
@@ -34,14 +34,14 @@ class Fact:
 
     @classmethod
     def of(cls, name: str, said: Audited) -> "Fact":
-        """Return what was judged, under a name."""
+        """Return the result of a comparison as a fact."""
         return cls(name, said.words, said.tone)
 
 
 def way_content(
     way: Way, facts: Sequence[Fact], colours: Mapping[str, str], *, width: int, is_tall: bool
 ) -> RenderableType:
-    """Return the picture: with room the stretches one below the other, to scale; else in a line."""
+    """Return the drawing: if there is space, one line per stretch, to scale; otherwise a single line."""
     bars = width - _NAME - _FIGURE - 1
     drawn = (
         _bars(way, colours, bars) if is_tall and bars >= _LEAST_BARS and way.legs else [_line(way, colours)]
@@ -66,7 +66,7 @@ def _line(way: Way, colours: Mapping[str, str]) -> Text:
 
 
 def _bars(way: Way, colours: Mapping[str, str], cells: int) -> list[Text]:
-    """Return a line for each stretch, its bar where the one before has ended."""
+    """Return a line for each stretch; its bar begins where the previous one ends."""
     quiet = colours["quiet"]
     whole = sum(max(leg.seconds or 0.0, 0.0) for leg in way.legs)
     lines = [Text.assemble((f"{way.begin:<{_NAME}}", "bold"), (figures.moment(way.time), quiet),
@@ -97,7 +97,7 @@ def _bars(way: Way, colours: Mapping[str, str], cells: int) -> list[Text]:
 
 
 def _took(seconds: float) -> str:
-    """Return a stretch of time, in milliseconds up to ten seconds."""
+    """Return a duration, in milliseconds up to ten seconds."""
     if abs(seconds) >= 10:
         return ("-" if seconds < 0 else "") + figures.duration(abs(seconds))
     return f"{figures.milliseconds(seconds)} ms"

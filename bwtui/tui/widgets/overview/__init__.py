@@ -1,1 +1,1 @@
-"""What only the overview shows."""
+"""Widgets that only the overview shows."""

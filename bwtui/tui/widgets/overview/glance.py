@@ -1,4 +1,4 @@
-"""A panel on what the services said a few seconds ago, beside much else."""
+"""The base of panels about service views that are polled at the slower rate."""
 
 import textwrap
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ from bwtui.tui.plain import Content, seen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.panel import Panel
 
-#: An answer this old is said to be old, in seconds; for a glance the services are asked every five.
+#: Age in seconds from which on an answer is reported as old; these service views are polled every five.
 OLD_AFTER = 20.0
-#: Who was not shown for so many seconds begins to ask anew.
+#: Seconds without being shown after which a panel starts to wait for an answer again.
 _AWAY = 3.0
 
 
 class Glance(Panel):
-    """Says since when there is no answer, once it has been asked for long enough."""
+    """Reports an old answer, but only if it has been polled for long enough."""
 
     _since = _last = float("-inf")
 
     def age(self, look: Look, picture: Picture) -> str:
-        """Return what is to be said of an old answer, whose age is in whole seconds; "" of a fresh one."""
+        """Return the remark on an old answer, with its age in whole seconds; "" for a fresh one."""
         if picture.absence:
             return f"▲ as of {figures.clock(look.time)}: the relay {picture.absence}"
         now = picture.received
@@ -37,7 +37,7 @@ class Glance(Panel):
         return f"▲ no answer for {figures.duration(old)}: this is how it was then"
 
     def put_lines(self, lines: list[Content], height: int) -> None:
-        """Show as many lines as there is room for, and how many there are besides."""
+        """Show as many lines as fit, and the number of the others."""
         if len(lines) > height > 1:
             more = f"and {len(lines) - height + 1} more: {key_for('drill')} shows all"
             lines = [*lines[: height - 1], Content.styled(more, "$quiet")]
@@ -45,13 +45,13 @@ class Glance(Panel):
 
 
 def asked(picture: Picture, whom: str) -> Content:
-    """Say whom the relay asks, or that nobody is asked."""
+    """Return what the relay polls, or that it polls nothing."""
     if picture.absence:
         return Content.styled(f"· not asked: the relay {picture.absence}", "$warning")
     return Content.styled(f"· the relay asks {whom}…", "$quiet")
 
 
 def wrapped(text: str, width: int, style: str) -> Iterator[Content]:
-    """Return a sentence in as many lines as it needs; all but the first one are indented."""
+    """Yield a text in as many lines as it needs, all but the first indented."""
     for number, line in enumerate(textwrap.wrap(seen(text), max(width - 2, 10))):
         yield Content.styled(f"  {line}" if number else line, style)

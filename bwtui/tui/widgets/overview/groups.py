@@ -1,4 +1,4 @@
-"""Who reads the relay's topics: each group's verdict, and how far it is behind, in rows and in time."""
+"""The consumer groups of the relay's topics: the verdict on each, and its lag in rows and in time."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from bwtui.tui.state import Picture
 from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.overview.glance import Glance, asked, wrapped
 
-#: Cells of the verdict, the rows and the time; and the least and the most of a name.
+#: Cells of the verdict, the rows and the time; minimum and maximum cells of a name.
 _WORD, _ROWS, _TIME = 12, 8, 10
 _SHORT, _LONG = 14, 40
 
 
 class Groups(Glance):
-    """The group that is furthest behind comes first."""
+    """Lists the groups, those with the largest lag first."""
 
     leads_to = "consumers"
 
@@ -26,7 +26,7 @@ class Groups(Glance):
         super().__init__("Consumer groups", id="readers")
 
     def shown_of(self, picture: Picture) -> object:
-        """Return all that a drawing depends on."""
+        """Return everything that the drawing depends on."""
         look = _look(picture)
         return look, picture.absence, self.age(look, picture)
 
@@ -68,7 +68,7 @@ def _told(picture: Picture, age: str, width: int) -> Iterator[Content]:
 
 
 class _Room(NamedTuple):
-    """Cells of a group's name, and whether its verdict has room beside it."""
+    """The cells of a group's name, and whether its verdict fits next to it."""
 
     name: int
     has_word: bool
@@ -83,7 +83,7 @@ class _Room(NamedTuple):
 def _group(group: GroupEntry, now: float, room: _Room, *, is_old: bool) -> Content:
     verdict = judgement.of_group(group, now)
     if is_old and verdict.tone == "good":
-        # It was, then.
+        # It is the verdict of that time.
         verdict = judgement.Verdict("muted", verdict.word)
     tone = TONES[verdict.tone]
     name = fitted(group.name, room.name)

@@ -1,4 +1,4 @@
-"""How much WAL the slot keeps, how much it may, how soon that is reached, and who else keeps some."""
+"""The WAL that the slot retains, its limit, the time until the limit, and slots that retain more."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from bwtui.tui.state import Picture
 from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.overview.glance import Glance, asked, wrapped
 
-#: Shares of the limit from which on the bar has another colour; its figure stands beside it.
+#: Shares of the limit from which on the bar changes its colour; the figure is next to it.
 _WARN, _BAD = 0.5, 0.8
 
 
 class Runway(Glance):
-    """Of this relay's slot as soon as it is known; of the others a few seconds later."""
+    """Shows this relay's slot as soon as it is known, and the other slots a few seconds later."""
 
     leads_to = "slots"
 
@@ -23,7 +23,7 @@ class Runway(Glance):
         super().__init__("WAL runway", id="runway")
 
     def shown_of(self, picture: Picture) -> object:
-        """Return all that a drawing depends on."""
+        """Return everything that the drawing depends on."""
         status, look = picture.status, _look(picture)
         if status is None:
             return None
@@ -31,7 +31,7 @@ class Runway(Glance):
         return own, picture.wal_rate, picture.as_of, look, self.age(look, picture)
 
     def draw(self, picture: Picture, width: int, height: int) -> None:
-        """Draw this slot's runway over the others."""
+        """Draw this relay's slot above the others."""
         if picture.status is None:
             return
         look = _look(picture)
@@ -72,7 +72,7 @@ def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:
             yield from wrapped(text, width, "bold $error")
         left = picture.seconds_left()
         if left is not None and picture.as_of is None:
-            # A relay that keeps up loses nothing, and this is no countdown.
+            # While the relay keeps up, nothing is lost, so this is not a countdown.
             stands = "while the relay stands still" if _stands(status) else "if the relay stopped now"
             time = (f"≈ {figures.duration(left)}", "bold")
             yield Content.assemble(("safe ", "$quiet"), time, (f" {stands}", "$quiet"))
@@ -82,7 +82,7 @@ def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:
 
 
 def _bar(retained: int, safe: int, width: int) -> Iterator[Content]:
-    """Say what is kept of what may be; what the server calls safe is what is left until the limit."""
+    """Yield the retained share of the limit; what the server calls safe is the rest up to the limit."""
     limit = retained + safe
     share = retained / limit if limit else 0.0
     tone = "$error" if share >= _BAD else "$warning" if share >= _WARN else "$success"
@@ -96,7 +96,7 @@ def _bar(retained: int, safe: int, width: int) -> Iterator[Content]:
 
 
 def _others(picture: Picture, status: Status, age: str, width: int) -> Iterator[Content]:
-    """Say which other slots keep more than this one, or deserve attention."""
+    """Yield the other slots that retain more than this one, or need attention."""
     look = _look(picture)
     if not look.time:
         yield asked(picture, "for the other slots")
@@ -127,7 +127,7 @@ def _other(slot: SlotEntry, now: float, width: int) -> Content:
     idle = "" if slot.inactive_since is None else f" {figures.duration(now - slot.inactive_since)}"
     keeps = "" if slot.retained_wal_bytes is None else f" {figures.size(slot.retained_wal_bytes)},"
     words = f"{keeps} {verdict.word}"
-    # The name is what one has to type; since when nobody reads the slot stands on its own screen, too.
+    # The user must type the name; for how long the slot has had no reader is on its own screen, too.
     words += idle if 2 + len(slot.name) + len(words) + len(idle) <= width else ""
     mark = verdict.mark if verdict.tone != "good" else "·"
     return Content.assemble(

@@ -1,1 +1,1 @@
-"""Widgets over a recording."""
+"""Widgets that show a recording."""

@@ -1,4 +1,4 @@
-"""One change of a recording: as a row, and in full."""
+"""A change of a recording, as a row and in full."""
 
 from collections.abc import Callable
 
@@ -24,18 +24,18 @@ WITHOUT = {
 
 
 class RecordedDetail(Detail):
-    """One recorded change: what PostgreSQL said, what was made of it, and where that is."""
+    """Shows one recorded change: PostgreSQL's data, the messages made from it, and their places."""
 
     def __init__(self) -> None:
         super().__init__(id="change", title="Change")
 
     def show_nothing(self, reason: str) -> None:
-        """Say why there is no change to show."""
+        """Show why there is no change."""
         self.border_title = "Change"
         self.show(reason, Text(reason))
 
     def show_change(self, change: Change, fields: tuple[FieldChange, ...] | None = None) -> None:
-        """Show a change; ``fields`` when more is known of the row before than the change says."""
+        """Show a change; ``fields`` are set if more is known about the old row than the change contains."""
         colours = self.app.theme_variables
         shown = differences(change) if fields is None else fields
         self.border_title = f"Change at position {change.position:,}"
@@ -43,7 +43,7 @@ class RecordedDetail(Detail):
 
 
 def has_trouble(change: Change) -> bool:
-    """Tell whether a message was dropped, refused or never confirmed."""
+    """Return whether a message was dropped, refused or never confirmed."""
     return change.without == "dropped" or any(m.state in ("refused", "unknown") for m in change.messages)
 
 
@@ -123,12 +123,12 @@ _STATES: dict[str, tuple[str, str, Callable[[SentMessage], str]]] = {
 }
 
 
-#: The tone of each colour of theirs.
+#: The tone of each colour in `_STATES`.
 _TONES: dict[str, Tone] = {"success": "good", "error": "bad", "warning": "warn", "quiet": "muted"}
 
 
 def delivery_words(message: SentMessage) -> tuple[Tone, str]:
-    """Say what became of a message, and whether that is well."""
+    """Return the delivery state of a message, and whether it is good or bad."""
     _, colour, where = _STATES[message.state]
     return _TONES[colour], where(message)
 

@@ -1,4 +1,4 @@
-"""The changes of a recording: a list whose cursor is the recording's position."""
+"""The changes of a recording: a list in which the cursor is the recording's position."""
 
 import threading
 
@@ -30,18 +30,19 @@ COLUMNS = (
     Column("place", "Part@offset", 12, "right", drop=3, grow=18),
     Column("fields", "Changed", 14, drop=5, grow=60),
 )
-#: The row that stands for the beginning, when nothing has happened yet.
+#: The key of the row for the beginning, before the first change.
 BEGINNING = "beginning"
-#: Rows of changes that are kept on screen on both sides of the cursor, where there are any.
+#: Minimum rows that stay visible on both sides of the cursor, if there are any.
 _CONTEXT = 3
-#: Rows that a turn of the mouse wheel moves by.
+#: Rows that one turn of the mouse wheel moves by.
 _WHEEL = 3
 
 
 class RecordedChanges(Grid):
-    """Every change around the position, or those that a query finds; the cursor is the recording's position.
+    """Lists the changes around the position, or those that match a query; the cursor is the position.
 
-    What lies behind the position is painted as not there yet. Only a window of the recording is in memory.
+    Changes after the position are painted as not having happened yet. Only a window of the recording is in
+    memory.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class RecordedChanges(Grid):
         self._read = (0, 0)
         #: The position that the window was read for.
         self._read_for = -1
-        #: A search was cancelled: the next one begins when something else is asked for.
+        #: The search was cancelled or failed; the next one starts when the user moves, or changes the query.
         self._given_up = False
         self._failure: BwtuiError | None = None
 
-    # What the owner calls.
+    # Methods for the owner.
 
     def show(self, picture: Picture) -> None:
         """Follow the recording's position."""
@@ -82,18 +83,18 @@ class RecordedChanges(Grid):
         self._explain()
 
     def set_query(self, text: str, query: Matches | None) -> None:
-        """Show only what a query finds, or everything."""
+        """Show only the changes that match a query, or everything."""
         self._query_text, self._query = text, query
         self._ask_again()
 
     @property
     def asked(self) -> tuple[Bounds, Matches | None]:
-        """What is listed: of which part of the recording, and what of it; None for all."""
+        """The listed part of the recording, and the test of its changes; None for all."""
         return self._range, self._matches()
 
     @property
     def columns_at_hand(self) -> dict[str, None]:
-        """The columns of the tables whose changes are in memory, each once."""
+        """The distinct columns of the tables with changes in memory."""
         relations = {c.relation for c in self.window.changes} if self.window is not None else ()
         return dict.fromkeys(column.name for relation in relations for column in relation.columns)
 
@@ -102,12 +103,12 @@ class RecordedChanges(Grid):
         return self._query is not None
 
     def toggle_errors_only(self) -> None:
-        """Show only changes whose message was dropped, refused or never confirmed; or all again."""
+        """Show only changes with a message that was dropped, refused or never confirmed; or all again."""
         self.errors_only = not self.errors_only
         self._ask_again()
 
     def stop_searching(self) -> bool:
-        """Cancel the search that is under way; return whether there was one."""
+        """Cancel the running search; return whether there was one."""
         if self._search is None or self._search.is_set() or not self._matches():
             return False
         self._search.set()
@@ -121,7 +122,7 @@ class RecordedChanges(Grid):
         return self.window.changes[self._cursor - self._first]
 
     def copy_text(self) -> str:
-        """Return the selected change with its fields, for the clipboard."""
+        """Return the selected change with its fields as text to copy."""
         change = self.selected()
         if change is None:
             return ""
@@ -132,17 +133,17 @@ class RecordedChanges(Grid):
 
     @property
     def why_none(self) -> str:
-        """Why no change is selected, for the detail."""
+        """Why no change is selected, for the detail panel."""
         if self.window is None or not self.rows:
             return self._reason_for_nothing()
         if self._matches() is not None:
             return f"none of them has happened yet; {key_for('down')} goes to the first one"
         return f"nothing has happened yet; {key_for('step(1)')} goes to the first change"
 
-    # Moving: the list asks the recording, and follows it.
+    # Moving: the list sends commands to the player, and follows its position.
 
     def _tell_moved(self, *, to_end: bool = False) -> None:
-        """Move the recording to the row at once: a picture from before would put the cursor back."""
+        """Move the recording to the row at once: an older status snapshot would move the cursor back."""
         change = self.selected()
         self._go(self._range.start if change is None else change.position + 1)
 
@@ -164,11 +165,12 @@ class RecordedChanges(Grid):
             self._search.set()
 
     def _step(self, rows: int) -> None:
-        """Move in a transaction or what a query finds, or have the recording step, and show it at once."""
+        """Move within a transaction or the matches; otherwise make the player step, and show that at once."""
         if self._bounds is not None or self._matches() is not None:
             super()._step(rows)
         else:
-            # Not to the row under the cursor: where keys come fast, that is not yet where they have led to.
+            # Step relative to the player, not to the row under the cursor, which lags while keys are repeated
+            # quickly.
             self.move_to(self._cursor + rows)
             self._given_up = False
             self._commands = self.recording.drive(lambda player: player.step(rows))
@@ -223,7 +225,7 @@ class RecordedChanges(Grid):
             return
         position = self._clamped(head.position)
         if shown is not None and (position == self._read_for or shown.covers(position, 2 * self._page)):
-            # Large rows make a window that never covers enough.
+            # A window of large rows may never cover enough, so read only once for each position.
             return
         self._read_for = position
         self._search, self._read = threading.Event(), (0, 0)
@@ -244,7 +246,7 @@ class RecordedChanges(Grid):
             self._failure, self._given_up = error, True
             result = self.window or Window(bounds=bounds)
         if search is not self._search:
-            # Something else was asked for meanwhile.
+            # A newer request has replaced this one.
             return
         self._search = None
         self.window = result
@@ -256,7 +258,7 @@ class RecordedChanges(Grid):
 
     @property
     def _first(self) -> int:
-        """How many rows there are before the first change."""
+        """The number of rows before the first change."""
         return int(bool(self.rows) and self.rows[0].key == BEGINNING)
 
     def _clamped(self, position: int) -> int:
@@ -282,7 +284,7 @@ class RecordedChanges(Grid):
             self.refresh()
 
     def _place(self, line: int | None = None) -> None:
-        """Put the cursor on the last change that has happened, with some of what surrounds it."""
+        """Put the cursor on the last change at the position, with some rows around it."""
         if self.window is None or self._head is None or not self.rows:
             return
         position = self._head.position
@@ -323,7 +325,7 @@ class RecordedChanges(Grid):
         done, total = self._read
         if self._is_searching and done and self._matches() is not None:
             if self.window is None:
-                # It takes longer than a moment: rows of what was asked for before would be misleading.
+                # The search takes longer than a moment: the rows of the previous query would be misleading.
                 self.set_rows([])
             parts.append(f"searching, {figures.percent(done / max(total, 1))} read · {key_for('back')} stops")
         elif self._given_up and self._failure is None:

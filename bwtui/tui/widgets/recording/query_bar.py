@@ -1,4 +1,4 @@
-"""The line where a query over a recording's changes is typed."""
+"""The line in which a query over a recording's changes is typed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ ROW_EXAMPLE = "after.status = 'paid' and key.id > 100"
 
 
 class QueryBar(FilterBar):
-    """Points at what it does not understand while one types; Enter searches, for that may take a while."""
+    """Points at mistakes while the user types; searches on Enter, because that may take a while."""
 
     words: ClassVar[tuple[str, str]] = ("Search", "Clear")
-    #: What stands there before anything is typed.
+    #: Shown while the line is empty.
     example: ClassVar[str] = EXAMPLE
 
     @dataclass
     class Asked(Message):
-        """Another query is wanted; None for all changes."""
+        """The query has changed; None shows all changes."""
 
         query: Query | None
 
@@ -40,11 +40,11 @@ class QueryBar(FilterBar):
         self._of_recording = names
 
     def complete(self, text: str) -> str | None:
-        """Return how the query could go on."""
+        """Return a completion of the query."""
         return completed(text, self._of_recording())
 
     def compose(self) -> ComposeResult:
-        """Make the input, and the line that points into it."""
+        """Create the input, and the line that points into it."""
         with Horizontal():
             yield Label("/", id="slash")
             yield CompletingInput(self.complete, placeholder=self.example, select_on_focus=False)
@@ -56,8 +56,8 @@ class QueryBar(FilterBar):
         self.post_message(self.Asked(None))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Say what is not understood so far."""
-        # Textual would call the plain filter's handler as well.
+        """Show the first mistake in the text typed so far."""
+        # Otherwise Textual would call the base class's handler as well.
         event.prevent_default().stop()
         self._understand(event.value)
 
@@ -70,7 +70,7 @@ class QueryBar(FilterBar):
             self.post_message(self.Asked(query))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Point to the same place after a change of size."""
+        """Point at the same character after a change of size."""
         self._understand(self.query_one(Input).value)
 
     def _understand(self, text: str) -> Query | None:
@@ -88,17 +88,17 @@ class QueryBar(FilterBar):
             return None
 
     def parse(self, text: str) -> Query:
-        """Return the query that was typed. Raises QueryError."""
+        """Return the typed query. Raises QueryError."""
         return parse(text, self._end)
 
     def _column(self, text: str, column: int) -> int:
-        """Return where a character of the text stands on the screen."""
+        """Return the column on screen of a character of the text."""
         typed = self.query_one(Input)
         return typed.region.x - self.region.x + cell_len(text[:column]) - typed.scroll_offset.x
 
 
 class RowQueryBar(QueryBar):
-    """The same for the rows of a table."""
+    """The same for a query over the rows of a table."""
 
     example: ClassVar[str] = ROW_EXAMPLE
 
@@ -107,7 +107,7 @@ class RowQueryBar(QueryBar):
 
 
 def pointed(message: str, column: int, x: int, width: int) -> str:
-    """Return a line that points at ``x``, with the message on the side where there is room."""
+    """Return a line that points at ``x``, with the message on the side where it fits."""
     if x < 0 or x >= width:
         return f"column {column + 1}: {message}"[:width]
     if x + 2 + len(message) <= width:

@@ -1,4 +1,4 @@
-"""A table's rows: a part of them at a time, whatever their number."""
+"""The rows of a table, of which only a part is in memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from bwtui.tui.widgets.grid import Grid
 
 
 class RowsGrid(Grid):
-    """Holds `SIZE` rows, and asks for others when the cursor comes near its ends."""
+    """Holds `SIZE` rows, and requests more when the cursor reaches an end."""
 
     SIZE: ClassVar[int] = 400
 
     @dataclass
     class Wanted(Message):
-        """Rows from this number on are wanted."""
+        """Rows from this number on are needed."""
 
         offset: int
 
@@ -35,7 +35,7 @@ class RowsGrid(Grid):
         self._table_rows: Sequence[TableRow] = ()
 
     def show_rows(self, columns: Sequence[Column], rows: Sequence[TableRow], first: int, total: int) -> None:
-        """Show rows ``first`` and following out of ``total``."""
+        """Show the given rows, of which ``first`` is the first one's number out of ``total``."""
         self.set_columns(columns)
         self.first_number, self.total, self._table_rows = first, total, rows
         self.set_rows([_row(row, first + i) for i, row in enumerate(rows)])
@@ -48,7 +48,7 @@ class RowsGrid(Grid):
         return self._table_rows[self.cursor_row] if self.rows else None
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
-        """Ask for more where the rows at hand end."""
+        """Request more rows when the cursor reaches an end of those in memory."""
         event.stop()
         number = self.first_number + self.cursor_row
         at_top = self.cursor_row == 0 and self.first_number > 0

@@ -1,4 +1,4 @@
-"""The line where a place in the recording is typed."""
+"""The line in which a position of the recording is typed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from bwtui.tui.widgets.completing import CompletingInput
 
 
 class SeekBar(Vertical):
-    """Hidden until ``:``; stays open, and says why, when the text is no place in the recording.
+    """Hidden until ``:``; stays open, with a complaint, if the text is not a position of the recording.
 
-    Below the line stands what may be typed, or the complaint, in as many lines as that needs.
+    Below the input are the accepted forms, or the complaint, in as many lines as needed.
     """
 
-    #: What Enter and Esc do, for the footer.
+    #: The effects of Enter and Esc, for the footer.
     words: ClassVar[tuple[str, str]] = ("Go", "Close")
 
     @dataclass
     class Submitted(Message):
-        """The user wants to go somewhere."""
+        """The user wants to go to a position."""
 
         text: str
 
     class Closed(Message):
-        """The user is done."""
+        """The user has finished typing."""
 
-    #: What may be typed, with what it would be at the present place.
+    #: Examples of all accepted forms, for the present position.
     _places: Sequence[str] = ()
 
     def compose(self) -> ComposeResult:
-        """Make the input and the room for a complaint."""
+        """Create the input, and the label for a complaint."""
         with Horizontal():
             yield Label(":", id="colon")
             yield CompletingInput(self._completed, placeholder="where to?", select_on_focus=True)
@@ -47,7 +47,7 @@ class SeekBar(Vertical):
         self.display = False
 
     def open(self, places: Sequence[str] = ()) -> None:
-        """Show the line and type; ``places`` are what it completes."""
+        """Show the line, and focus it; ``places`` are its completions."""
         self._places = places
         self.display = True
         self._complain("")
@@ -59,14 +59,14 @@ class SeekBar(Vertical):
         self.post_message(self.Closed())
 
     def answer(self, error: BwtuiError | None) -> None:
-        """Close, or say why the place can't be found."""
+        """Close, or show why the position can't be found."""
         if error is None:
             self.close()
         else:
             self._complain(with_hint(error))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Take the complaint back while the text is mended."""
+        """Remove the complaint while the user corrects the text."""
         event.stop()
         self._complain("")
 

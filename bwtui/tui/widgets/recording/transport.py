@@ -1,4 +1,4 @@
-"""The transport bar of a recording: the timeline, where it stands, and how it plays."""
+"""The transport bar of a recording: the timeline, the position, and the playback."""
 
 import math
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ _SPEEDS = {0.25: "×¼", 0.5: "×½"}
 
 
 class Timeline(Widget):
-    """The whole recording in one line of bars, errors marked, a click goes there.
+    """Shows the whole recording as bars with marks for errors; a click goes to that moment.
 
-    The bars' heights are logarithms of the rates, so that a snapshot does not flatten everything else.
-    Where there is room a second line holds the marks; otherwise they stand in the bars' place.
+    The height of a bar is the logarithm of its rate, so that a snapshot does not flatten everything else. The
+    marks are in a second line if there is space; otherwise they replace bars.
     """
 
     COMPONENT_CLASSES = {  # noqa: RUF012  # Textual declares it as an instance variable.
@@ -55,14 +55,14 @@ class Timeline(Widget):
 
     @property
     def wanted(self) -> int | None:
-        """How many buckets are needed, or None when they are there."""
+        """The number of buckets needed, or None if they are available."""
         width = self.content_size.width
         return width if width and len(self._buckets) != width else None
 
     def set_buckets(self, buckets: Sequence[tuple[int, int]]) -> None:
-        """Show changes and errors by stretch of time."""
+        """Show the numbers of changes and errors in intervals of time."""
         width = max(self.content_size.width, 1)
-        # A short recording may have fewer stretches than there are cells.
+        # A short recording may have fewer intervals than there are cells.
         count = max(len(buckets), 1)
         self._buckets = [buckets[i * count // width] if buckets else (0, 0) for i in range(width)]
         self.refresh()
@@ -71,7 +71,7 @@ class Timeline(Widget):
         """Move the head."""
         self._ends = (head.first_time, max(head.last_time, head.first_time + 1))
         share = (head.time - self._ends[0]) / (self._ends[1] - self._ends[0])
-        # At the very beginning nothing is played yet: the head stands on the first cell all the same.
+        # At the very beginning nothing has been played, but the head is on the first cell.
         place = min(int(share * self.content_size.width), self.content_size.width - 1)
         if place != self._head:
             self._head = place
@@ -105,7 +105,7 @@ class Timeline(Widget):
         width = max(self.content_size.width, 1)
         x = min(max(x, 0), width - 1)
         first, last = self._ends
-        # The last cell is the end, not almost the end.
+        # The last cell is exactly the end.
         share = 1.0 if x == width - 1 else x / width
         self.post_message(self.Clicked(first + round((last - first) * share)))
 
@@ -121,7 +121,7 @@ class Timeline(Widget):
         if with_marks and errors:
             style, text = base + self._tone("error"), "✗"
         if x == self._head:
-            # In one line the head is the cell that is turned round; above two it also has a sign.
+            # In one line the head is only reversed; in two lines it also has a sign above it.
             style += Style(reverse=True)
         return Segment(text, style)
 
@@ -130,7 +130,7 @@ class Timeline(Widget):
 
 
 class Transport(Vertical):
-    """Timeline, and a line with everything about the present place."""
+    """The timeline, and a line about the present position."""
 
     def compose(self) -> ComposeResult:
         yield Timeline()
@@ -143,7 +143,7 @@ class Transport(Vertical):
 
 
 def speed_text(speed: float) -> str:
-    """Return a speed as people write it."""
+    """Return a speed as shown to people."""
     return _SPEEDS.get(speed, f"×{speed:.0f}")
 
 
@@ -158,9 +158,9 @@ def day(micros: int) -> str:
 
 
 def place_text(head: Playhead, width: int) -> Content:
-    """Return the second line, with what fits into ``width``."""
+    """Return the second line, with as much as fits into ``width``."""
     state = PLAYING if head.playing else PAUSED
-    # The number that queries, exports and reports call position: that of the last change that has happened.
+    # The position as queries, exports and reports count it: the number of the last change so far.
     last = f"{max(head.length - 1, 0):,}"
     position = f"{head.position - 1:,}" if head.position else figures.NONE
     parts = [
