@@ -337,7 +337,7 @@ def why_absent(name: str) -> str:
 def makes_sense(
     name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False, readonly: bool = False
 ) -> bool:
-    """Return whether an action, named as Textual names it, is available for this source and screen."""
+    """Return whether an action, as Textual names it, is enabled for this source and screen."""
     full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
     return all(
         (kind in KINDS[action.where] or (kind == "recording" and bool(action.absent)))

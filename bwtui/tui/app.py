@@ -208,7 +208,7 @@ class RelayApp(RelayAuditing):
         return True
 
     async def _sample_look(self, screen: RelayScreen | None) -> None:
-        """Poll the service views that the screen shows; nothing else makes the relay poll its services."""
+        """Poll the service views of the screen; those of other screens are not polled."""
         if screen is None:
             return
         now = self.model.clock()

@@ -12,7 +12,7 @@ _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class Asking:
-    """Runs such a thread from the first call until `close`.
+    """Runs blocking calls in its own daemon thread, from the first call until `close`.
 
     Python waits for asyncio's own threads at exit: if a service hangs, the program would stay for many
     seconds after the user has left.

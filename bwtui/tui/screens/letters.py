@@ -127,7 +127,7 @@ class LettersScreen(RelayScreen):
         return known.key_columns if known else ()
 
     def paint(self, picture: Picture) -> None:
-        """Show the dead letters, and read the new ones if the file has grown."""
+        """Show the dead letters, and read their files again if these have changed."""
         if picture.status is not None and (self._reading is None or self._reading.is_finished):
             try:
                 if not self._is_read or self._file.is_changed() or self._handled.size() != self._noted:
@@ -137,7 +137,7 @@ class LettersScreen(RelayScreen):
         self._show_all(picture)
 
     def _read(self) -> None:
-        """Read in a thread; the next status snapshot shows the result."""
+        """Read the files in a thread, then show the result."""
         try:
             self._file.read()
             self._failure = ""
