@@ -58,8 +58,7 @@ CHANGES_ASIDE_EVERY = 3.0
 LOOK_EVERY, GLANCE_EVERY = 1.0, 5.0
 #: Seconds between polls while the screen still lacks requested data.
 LOOK_SOON = 0.25
-#: Minimum seconds between two paintings in which only figures differ: people can't read faster than twice a
-#: second.
+#: Minimum seconds between two paintings in which only figures differ: people can't read faster changes.
 PAINT_EVERY = 0.45
 #: Maximum seconds to wait for the first figures; after that the screens are drawn without any.
 FIRST_SECONDS = 0.5

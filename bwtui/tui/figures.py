@@ -68,8 +68,8 @@ def percent(share: float) -> str:
 def ceiling(values: Sequence[float]) -> float:
     """Return the value at which a chart is cut off, so that a short burst does not flatten the rest.
 
-    This is the largest value, unless it exceeds three times the 90th percentile of the values above zero, or,
-    if they are few, three times the second largest.
+    This is the largest value, unless it exceeds three times the 90th percentile of the values above zero, or
+    of few values the second largest; then it is 1.5 times that.
     """
     busy = sorted(value for value in values if value > 0)
     largest = busy[-1] if busy else 0.0

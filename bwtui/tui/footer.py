@@ -1,4 +1,4 @@
-"""Which keys the footer of a recording shows: those that fit, or only Enter and Esc while the user types."""
+"""The keys in the footer: those that fit, or only Enter and Esc while the user types."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

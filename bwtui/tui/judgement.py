@@ -1,4 +1,4 @@
-"""How to judge the figures: which stage is slow, and what needs attention.
+"""Judgements of the figures: which stage is slow, and what needs attention.
 
 Every judgement has a mark as well as a tone, so that it can be read without colour.
 """

@@ -1,4 +1,4 @@
-"""Which consumer groups have read past a record, by their last commits."""
+"""The consumer groups that have read past a record, by their last commits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -121,7 +121,7 @@ class RelayScreen(ExportingScreen):
 
     @property
     def hurries(self) -> bool:
-        """Whether requested data is still missing, so that it is requested again soon."""
+        """True while requested data is missing, so that it is requested again soon."""
         return False
 
     def row_text(self) -> str:

@@ -102,7 +102,7 @@ class LettersScreen(RelayScreen):
         return ("Errors", "Dead letters")
 
     def look_about(self) -> tuple[str, ...]:
-        """Return the selected dead letter, because its place in the dead-letter topic is shown."""
+        """Return the identity of the selected dead letter, for its place in the dead-letter topic."""
         letter = self._selected()
         return () if letter is None else (letter.identity,)
 

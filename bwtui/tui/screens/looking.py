@@ -12,8 +12,8 @@ from bwtui.tui.state import Picture
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.listing import Listing
 
-#: Services are polled every second or two: after these many seconds an answer is reported as old, or a
-#: missing one as missing.
+#: Seconds after which an answer is reported as old, and a missing one as missing; services are polled every
+#: second or two.
 OLD_AFTER, MISSING_AFTER = 5.0, 3.0
 
 

@@ -1,4 +1,4 @@
-"""What retains WAL on the server: every slot, long transactions, and standbys."""
+"""The causes of retained WAL on the server: every slot, long transactions, and standbys."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar

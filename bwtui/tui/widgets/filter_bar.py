@@ -15,7 +15,7 @@ from bwtui.tui.widgets.completing import CompletingInput
 
 
 class FilterBar(Horizontal):
-    """Hidden until ``/``; filters while the user types, reports an invalid regex, and keeps it on Enter."""
+    """Hidden until ``/``; filters during typing, and reports an invalid regex; Enter keeps the filter."""
 
     #: The effects of Enter and Esc, for the footer.
     words: ClassVar[tuple[str, str]] = ("Keep", "Clear")

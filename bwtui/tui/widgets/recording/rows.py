@@ -35,7 +35,7 @@ class RowsGrid(Grid):
         self._table_rows: Sequence[TableRow] = ()
 
     def show_rows(self, columns: Sequence[Column], rows: Sequence[TableRow], first: int, total: int) -> None:
-        """Show the given rows, of which ``first`` is the first one's number out of ``total``."""
+        """Show the rows from number ``first`` on, out of ``total`` rows."""
         self.set_columns(columns)
         self.first_number, self.total, self._table_rows = first, total, rows
         self.set_rows([_row(row, first + i) for i, row in enumerate(rows)])
