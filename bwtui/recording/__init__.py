@@ -1,1 +1,1 @@
-"""Recordings: what a relay read, what it sent and what became of it, in files that check themselves."""
+"""Recordings: the rows a relay read, the messages it sent and their delivery reports, in checksummed files."""

@@ -1,4 +1,4 @@
-"""A recorded change: what PostgreSQL said, what the relay made of it, and what became of that."""
+"""A recorded change: the rows from PostgreSQL, the messages made of them, and their delivery reports."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,19 +6,20 @@ from typing import Literal
 from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field, Relation
 
-#: snapshot: a row of one. backfill: a row of a table that was put into the stream. cleanup: a tombstone for a
-#: key of which the table has no row, behind an unfinished snapshot or put into the stream.
+#: snapshot: a row of a snapshot. backfill: a backfilled row. cleanup: a tombstone for a key without a row in
+#: the table, sent after an unfinished snapshot or as part of a backfill.
 Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "cleanup", "backfill"]
-#: The op of a sealed recording's row that is the tombstone of a changed key; the change itself is an update.
+#: The op of a sealed recording's row for the tombstone of a changed key. The change itself is an update.
 KEY_CHANGE = "key_change"
-#: Operations of the stream's transactions: ``(lsn, ordinal)`` identifies their changes.
+#: Operations that occur in the stream's transactions: ``(lsn, ordinal)`` identifies their changes.
 OF_TRANSACTIONS: frozenset[Operation] = frozenset(("insert", "update", "delete", "truncate"))
-#: acknowledged: Kafka said where it is. refused: Kafka refused it, and the row was dropped by --on-error log.
-#: unknown: no word came before the relay ended; it may be in the topic. unsent: recorded without Kafka.
+#: acknowledged: Kafka reported the message's offset. refused: Kafka rejected it, and --on-error log dropped
+#: the row. unknown: the relay ended before a delivery report; the message may be in the topic. unsent:
+#: recorded without Kafka.
 DeliveryState = Literal["acknowledged", "refused", "unknown", "unsent"]
 
 
-#: The counter of its table that each operation adds one to.
+#: The table counter that each operation increments.
 COUNTERS: dict[Operation, str] = {
     "snapshot": "snapshot_rows",
     "insert": "inserts",
@@ -32,9 +33,9 @@ COUNTERS: dict[Operation, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SentMessage:
-    """One message of a change; a ``value`` of None is a tombstone, a ``key`` of None an unkeyed table's."""
+    """One message of a change; ``value`` is None for a tombstone, ``key`` for a table without a key."""
 
-    #: Its number among the messages of its change: an update of the key sends a tombstone, then the row.
+    #: Number of the message within its change: an update of the key sends a tombstone, then the row.
     part: int
     topic: str
     key: bytes | None
@@ -45,7 +46,7 @@ class SentMessage:
     partition: int | None = None
     offset: int | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
-    #: When the relay noted that all of its batch was acknowledged, in Unix microseconds; None unless it was.
+    #: When the relay recorded that its whole batch was acknowledged, in Unix microseconds; otherwise None.
     noted: int | None = None
 
 
@@ -53,42 +54,42 @@ class SentMessage:
 class Change:
     """One change of one row, or one TRUNCATE of one or more tables.
 
-    ``(lsn, ordinal)`` identifies a change of a transaction; a row of a snapshot is identified by its
-    consistent point, its table and its key. What was put into the stream may have the LSN of the transaction
-    that follows it.
+    ``(lsn, ordinal)`` identifies a change of a transaction. A snapshot row is identified by its consistent
+    point, its table and its key. Backfilled rows may have the LSN of the transaction that follows them.
     """
 
-    #: Its number among the changes of the recording, from 0.
+    #: Number of the change within the recording, from 0.
     position: int
-    #: The snapshot, or the stretch of streaming, that it came with; each begins anew from the confirmed LSN.
+    #: The pass (a snapshot or one run of the stream) that sent it. Each pass starts at the confirmed LSN.
     pass_number: int
-    #: Where the transaction commits; in a snapshot, its consistent point; of what was put into the stream,
-    #: where that stood: what commits before was sent before.
+    #: The LSN at which the transaction commits, or the snapshot's consistent point. For backfilled rows,
+    #: their position in the stream: all earlier commits were sent before them.
     lsn: int
-    #: Among the row changes of its transaction, from 1; of other rows, among those of its table.
+    #: Number among the row changes of its transaction, from 1; for other rows, among those of their table.
     ordinal: int
     xid: int
-    #: Microseconds since the Unix epoch: the commit's, and when the relay recorded it.
+    #: Microseconds since the Unix epoch: when the transaction committed, and when the relay recorded the
+    #: change.
     commit_time: int
     received: int
     operation: Operation
     relation: Relation
-    #: Every table that a TRUNCATE names; otherwise the one.
+    #: All tables that a TRUNCATE names; otherwise the one table.
     tables: tuple[str, ...]
     key_columns: tuple[str, ...]
-    #: The old row as far as PostgreSQL sent it: all of it under REPLICA IDENTITY FULL, the key, or nothing.
+    #: The old row as PostgreSQL sent it: complete under REPLICA IDENTITY FULL, only the key, or None.
     before: tuple[Field, ...] | None
     before_is_key: bool
-    #: The new row; unchanged TOAST values that the relay put in stand in it, those it did not are UNCHANGED.
+    #: The new row, with the unchanged TOAST values that the relay filled in; the others are UNCHANGED.
     after: tuple[Field, ...] | None
-    #: Columns of ``after`` that PostgreSQL did not send, and the relay put in.
+    #: Columns of ``after`` that PostgreSQL did not send and the relay filled in.
     filled: tuple[str, ...]
     messages: tuple[SentMessage, ...]
-    #: Why there is no message: dropped, superseded, unkeyed, truncated; or None.
+    #: Why there is no message (dropped, superseded, unkeyed, truncated), or None.
     without: str | None
-    #: Whether an earlier pass has recorded the same change already.
+    #: True if an earlier pass recorded the same change.
     is_repeat: bool
-    #: Of a TRUNCATE the same tables: ``tables`` can't tell a dot in a schema's name from the one after it.
+    #: The relations that a TRUNCATE names. ``tables`` is ambiguous if a schema's name contains a dot.
     truncated: tuple[Relation, ...] = ()
 
     @property
@@ -98,22 +99,22 @@ class Change:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has made it: neither a row of a table as it was, nor a tombstone beside."""
+        """Return whether a transaction made the change, rather than a snapshot or a backfill."""
         return self.operation in OF_TRANSACTIONS
 
     @property
     def lsn_text(self) -> str:
-        """The commit LSN as PostgreSQL writes it."""
+        """The commit LSN in PostgreSQL's notation."""
         return format_lsn(self.lsn)
 
     @property
     def message_bytes(self) -> int:
-        """How many bytes the keys and values of its messages have."""
+        """Total size of the keys and values of its messages in bytes."""
         return sum(len(message.key or b"") + len(message.value or b"") for message in self.messages)
 
     @property
     def key(self) -> tuple[Field, ...]:
-        """The key's values: of the new row, or of the old one where there is no new one."""
+        """The key's values, from the new row if there is one, otherwise from the old row."""
         row = self.after if self.after is not None else self.before
         if row is None:
             return ()

@@ -1,7 +1,6 @@
-"""The check of a recording: every checksum, every link of the chain, every number that can be worked out,
-and what was sealed of it.
+"""Check a recording: checksums, the chain of segments, values that can be recomputed, and sealed files.
 
-Each damaged place is listed. What can't be judged because something before it is damaged is not.
+The check lists each damaged place. It skips what it can't judge because of earlier damage.
 """
 
 from contextlib import closing
@@ -28,7 +27,7 @@ _ATTEMPTS = 3
 
 @dataclass(slots=True)
 class Checked:
-    """What a check found."""
+    """The result of a check."""
 
     recording: str = ""
     segments: int = 0
@@ -37,28 +36,28 @@ class Checked:
     transactions: int = 0
     messages: int = 0
     deliveries: int = 0
-    #: How many Parquet files were sealed.
+    #: Number of sealed Parquet files.
     sealed_files: int = 0
     is_being_written: bool = False
-    #: Name of a segment that nobody writes and nobody finished, or empty; and how its end is torn, if it is.
+    #: Name of a segment that is unfinished and has no writer, or empty; and how its end is torn, if it is.
     unfinished: str = ""
     torn: DamagedAt | None = None
     damages: list[DamagedAt] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
-        """clean, damaged, or unfinished: whole as far as it goes, and 'recover' finishes it."""
+        """clean, damaged, or unfinished (intact but without its ending; 'recover' finishes it)."""
         if self.damages:
             return "damaged"
         return "unfinished" if self.unfinished else "clean"
 
 
 def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
-    """Read all of a recording. Raises UsageError or StateFailed; damage is in what it returns."""
+    """Read the whole recording and return the damage found. Raises UsageError or StateFailed."""
     written = is_being_written(folder)
     result = Checked(is_being_written=written)
     sealed = SealedCheck(folder)
-    # Even where all segments are gone, the manifest says which they were.
+    # The manifest lists the segments even if all of them are missing.
     paths = segments(folder) if sealed.is_there else existing_segments(folder)
     sizes = [path.path.stat().st_size if path.path.exists() else 0 for path in paths]
     done, total = 0, sum(sizes) + sealed.bytes
@@ -103,7 +102,7 @@ def _check_order(path: SegmentPath, expected: int, result: Checked, *, is_last: 
 
 
 def _note_missing_end(last: SegmentPath, size: int, result: Checked, sealed: SealedCheck) -> None:
-    """Note that what followed ``last`` is gone, unless the manifest knows what that was."""
+    """Note that the segments after ``last`` are missing, unless the manifest lists them as missing."""
     name = last.path.name
     damaged_files = [damage.place.segment for damage in sealed.damages]
     if not any(file.endswith(SUFFIX) and file > name for file in damaged_files):
@@ -111,7 +110,7 @@ def _note_missing_end(last: SegmentPath, size: int, result: Checked, sealed: Sea
 
 
 def _open(path: SegmentPath) -> SegmentCheck:
-    """Open a segment, also one that is finished and renamed at this very moment."""
+    """Open a segment, even if the writer finishes and renames it at the same moment."""
     for _ in range(_ATTEMPTS):
         try:
             return SegmentCheck(path)

@@ -1,6 +1,6 @@
-"""The check of what was sealed: the manifest, every file it lists, and the segments it was made of.
+"""Check the sealed files: the manifest, every file it lists, and the segments they were made from.
 
-No Spark is needed, and no Parquet is read: the manifest has the sha256 of every file.
+This needs neither Spark nor a Parquet reader: the manifest has the sha256 of every file.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ _THREADS = 4
 
 
 class WholeFile(Place):
-    """A file of which not one place is wrong, but all of it, or that it is there, or is not."""
+    """A file that is damaged as a whole, missing, or unexpected, rather than damaged at one offset."""
 
     def __str__(self) -> str:
         return self.segment
 
 
 class SealedCheck:
-    """Reads the manifest at once, and all else when it is asked to."""
+    """Reads the manifest when created; the methods check the rest."""
 
     def __init__(self, folder: Path) -> None:
         """Raises StateFailed."""
@@ -48,24 +48,24 @@ class SealedCheck:
 
     @property
     def is_there(self) -> bool:
-        """Whether anything was sealed."""
+        """Return whether anything was sealed."""
         return self.manifest is not None or bool(self.damages)
 
     @property
     def bytes(self) -> int:
-        """How much is to be read."""
+        """Number of bytes to read."""
         return self.manifest.bytes if self.manifest is not None else 0
 
     @property
     def files(self) -> int:
-        """How many files the manifest lists."""
+        """Number of files that the manifest lists."""
         return len(self.manifest.files) if self.manifest is not None else 0
 
     def _read(self) -> Manifest | None:
         try:
             return read_manifest(self._root / MANIFEST)
         except FileNotFoundError:
-            # A run of sealing that is under way, or was killed, puts files there before it lists them.
+            # A running or killed seal writes files there before the manifest lists them.
             if not (self._folder / SEALING).is_dir():
                 self._note(_MANIFEST, "it is missing")
         except DamagedRecording as error:
@@ -78,7 +78,7 @@ class SealedCheck:
         self.damages.append(damaged(WholeFile(name, 0), reason, SEAL_AGAIN))
 
     def check_files(self, on_read: Callable[[int], None]) -> None:
-        """Read every file; ``on_read`` is called with how many bytes were read. Raises StateFailed."""
+        """Read every file; call ``on_read`` with the number of bytes read so far. Raises StateFailed."""
         if self.manifest is None:
             return
         done = 0
@@ -110,13 +110,13 @@ class SealedCheck:
         there = {path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()}
         if there <= listed or (self._folder / SEALING).is_dir():
             return []
-        # Meanwhile a run of sealing may have come to its end.
+        # A running seal may have finished in the meantime.
         with contextlib.suppress(DamagedRecording, OSError):
             listed |= {file.path for file in read_manifest(self._root / MANIFEST).files}
         return sorted(there - listed)
 
     def check_bytes(self, segment: SegmentCheck) -> None:
-        """Compare the bytes of a segment whose foot has no digest of them with what was sealed."""
+        """Compare the segment's bytes with what was sealed, if its foot has no digest of all bytes."""
         sealed = self._sealed.get(segment.name)
         if sealed is None or not sealed.headers_sha256 or not segment.foot_offset:
             return
@@ -124,7 +124,7 @@ class SealedCheck:
             self._note(segment.name, f"{_MANIFEST} knows it with other bytes")
 
     def check_segments(self, recording: str, segments: Mapping[str, str | None]) -> None:
-        """Compare the journal with what was sealed: each segment's name and digest, None if it is damaged."""
+        """Compare the journal's segments (name to digest, None if damaged) with those that were sealed."""
         if self.manifest is None:
             return
         if recording and recording != self.manifest.recording:
@@ -139,7 +139,7 @@ class SealedCheck:
                 self._note(sealed.name, f"{_MANIFEST} knows it with another checksum")
 
     def _missing(self, segments: Mapping[str, str | None]) -> Iterator[list[str]]:
-        """Yield runs of neighbouring segments that are not there."""
+        """Yield runs of consecutive missing segments."""
         run: list[str] = []
         assert self.manifest is not None
         for sealed in self.manifest.segments:

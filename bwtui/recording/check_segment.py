@@ -1,4 +1,4 @@
-"""The check of one segment, and of how it follows the one before."""
+"""Check one segment, and that it follows the segment before it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,33 +24,33 @@ from bwtui.recording.format.walk import Step, Walk, durable_damage
 
 @dataclass(slots=True)
 class Chain:
-    """What the segments so far lead to; None is not known, because of damage."""
+    """The expected values for the next segment; None means unknown because of damage."""
 
     number: int = 0
     recording: str = ""
     previous: str | None = ""
     position: int | None = 0
     next_batch: int | None = 0
-    #: The messages in each section of the batches of this pass that no delivery was read of yet.
+    #: Messages in each section of this pass's batches that have no delivery report yet.
     open: dict[int, list[int]] = field(default_factory=dict)
-    #: Whether all batches of this pass were read, so that a delivery of another one is wrong.
+    #: True if all batches of this pass were read, so that a delivery report for an unread batch is an error.
     is_certain: bool = True
-    #: How the last segment ended, if its foot says so.
+    #: The reason why the last segment ended, from its foot; empty if it has none.
     ended: str = ""
 
     def skip(self) -> None:
-        """Note that a segment is missing: what the next one says of it can't be judged."""
+        """Note that a segment is missing, so that the next segment's references to it can't be judged."""
         self.previous = self.position = None
         self.lose()
 
     def lose(self) -> None:
-        """Note that something was not read."""
+        """Note that some blocks could not be read."""
         self.next_batch = None
         self.is_certain = False
 
 
 class SegmentCheck:
-    """Checks one segment; what it finds is in `damages`."""
+    """Checks one segment and collects the damage in `damages`."""
 
     def __init__(self, segment: SegmentPath) -> None:
         """Open the file. Raises OSError."""
@@ -59,13 +59,13 @@ class SegmentCheck:
         self.is_finished = segment.is_finished
         self.file = SegmentFile(open_segment(segment.path), self.name)
         self.damages: list[DamagedAt] = []
-        #: How the end of an unfinished segment is torn, if it is.
+        #: The damage at the torn end of an unfinished segment, if any.
         self.torn: DamagedAt | None = None
-        #: Where the foot begins; 0: that is not known, or what stands before it is damaged.
+        #: Offset of the foot; 0 if unknown, or if anything before it is damaged.
         self.foot_offset = 0
         self.messages = 0
         self.deliveries = 0
-        #: Also where the head can't be read, so that no delivery seems wrong.
+        #: True also if the head can't be read, so that no delivery report is taken for an error.
         self._is_sent = True
         self._walk = Walk(self.name)
         self.totals = self._walk.totals
@@ -74,7 +74,7 @@ class SegmentCheck:
         self.file.close()
 
     def check(self, chain: Chain, on_read: Callable[[int], None]) -> None:
-        """Read all of it; ``on_read`` is called with how many bytes were read."""
+        """Read the whole segment; call ``on_read`` with the number of bytes read so far."""
         stop = None
         if self.is_finished:
             try:
@@ -93,7 +93,7 @@ class SegmentCheck:
     # -- blocks --------------------------------------------------------------------------------------------
 
     def _read_blocks(self, chain: Chain, stop: int | None, on_read: Callable[[int], None]) -> int:
-        """Take every block up to ``stop``, or to the ending; return where that was."""
+        """Check every block up to ``stop``, or up to the ending; return the offset where they end."""
         offset, limit = 0, self.file.size if stop is None else stop
         while offset < limit:
             block = None
@@ -120,13 +120,13 @@ class SegmentCheck:
         return limit
 
     def _pass_over(self, damage: DamagedAt, block: Block | None, chain: Chain) -> int | None:
-        """Note the damage, unless it follows from another, and return where to go on."""
+        """Note the damage unless it follows from earlier damage, and return where to continue."""
         if block is None or not self.damages:
             self.damages.append(damage)
         chain.lose()
         walk, offset = self._walk, damage.place.offset
         if block is not None:
-            # Its frame is whole, and only what it says is wrong.
+            # The block's checksums match; only its content is wrong.
             walk.number = block.number + 1
             return block.end
         following = self.file.resume(offset + 1, walk.number)
@@ -151,7 +151,7 @@ class SegmentCheck:
         elif block.kind in (Kind.STATUS, Kind.ERROR):
             statement(block, self.name)
         elif block.kind == Kind.EVENT and event_said(block, self.name)["event"] == "pass":
-            # What was in flight has been written down by now, or never will be.
+            # Messages in flight have their delivery reports recorded at this point, or never will.
             chain.open.clear()
             chain.is_certain = True
 
@@ -181,7 +181,7 @@ class SegmentCheck:
     # -- index and foot ------------------------------------------------------------------------------------
 
     def _read_ending(self, offset: int) -> Foot | None:
-        """Check index, transactions and foot against the blocks, and return the foot if it can be read."""
+        """Check index, transactions and foot against the blocks, and return the foot if it is readable."""
         intact = not self.damages
         blocks: list[Block] = []
         for number, kind in enumerate((Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT), self._walk.number):
@@ -207,7 +207,7 @@ class SegmentCheck:
             try:
                 self._compare(blocks, foot)
             except DamagedAt as damage:
-                # Somebody changes it meanwhile.
+                # Another process is changing the file.
                 self.damages.append(damage)
         return foot
 
@@ -231,7 +231,7 @@ class SegmentCheck:
             **self._walk.end(foot["ended"]),
         }
         if "backfill_rows" not in foot:
-            # It was finished by a version that did not know such rows.
+            # A version without backfills finished this segment.
             del expected["backfill_rows"]
         for name, value in expected.items():
             if foot.get(name) != value:
@@ -241,7 +241,7 @@ class SegmentCheck:
             self._note(0, f"the file should be called {name}")
 
     def _follow(self, chain: Chain, foot: Foot | None) -> None:
-        """Note what the next segment must begin with."""
+        """Set the values with which the next segment must begin."""
         chain.number = self.number
         chain.ended = foot["ended"] if foot else ""
         if foot is None:
@@ -253,7 +253,7 @@ class SegmentCheck:
 
 
 def _settle(delivery: Delivery, chain: Chain) -> bool:
-    """Take a section off the batches that wait for a delivery; False where it was not waited for."""
+    """Mark a section as reported; return False if no such section was waiting for its delivery report."""
     sizes = chain.open.get(delivery.batch)
     if sizes is None or delivery.section >= len(sizes):
         return False

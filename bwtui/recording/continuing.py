@@ -1,4 +1,4 @@
-"""Where a run goes on recording: a new folder, or after what another run has recorded there."""
+"""Resume the recording in a folder after what an earlier run recorded there, or begin a new one."""
 
 import secrets
 import time
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Continuation:
-    """What the folder holds already, and the lock that keeps others from writing it."""
+    """The state of the recording in a folder, and the lock that excludes other writers."""
 
     folder: Path
     lock: FolderLock
@@ -34,14 +34,14 @@ class Continuation:
     position: int = 0
     batch: int = 0
     pass_number: int = 0
-    #: Identity of the newest change of the stream that is recorded.
+    #: Identity of the newest recorded change of the stream.
     seen: tuple[int, int] = (0, 0)
-    #: Up to this LSN everything is recorded; None when nothing was ever begun.
+    #: Everything up to this LSN is recorded; None if no pass has begun.
     reached: int | None = None
     #: The source that the last segment names, or {}.
     source: dict[str, Any] = field(default_factory=dict)
     recovered: list[Recovered] = field(default_factory=list)
-    #: Whether the last segment says that another follows.
+    #: True if the last segment's foot says that another segment follows.
     is_expected: bool = False
     _rate: tuple[float, int, float] = (0.0, 0, 0.0)
     _space: FreeSpace = field(init=False)
@@ -50,15 +50,15 @@ class Continuation:
         self._space = FreeSpace(self.folder)
 
     def release(self) -> None:
-        """Let others write the folder."""
+        """Release the lock."""
         self.lock.release()
 
     def give_back(self) -> None:
-        """Let go of a folder in which nothing could be written."""
+        """Release the lock and remove what was created for it, if nothing was written to the folder."""
         self.lock.give_back()
 
     def status(self, journal: "Journal", *, stopped: bool) -> RecordingStatus:
-        """Return how the recording stands, with the room that is left and for how long that is enough."""
+        """Return the recording's status, with the free space and the time until it runs out."""
         now, written = time.monotonic(), journal.bytes_written
         since, before, rate = self._rate
         if now - since >= 1.0:
@@ -78,9 +78,10 @@ class Continuation:
 
 
 def continue_in(folder: Path, source: dict[str, Any]) -> Continuation:
-    """Take the folder, finishing what a crash left there.
+    """Lock the folder and finish what a crash left there.
 
-    Raises RefusedError when it is another database's or somebody writes it, StateFailed, DamagedRecording.
+    Raises RefusedError when another process writes it or it records a different database, StateFailed,
+    DamagedRecording.
     """
     lock = FolderLock(folder)
     try:
@@ -91,9 +92,9 @@ def continue_in(folder: Path, source: dict[str, Any]) -> Continuation:
 
 
 def check_ahead(folder: Path) -> None:
-    """Raise what `continue_in` would for a folder in which nobody can record; nothing is made in it.
+    """Raise what `continue_in` would for a folder that can't be recorded into, and leave nothing there.
 
-    Whose recording is there is not looked at: its source is known only once PostgreSQL has been asked.
+    This does not check whose recording it is: the source is known only after a query to PostgreSQL.
     """
     lock = FolderLock(folder)
     try:
@@ -117,7 +118,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
         _refuse_strangers(folder)
         return Continuation(folder, lock, secrets.token_hex(16))
     for segment in paths:
-        # Whose it is comes first: another's recording is not touched.
+        # Check the source first: a different source's recording must not be modified.
         theirs = _source_of(segment)
         if theirs is not None:
             _compare(folder, theirs, source)
@@ -148,7 +149,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
 
 
 def _source_of(segment: SegmentPath) -> dict[str, Any] | None:
-    """Return the source that a segment names, or None where its head was not written to its end."""
+    """Return the source that a segment names, or None if its head is incomplete."""
     try:
         return head_of(segment.path)["source"]
     except DamagedRecording:
@@ -168,9 +169,9 @@ def _compare(folder: Path, theirs: dict[str, Any], source: dict[str, Any]) -> No
 
 
 def _reached(paths: list[SegmentPath]) -> int | None:
-    """Return up to which LSN nothing is missing, or None when no run has come to begin anything.
+    """Return the LSN up to which nothing is missing, or None if no run has begun a pass.
 
-    That a stream begins somewhere means that all before was recorded, or its lack noted.
+    A stream that begins at an LSN proves that everything before it was recorded, or noted as a gap.
     """
     number, reached = None, 0
     for foot in map(foot_of, reversed(paths)):
@@ -179,7 +180,7 @@ def _reached(paths: list[SegmentPath]) -> int | None:
             number = foot["pass"]["pass"]
         if number is not None and foot["pass"]["pass"] != number:
             break
-        # The segments of one pass: the last of them need not have come to reach anything.
+        # All segments of one pass count: its last one may not have reached any LSN.
         reached = max(reached, foot["reached"], covered(foot["pass"]), foot.get("noted", 0))
     if number is not None or reached:
         return reached
@@ -187,9 +188,10 @@ def _reached(paths: list[SegmentPath]) -> int | None:
 
 
 def covered(begun: Pass) -> int:
-    """Return up to where all was recorded, or its lack noted, when a pass over the stream had begun; or 0.
+    """Return the LSN up to which all was recorded or noted as a gap when a stream pass began; otherwise 0.
 
-    Of a transaction that Kafka has in part more may be relayed without the recording: that is told again.
+    If Kafka has part of a transaction, more of it may be relayed without the recording: the relay reports
+    that again.
     """
     behind = begun.get("behind")
     known = 0 if behind is None else behind["lsn"] + (behind["ordinal"] is None)

@@ -1,4 +1,4 @@
-"""A recorded change field by field, for people."""
+"""A recorded change field by field, for display."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from bwtui.model.status import FieldChange
 from bwtui.pgoutput.messages import UNCHANGED, Field, UnchangedToast
 from bwtui.recording.change import Change
 
-#: Longer values are cut: a picture of a change is for reading.
+#: Maximum length of a displayed value in bytes.
 LIMIT = 4_096
 _NOT_SENT = "(unchanged TOAST value, not sent)"
 
 
 def as_text(value: Field) -> str | None:
-    """Return a field as people read it; None is NULL."""
+    """Return a field's text for display; None is NULL."""
     if value is None:
         return None
     if isinstance(value, UnchangedToast):
@@ -23,18 +23,18 @@ def as_text(value: Field) -> str | None:
 
 
 def key_text(change: Change) -> str:
-    """Return the key as ``id=7``; of a table without one, nothing."""
+    """Return the key as ``id=7``, or an empty string for a table without a key."""
     pairs = zip(change.key_columns, change.key, strict=False)
     return ", ".join(f"{name}={_short(value)}" for name, value in pairs)
 
 
 def old_key(change: Change) -> tuple[Field, ...] | None:
-    """Return the key that an update took away, or None when it left the key alone or nobody can tell."""
+    """Return the old key of an update that changed the key; None if it did not, or the old key is unknown."""
     if change.operation != "update" or change.before is None or change.after is None:
         return None
     places = [i for i, column in enumerate(change.relation.columns) if column.name in change.key_columns]
     before, after = ([row[i] for i in places] for row in (change.before, change.after))
-    # An unchanged TOAST value in a key is the same key.
+    # An unchanged TOAST value in a key means the same key.
     if all(a == b or b is UNCHANGED for a, b in zip(before, after, strict=True)):
         return None
     by_name = {change.relation.columns[i].name: change.before[i] for i in places}
@@ -42,15 +42,15 @@ def old_key(change: Change) -> tuple[Field, ...] | None:
 
 
 def old_row(change: Change) -> tuple[Field, ...] | None:
-    """Return the old row where PostgreSQL sent all of it."""
+    """Return the old row if PostgreSQL sent all of it."""
     return None if change.before_is_key else change.before
 
 
 def differences(change: Change, before: Sequence[Field] | None = None) -> tuple[FieldChange, ...]:
     """Return every column of a change with its mark.
 
-    ``before`` is the old row as far as the recording knows it from elsewhere, in the order of the change's
-    columns; by default it is what PostgreSQL sent.
+    ``before`` is the old row as reconstructed from the recording, in the order of the change's columns; the
+    default is the old row that PostgreSQL sent.
     """
     row = before if before is not None else old_row(change)
     fields = []
@@ -69,7 +69,7 @@ def differences(change: Change, before: Sequence[Field] | None = None) -> tuple[
 
 
 def mark_of(operation: str, is_known: bool, old: Field, new: Field) -> str:
-    """Return what became of a column that the new row has; ``is_known``: whether ``old`` was sent."""
+    """Return the mark of a column of the new row; ``is_known`` says whether ``old`` was sent."""
     if isinstance(new, UnchangedToast):
         return "unchanged TOAST"
     if operation != "update":

@@ -1,4 +1,4 @@
-"""A recording's folder: its segments in order, and the lock of the process that writes."""
+"""A recording's folder: its segments in order, and the writer's lock."""
 
 import contextlib
 import errno
@@ -16,17 +16,17 @@ from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.format.blocks import NEXT_SUFFIX, PARTIAL_SUFFIX, SUFFIX
 
-#: The file name of a finished segment: its number and two LSNs.
+#: The file name of a finished segment: its number and its LSN range.
 FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
 _PARTIAL = re.compile(rf"(\d{{8}}){re.escape(PARTIAL_SUFFIX)}")
 LOCK = "lock"
-#: How often, and in what steps, a lock is tried that another holds.
+#: Maximum attempts to take a lock that another process holds, and the pause between them.
 _ATTEMPTS, _PAUSE_SECONDS = 5, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPath:
-    """One segment's file; the LSNs are those of its name, None while it is being written."""
+    """One segment's file, with the LSNs of its name; they are None while it is being written."""
 
     path: Path
     number: int
@@ -35,7 +35,7 @@ class SegmentPath:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the segment was finished and renamed."""
+        """Return whether the segment was finished and renamed."""
         return self.first_lsn is not None
 
 
@@ -58,8 +58,8 @@ def segments(folder: Path) -> list[SegmentPath]:
 
 
 def open_segment(path: Path) -> BinaryIO:
-    """Open a segment's file to read it. Raises OSError, also for what is no file and would never end."""
-    # Without waiting: a pipe opens only once somebody writes into it.
+    """Open a segment's file for reading. Raises OSError, also if it is not a regular file."""
+    # O_NONBLOCK: opening a pipe would otherwise wait for a writer.
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -76,12 +76,12 @@ def existing_segments(folder: Path) -> list[SegmentPath]:
 
 
 class FolderLock:
-    """Held by the one process that writes a recording, until `release` or the process's end."""
+    """The lock of the one process that writes a recording, held until `release` or the process's end."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock, making ``folder`` if it is not there. Raises RefusedError or StateFailed."""
+        """Take the lock, and create ``folder`` if it is missing. Raises RefusedError or StateFailed."""
         self._path = folder / LOCK
-        #: What was made for the lock alone, innermost last.
+        #: Paths created only for the lock, innermost last.
         self._made: list[Path] = []
         self._fd = -1
         for attempt in reversed(range(_ATTEMPTS)):
@@ -89,7 +89,7 @@ class FolderLock:
                 self._open(folder)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and attempt:
-                    # Who has just given it back took the folder away.
+                    # The process that has just given the lock back removed the folder.
                     continue
                 self._undo()
                 raise StateFailed(
@@ -100,7 +100,7 @@ class FolderLock:
                 break
             if self._is_in_place():
                 return
-            # It was taken away before we had it: the lock is another file by now, or none.
+            # The file was removed before it was locked: the path is now a different file, or missing.
             self.release()
         self.release()
         raise RefusedError(
@@ -115,7 +115,7 @@ class FolderLock:
             self._made.append(self._path)
 
     def _is_in_place(self) -> bool:
-        """Whether the file that is locked is the one that others find."""
+        """Return whether the locked file is still the one at the lock's path."""
         try:
             return os.path.samestat(os.fstat(self._fd), self._path.stat())
         except OSError:
@@ -128,7 +128,7 @@ class FolderLock:
                 sync(path.parent)
 
     def _lock(self) -> bool:
-        """Take it, also after `is_being_written`, which holds it for a moment."""
+        """Take the lock; retry, because `is_being_written` holds it for a moment."""
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,9 +137,9 @@ class FolderLock:
         return False
 
     def give_back(self) -> None:
-        """Let go of the lock, and take away what was made for it, as far as that is still empty.
+        """Release the lock, and remove what was created for it if it is still empty.
 
-        First the file, then the lock on it: who gets that then sees that it holds nothing.
+        The file goes first, then its lock: a process that gets the lock then sees that the file is gone.
         """
         self._undo()
         self.release()
@@ -150,7 +150,7 @@ class FolderLock:
                 path.rmdir() if path.is_dir() else path.unlink()
 
     def release(self) -> None:
-        """Let go of the lock, once."""
+        """Release the lock; further calls do nothing."""
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -163,7 +163,7 @@ def _reason(error: OSError) -> str:
 
 
 def is_being_written(folder: Path) -> bool:
-    """Whether a process holds the lock of ``folder`` at this moment."""
+    """Return whether a process holds the lock of ``folder`` right now."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -178,18 +178,18 @@ def is_being_written(folder: Path) -> bool:
 
 
 def partial_path(folder: Path, number: int) -> Path:
-    """Return where segment ``number`` is written."""
+    """Return the path of segment ``number`` while it is being written."""
     return folder / f"{number:08d}{PARTIAL_SUFFIX}"
 
 
 def next_path(folder: Path, number: int) -> Path:
-    """Return where segment ``number`` is announced before the one before it is finished."""
+    """Return the path of the marker that announces segment ``number`` before its predecessor is finished."""
     return folder / f"{number:08d}{NEXT_SUFFIX}"
 
 
 def lacks_what_follows(last: SegmentPath, ended: str) -> bool:
-    """Whether segments after ``last``, which ended like that, are gone.
+    """Return whether segments after ``last``, which ended as ``ended`` says, are missing.
 
-    The next segment is announced before one is finished that goes over into it.
+    Before the writer finishes a segment for rotation, it announces the next one with a marker file.
     """
     return ended == "rotated" and not next_path(last.path.parent, last.number + 1).exists()

@@ -1,35 +1,36 @@
-"""How much room a disk has left, for those who must not wait: a disk that hangs does not answer at all."""
+"""Free disk space, for callers that must not block: a hanging disk never answers."""
 
 import os
 import threading
 import time
 from pathlib import Path
 
-#: What was found is good for so long, and a look may take so long before what is known is told (seconds).
+#: Seconds for which a result stays valid, and for which a caller waits for a new one before it gets the old
+#: one.
 _FRESH_SECONDS, _PATIENCE_SECONDS = 0.5, 0.1
 
 
 class FreeSpace:
-    """Asks the system in a thread of its own; any thread may ask this."""
+    """Queries the system in its own thread; any thread may call `bytes`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._looked_at = 0.0
-        #: Done once the look that is under way is.
+        #: Set when no query is running.
         self._done = threading.Event()
         self._done.set()
         self._bytes: int | None = None
 
     def bytes(self) -> int | None:
-        """Return how many bytes are free, as far as is known; None where that can't be said."""
+        """Return the number of free bytes from the last query, or None if it is unknown."""
         with self._lock:
             begins = self._done.is_set() and time.monotonic() - self._looked_at > _FRESH_SECONDS
             if begins:
                 self._done.clear()
                 threading.Thread(target=self._look, name="free space", daemon=True).start()
         if begins or not self._looked_at:
-            # While nothing is known yet, each waits.
+            # Every caller waits until there is a first result.
             self._done.wait(_PATIENCE_SECONDS)
         return self._bytes
 

@@ -1,4 +1,4 @@
-"""What a recording holds, from its segments' feet and indexes alone."""
+"""Summarize a recording from its segments' feet and indexes alone."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -18,21 +18,21 @@ SEALED = "sealed"
 
 @dataclass(frozen=True, slots=True)
 class PassInfo:
-    """A snapshot, or a stretch of streaming that began at ``start_lsn``."""
+    """A snapshot, or a run of the stream that began at ``start_lsn``."""
 
     number: int
     kind: str
     session: str
     time: int
     start_lsn: int
-    #: Up to this LSN it repeats what was recorded before; 0 when nothing is repeated.
+    #: The LSN up to which it repeats recorded changes; 0 if it repeats none.
     repeats_until: int
     first_position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Of the changes in ``(from_lsn, to_lsn]``, some were relayed without being recorded; of no others."""
+    """Some changes in ``(from_lsn, to_lsn]`` were relayed without being recorded; no others."""
 
     from_lsn: int
     to_lsn: int
@@ -41,7 +41,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Notice:
-    """An error or a notice that the relay showed, ``count`` times in all its runs; times as in `Info`."""
+    """An error or a notice that the relay showed ``count`` times over all runs; times as in `Info`."""
 
     kind: str
     table: str | None
@@ -54,7 +54,7 @@ class Notice:
 
 @dataclass(slots=True)
 class Info:
-    """See `info`; times in Unix microseconds."""
+    """Summary of a recording; times in Unix microseconds."""
 
     name: str
     source: Source
@@ -66,26 +66,26 @@ class Info:
     changes: int
     transactions: int
     first_lsn: int
-    #: Where the newest transaction commits that is recorded to its end, and a newer one that is not, or 0.
+    #: Commit LSNs of the newest completely recorded transaction, and of a newer incomplete one, or 0.
     last_lsn: int
     open_lsn: int
     first_time: int
     last_time: int
     tables: dict[str, TableCounts]
-    #: How many schemas were registered for each subject.
+    #: Number of schemas registered for each subject.
     schemas: dict[str, int] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     passes: list[PassInfo] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     errors: int = 0
-    #: The errors and notices, each distinct one once, oldest first.
+    #: Distinct errors and notices, oldest first.
     told: list[Notice] = field(default_factory=list)
-    #: How many segments are gone at the beginning, and the changes in them.
+    #: Number of segments missing at the beginning, and of the changes in them.
     missing_segments: int = 0
     missing_changes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; LSNs as PostgreSQL writes them."""
+        """Return a JSON object; LSNs in PostgreSQL's notation."""
         data = dataclasses.asdict(self)
         for entry in (data, *data["passes"], *data["gaps"]):
             for name, value in entry.items():
@@ -95,7 +95,7 @@ class Info:
 
 
 def info(folder: Path) -> Info:
-    """Return what is to be told of a recording. Raises UsageError, StateFailed or DamagedRecording."""
+    """Summarize a recording. Raises UsageError, StateFailed or DamagedRecording."""
     recording = open_recording(folder, may_lack_first=True)
     try:
         return _info(recording, folder)

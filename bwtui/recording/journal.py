@@ -1,9 +1,8 @@
-"""The journal: appends blocks to segments, and says up to where they are durable.
+"""The journal: appends blocks to segments, and reports up to which LSN they are durable.
 
-Blocks are written by the relay's own thread: handing each to another thread costs more than writing it,
-since both threads then compete for the interpreter's lock
-(docs/adr/0022-bind-recording-blocks-to-their-file.md). Only fsync, which waits for the disk, lets the relay
-run meanwhile; it has a thread of its own.
+The relay's own thread writes the blocks: passing each to another thread costs more than writing it, since
+both threads then compete for the interpreter's lock (docs/adr/0022-bind-recording-blocks-to-their-file.md).
+Only fsync has a thread of its own, because it waits for the disk without holding that lock.
 """
 
 import contextlib
@@ -21,26 +20,26 @@ from bwtui.recording.format.blocks import Kind, pack_synced
 from bwtui.recording.format.statements import Head, SegmentEnd
 from bwtui.recording.segment import BlockOut, SegmentWriter
 
-#: A segment is finished when it has this many bytes, or is this old in seconds.
+#: Maximum size of a segment in bytes, and its maximum age in seconds; then it is finished.
 SEGMENT_BYTES = 64 << 20
 SEGMENT_SECONDS = 300.0
-#: Between two calls of fsync, and while the relay has nothing else to do.
+#: Pause between two calls of fsync, normally and while the relay is idle.
 _SYNC_SECONDS = 0.25
 _SYNC_IDLE_SECONDS = 0.02
 
 
 @dataclass(slots=True)
 class Opening:
-    """The first blocks of a segment: the HEAD, which still lacks its "previous", and what is live."""
+    """The first blocks of a segment: the HEAD, still without its "previous", and the current descriptions."""
 
     head: Head
     blocks: list[BlockOut]
 
 
 class Journal:
-    """Writes segments into ``folder``, from ``number`` on; but for `tell`, for the relay's thread alone.
+    """Writes segments into ``folder``, from ``number`` on; only `tell` may be called from any thread.
 
-    A disk that refuses raises nothing here: `failure` says so, and nothing is written or durable any more.
+    A disk error raises nothing here: it is stored in `failure`, and nothing is written or durable after it.
     """
 
     def __init__(
@@ -57,21 +56,22 @@ class Journal:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segment_seconds = segment_seconds
-        #: Every commit up to this LSN is on the disk, with what became of its messages.
+        #: Every commit up to this LSN is on disk, with the delivery reports of its messages.
         self.durable_lsn = 0
-        #: Why nothing is written any more.
+        #: The error that stopped writing, if any.
         self.failure: OSError | None = None
-        #: Whether the file ends after a whole block though a write has failed.
+        #: True if the file still ends with a complete block after a failed write.
         self._is_whole = False
-        #: Finished by this journal, and the bytes in those.
+        #: Number of segments that this journal has finished, and their bytes.
         self.segments = 0
         self._finished_bytes = 0
         self._told: deque[BlockOut] = deque()
         self._asked_lsn = 0
-        #: Bytes of the segment: that are to be on the disk, that are, and that it says are.
+        #: Bytes of the segment that a sync was requested for, that are synced, and that a REACHED block
+        #: names.
         self._asked_size = self._synced_size = self._named_size = 0
         self._synced_at = 0.0
-        #: Whether the relay waits for what is written to be durable.
+        #: True if the relay is waiting for written blocks to become durable.
         self.is_waited_for = False
         self._begun = time.monotonic()
         try:
@@ -82,7 +82,7 @@ class Journal:
             self._begin_segment(opening, previous)
         except OSError as error:
             with contextlib.suppress(OSError):
-                # The segment before may say that it goes over into this one.
+                # The segment before may say that this one follows.
                 self._segment.put_back() if number > 1 else self._segment.discard()
             raise cannot_write(folder, error) from error
         self._wanted = threading.Semaphore(0)
@@ -99,11 +99,11 @@ class Journal:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of all segments that this journal wrote."""
+        """Total bytes that this journal has written."""
         return self._finished_bytes + self._segment.size
 
     def write(self, block: BlockOut) -> bool:
-        """Append one block; return whether it was."""
+        """Append one block; return whether it was written."""
         if self.failure is not None:
             return False
         try:
@@ -114,18 +114,18 @@ class Journal:
         return True
 
     def tell(self, block: BlockOut) -> None:
-        """Leave a block for the relay's thread to write at its next `write_told`; any thread may."""
+        """Queue a block, which the relay's thread writes in `write_told`; any thread may call this."""
         block.received = time.time_ns() // 1000
         self._told.append(block)
 
     def write_told(self) -> None:
-        """Append the blocks that other threads have left."""
+        """Append the blocks that other threads have queued."""
         while self._told:
             self.write(self._told.popleft())
         self._name_synced()
 
     def _name_synced(self) -> None:
-        """Say in the file itself what is on the disk: damage there is never taken for a torn end."""
+        """Record in the file how much of it is on disk: damage there is never mistaken for a torn end."""
         if self._synced.is_set() and self._synced_size > self._named_size:
             self._write_reached(self.durable_lsn)
 
@@ -137,9 +137,9 @@ class Journal:
         return written
 
     def promise(self, *, soon: bool = False) -> Callable[[], bool]:
-        """Return what says whether all that was written so far is on the disk, and asks for it until then.
+        """Return a function that returns whether all bytes written so far are on disk, or requests a sync.
 
-        ``soon``: as often as while the relay has nothing else to do.
+        ``soon`` syncs as often as while the relay is idle.
         """
         written = self.bytes_written
 
@@ -151,10 +151,10 @@ class Journal:
         return is_kept
 
     def reach(self, lsn: int, *, anew: bool = False, soon: bool = False) -> None:
-        """Ask for everything written so far to become durable, and `durable_lsn` then to be ``lsn``.
+        """Request a sync of everything written so far, after which `durable_lsn` is ``lsn``.
 
-        One request at a time is under way, so a caller that wants an LSN goes on asking until it is durable.
-        ``anew``: also where that LSN was asked for before. ``soon``: see `promise`.
+        Only one request runs at a time, so a caller repeats its request until the LSN is durable. ``anew``
+        requests a sync even if that LSN was requested before. ``soon``: see `promise`.
         """
         is_new = lsn > self._asked_lsn or anew
         if not is_new or not self._synced.is_set() or self.failure is not None:
@@ -164,12 +164,12 @@ class Journal:
         if now >= self._synced_at + pause:
             self._synced_at = now
             if not self._segment.is_in_place():
-                # What is written has no name any more, so it is lost with this process.
+                # The file has been unlinked: its data is lost when this process ends.
                 gone = "its file" if self._folder.is_dir() else "the folder"
                 self.failure = OSError(errno.ENOENT, f"{gone} is gone")
                 return
             if not self._write_reached(lsn):
-                # A later run could not know that the LSN was reached.
+                # Without the block, a later run would not know that the LSN was reached.
                 return
             self._asked_lsn = lsn
             self._asked_size = self._segment.size
@@ -177,31 +177,31 @@ class Journal:
             self._wanted.release()
 
     def go_back(self, lsn: int) -> None:
-        """Take nothing after ``lsn`` for durable any more: another history goes on from there."""
+        """Treat nothing after ``lsn`` as durable any more: the stream continues there on a new timeline."""
         self._synced.wait()
         self._asked_lsn = min(self._asked_lsn, lsn)
         self.durable_lsn = min(self.durable_lsn, lsn)
 
     @property
     def is_large(self) -> bool:
-        """Whether the segment is large enough to be finished."""
+        """Return whether the segment is large enough to finish."""
         segment = self._segment
         return segment.size - self._opened >= self._segment_bytes or segment.has_many_blocks
 
     @property
     def is_old(self) -> bool:
-        """Whether the segment is old enough to be finished, if it holds anything."""
+        """Return whether the segment is old enough to finish, if it has any content."""
         return time.monotonic() - self._begun >= self._segment_seconds
 
     def rotate(self, end: SegmentEnd, opening: Opening) -> None:
-        """Finish the segment, whose foot says ``end``, and begin the next."""
+        """Finish the segment with ``end`` in its foot, and begin the next."""
         self._begun = time.monotonic()
         self._synced.wait()
         self._name_synced()
         if self.failure is not None:
             return
         try:
-            # Announced first: where a segment goes over into another, that one is there or is gone.
+            # Announce the next segment first, so that a rotated segment without a successor proves a loss.
             following = SegmentWriter(self._folder, self._segment.number + 1, ahead=True)
         except OSError as error:
             self.fail(error)
@@ -209,7 +209,7 @@ class Journal:
         try:
             _, previous = self._segment.finish(end)
         except OSError as error:
-            # The announcement stays: the file may have its name all the same, and one too many harms nobody.
+            # Keep the announcement: the file may have been renamed anyway, and an extra marker is harmless.
             following.abandon()
             self._fail_between(error)
             return
@@ -223,7 +223,7 @@ class Journal:
             self._fail_between(error)
 
     def close(self, end: SegmentEnd) -> None:
-        """Finish the segment. Raises StateFailed when that, or anything before, has failed."""
+        """Finish the segment. Raises StateFailed when that or an earlier write has failed."""
         self.write_told()
         self._end_thread()
         try:
@@ -236,15 +236,15 @@ class Journal:
             raise cannot_write(self._folder, self.failure) from self.failure
 
     def discard(self, *, is_expected: bool) -> None:
-        """Take away the segment, which holds nothing; ``is_expected``: an earlier run goes over into it."""
+        """Remove the empty segment; ``is_expected`` means that an earlier segment announces this one."""
         self._end_thread()
         with contextlib.suppress(OSError):
             self._segment.put_back() if is_expected or self.segments else self._segment.discard()
 
     def close_given_up(self, end: SegmentEnd, last_words: Sequence[BlockOut]) -> bool:
-        """Finish the segment with ``last_words`` after a write that failed; return whether there was room.
+        """Finish the segment with ``last_words`` after a failed write; return whether there was room for it.
 
-        Nothing is tried where it is not certain what the file holds.
+        This does nothing if the file's contents are uncertain.
         """
         self._end_thread()
         try:
@@ -277,11 +277,11 @@ class Journal:
         self._opened = self._segment.size
 
     def fail(self, error: OSError) -> None:
-        """Write no more, and keep what is whole: a block that was written in part is cut off again."""
+        """Stop writing, and keep complete blocks: a partly written block is cut off."""
         is_first = self.failure is None
         self.failure = error
         is_cut = self._cut_back()
-        # Behind a failed fsync nobody knows what the file holds.
+        # After a failed fsync the file's contents are uncertain.
         if is_first:
             self._is_whole = is_cut
 
@@ -293,7 +293,7 @@ class Journal:
         return True
 
     def _fail_between(self, error: OSError) -> None:
-        """Write no more, where a segment ends or begins: what its file holds is not certain."""
+        """Stop writing after an error at a segment's end or beginning: the file's contents are uncertain."""
         self.failure = error
         self._cut_back()
 
@@ -309,7 +309,7 @@ class Journal:
                 self._segment.sync()
                 self.durable_lsn, self._synced_size = lsn, size
             except OSError as error:
-                # What a failed fsync has dropped can't be written again, so the file ends here.
+                # Data that a failed fsync has dropped can't be written again, so the file ends here.
                 self.failure = error
                 self._is_whole = False
             finally:
@@ -317,10 +317,10 @@ class Journal:
 
 
 def cannot_write(folder: Path, error: OSError) -> StateFailed:
-    """Return the error that says why the recording can't go on."""
+    """Return the error that explains why the recording can't continue."""
     hint = "free disk space, and start again"
     if error.errno == errno.EMSGSIZE:
-        # What is recorded of one row is not divided. A restart reads the same row again.
+        # The recording of one row is not split over blocks. A restart reads the same row again.
         hint = "leave the table of so large a row out (--exclude-table), or relay it without a recording"
     elif error.errno in (errno.ENOENT, errno.ENOTDIR):
         hint = "it was moved or removed meanwhile: put it back, or record into another folder"

@@ -1,7 +1,7 @@
-"""A sealed recording's manifest: every Parquet file with its sha256, and the segments that it was made of.
+"""A sealed recording's manifest: every Parquet file with its sha256, and the segments that were sealed.
 
-It is JSON whose last member is the sha256 of all the text before that member, so that a reader of any kind
-can check it: see docs/recording-format.md.
+It is JSON. Its last member is the sha256 of all the text before that member, so that any reader can check it
+(see docs/recording-format.md).
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from bwtui.recording.format.validation import array, number, obj, relative, sha2
 
 #: Within the recording's folder.
 SEALED = "sealed"
-#: Beside it: what a run of sealing that has not come to its end has made so far.
+#: Sibling folder with the output of a seal that has not finished.
 SEALING = "sealing"
 MANIFEST = "manifest.json"
 FORMAT = "bwtui sealed recording"
 VERSION = 1
-#: What helps when any of its files is damaged.
+#: Hint for a damaged file.
 SEAL_AGAIN = (
     f"restore the file from a copy, or remove the folder {SEALED!r} and run 'bwtui recording seal' again"
 )
@@ -50,25 +50,25 @@ class SealedFile:
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A segment of the journal; ``sha256`` is of all bytes before its foot."""
+    """A sealed segment of the journal; ``sha256`` covers all bytes before its foot."""
 
     name: str
     sha256: str
     first_position: int
     changes: int
     bytes: int
-    #: The digest in its foot; empty: that is ``sha256``, as in version 1 of the journal's format.
+    #: The digest in its foot; if empty, that is ``sha256``, as in version 1 of the journal's format.
     headers_sha256: str = ""
 
     @property
     def digest(self) -> str:
-        """The digest in its foot, which the next one's head repeats."""
+        """The digest in its foot, which the next segment's head repeats."""
         return self.headers_sha256 or self.sha256
 
 
 @dataclass(slots=True)
 class Manifest:
-    """What `MANIFEST` says."""
+    """The contents of `MANIFEST`."""
 
     recording: str
     source: dict[str, Any] = field(default_factory=dict)
@@ -79,17 +79,17 @@ class Manifest:
 
     @property
     def changes(self) -> int:
-        """How many changes are sealed; their positions begin at 0."""
+        """Number of sealed changes; their positions begin at 0."""
         return sum(segment.changes for segment in self.segments)
 
     @property
     def rows(self) -> int:
-        """Rows of the changes table: one a message, and one for a change without any."""
+        """Number of rows in the changes table: one per message, and one for a change without a message."""
         return sum(file.rows for file in self.files if file.kind == "changes")
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
+        """Total size of the files."""
         return sum(file.bytes for file in self.files)
 
     def to_text(self) -> str:
@@ -109,13 +109,13 @@ class Manifest:
 
 
 def with_checksum(content: dict[str, Any]) -> str:
-    """Return ``content`` as JSON with one more member, the sha256 of the text before it."""
+    """Return ``content`` as JSON with an additional last member, the sha256 of the text before it."""
     covered = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
     return f"{covered}{_SEPARATOR}{hashlib.sha256(covered.encode()).hexdigest()}{_END}"
 
 
 def checked(raw: bytes) -> dict[str, Any]:
-    """Return what `with_checksum` wrote. Raises ValueError when it is not as it was."""
+    """Parse what `with_checksum` wrote. Raises ValueError when it has changed."""
     covered, separator, rest = raw.decode().rpartition(_SEPARATOR)
     if not separator or rest != hashlib.sha256(covered.encode()).hexdigest() + _END:
         raise ValueError("it does not match its checksum")
@@ -126,7 +126,7 @@ def checked(raw: bytes) -> dict[str, Any]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest at ``path``. Raises DamagedRecording, or OSError when it can't be read."""
+    """Read the manifest at ``path``. Raises DamagedRecording, or OSError when it can't be read."""
     try:
         content = checked(path.read_bytes())
         if content["format"] != FORMAT or content["version"] != VERSION:
@@ -148,7 +148,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def sealed_segments(content: Any) -> list[SealedSegment]:
-    """Return what a manifest says of segments. Raises ValueError, KeyError or TypeError."""
+    """Parse a manifest's list of segments. Raises ValueError, KeyError or TypeError."""
     segments = []
     for entry in array(content):
         segment = SealedSegment(**_own_fields(SealedSegment, entry))
@@ -170,7 +170,7 @@ def _check_chain(segments: list[SealedSegment]) -> None:
 
 
 def sealed_files(content: Any) -> list[SealedFile]:
-    """Return what a manifest says of files. Raises ValueError, KeyError or TypeError."""
+    """Parse a manifest's list of files. Raises ValueError, KeyError or TypeError."""
     files = [_sealed_file(SealedFile(**_own_fields(SealedFile, entry))) for entry in array(content)]
     if len({file.path for file in files}) < len(files):
         raise ValueError("a file is listed twice")
@@ -183,7 +183,7 @@ def _sealed_file(file: SealedFile) -> SealedFile:
     sha256(file.sha256)
     for value in (file.rows, file.bytes, file.first_lsn, file.last_lsn):
         number(value)
-    # Where there is no row, there is no position.
+        # A file without rows has position -1.
     for value in (file.first_position, file.last_position):
         number(value, -1)
     for name in (file.table, file.hour):

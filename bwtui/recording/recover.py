@@ -1,4 +1,4 @@
-"""Recovery: cuts the torn tail of the segment that a crash left unfinished, and finishes it."""
+"""Recover a recording: cut the torn tail of the segment that a crash left unfinished, and finish it."""
 
 import contextlib
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ MISSING_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What became of an unfinished segment; sizes in bytes. ``segment``: its new name, or empty."""
+    """The result for an unfinished segment; sizes in bytes. ``segment`` is its new name, or empty."""
 
-    #: The name that it had.
+    #: Its name before.
     file: str
     segment: str
     changes: int
     transactions: int
-    #: Where the newest transaction commits that is there to its end; 0: there is none.
+    #: Commit LSN of its newest complete transaction, or 0.
     last_lsn: int
-    #: Where a newer one commits that is there in part, or 0.
+    #: Commit LSN of a newer, incomplete one, or 0.
     open_lsn: int
     kept: int
     cut: int
@@ -51,11 +51,11 @@ class Recovered:
 
 
 def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
-    """Finish every unfinished segment of ``folder``; nothing to do is no error.
+    """Finish every unfinished segment of ``folder``; it is not an error if there is none.
 
-    Raises UsageError, RefusedError when somebody is writing it, StateFailed, or DamagedRecording: when a
-    whole block says what no relay writes, when the file does not follow the segment before it, and, unless
-    ``force``, when what is damaged was on the disk once.
+    Raises UsageError, RefusedError when another process is writing it, StateFailed, or DamagedRecording: when
+    an intact block has contents that no relay writes, when the file does not follow the segment before it,
+    and, unless ``force``, when the damaged part was once on disk.
     """
     existing_segments(folder)
     lock = FolderLock(folder)
@@ -66,7 +66,7 @@ def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
 
 
 def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
-    """Do what `recover` does, for a caller that holds the lock."""
+    """Do the same as `recover` for a caller that holds the lock."""
     recovered = []
     before: SegmentPath | None = None
     for segment in existing_segments(folder):
@@ -83,9 +83,9 @@ def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
 
 
 def _announce_missing(folder: Path) -> list[Recovered]:
-    """Take it that nothing was in a segment that is gone after the last one: the next takes its place."""
+    """Treat a missing segment after the last one as empty: the next segment takes its place."""
     last = segments(folder)[-1:]
-    # Damage in the last one's foot is what the check tells of.
+    # The check reports damage in the last segment's foot.
     with contextlib.suppress(DamagedRecording):
         if last and last[0].is_finished and lacks_what_follows(last[0], foot_of(last[0])["ended"]):
             number = last[0].number + 1
@@ -100,7 +100,7 @@ def _announce_missing(folder: Path) -> list[Recovered]:
 
 
 def _check_number(segment: SegmentPath, before: int) -> None:
-    """Raise DamagedRecording unless the file's number follows: it may be another recording's."""
+    """Raise DamagedRecording unless the file's number is the next one: it may be another recording's."""
     if segment.number == before + 1:
         return
     name, missing = segment.path.name, segment.number - before - 1
@@ -114,13 +114,13 @@ def _check_number(segment: SegmentPath, before: int) -> None:
 
 
 def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head) -> None:
-    """Raise DamagedRecording when ``head`` names another segment before it than the one that stands there."""
+    """Raise DamagedRecording when the digest in ``head`` is not that of the segment before it."""
     if before is None or not before.is_finished:
         return
     try:
         digest = digest_of(foot_of(before))
     except DamagedRecording:
-        # That error is the segment before's.
+        # The damage is in the segment before, and reported there.
         return
     if head["previous"] != digest:
         name = segment.path.name
@@ -138,7 +138,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
             reason = _adopt(writer, source, walk, force=force)
             cut = source.size - writer.size
         if not walk.context.head:
-            # Not even its first block is whole: there is nothing of it to keep.
+            # Not even its first block is intact: there is nothing to keep.
             writer.discard() if before is None else writer.put_back()
             return Recovered(name, "", 0, 0, 0, 0, 0, cut, reason)
         _check_follows(segment, before, walk.context.head)
@@ -157,7 +157,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
 
 
 def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: bool) -> str:
-    """Take over every whole block up to the first that is not; return why that is the last."""
+    """Adopt every intact block up to the first that is not; return why the rest is cut off."""
     blocks = source.blocks()
     while True:
         try:
@@ -170,13 +170,13 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: boo
                 raise durable from torn
             return durable.reason
         if block is None or block.kind in ENDING:
-            # An index that is not followed by a name is made again.
+            # Write the index again if the segment was not renamed.
             return _NOT_TORN
         writer.adopt(source.raw(block), walk.take(block))
 
 
 def check_end(last: SegmentPath, foot: Foot) -> None:
-    """Raise DamagedRecording when segments are gone after ``last``, a finished one."""
+    """Raise DamagedRecording when segments are missing after ``last``, a finished one."""
     if lacks_what_follows(last, foot["ended"]):
         raise damaged(Place(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
 

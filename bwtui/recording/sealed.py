@@ -1,4 +1,4 @@
-"""A recording that was sealed: finds its manifest, and checks everything before anybody reads it."""
+"""A sealed recording: read its manifest, and check all files before any of them is used."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -22,18 +22,18 @@ from bwtui.recording.manifest import (
 )
 from bwtui.recording.recover import foot_of
 
-#: Called with how many bytes were checked, and how many there are.
+#: Called with the number of checked bytes and the total.
 OnBytes = Callable[[int, int], None]
 _THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed recording whose files are as they were written."""
+    """A sealed recording whose files are unchanged."""
 
     folder: Path
     manifest: Manifest
-    #: Finished segments of the journal that came after it was sealed.
+    #: Number of finished segments of the journal that are not sealed yet.
     behind: int
 
     @property
@@ -42,9 +42,9 @@ class Sealed:
         return self.folder / SEALED
 
     def is_complete(self) -> bool:
-        """Whether all segments that are finished by now are sealed; only their names are read.
+        """Return whether all finished segments are sealed; this reads only their names.
 
-        Raises UsageError or StateFailed when the folder is gone or can't be read.
+        Raises UsageError or StateFailed when the folder is missing or can't be read.
         """
         names = {segment.name for segment in self.manifest.segments}
         return all(segment.path.name in names for segment in segments(self.folder) if segment.is_finished)
@@ -55,11 +55,11 @@ class Sealed:
 
 
 def open_sealed(folder: str | Path, on_bytes: OnBytes | None = None, *, check_files: bool = True) -> Sealed:
-    """Open what was sealed of a recording, and check every byte of it.
+    """Open the sealed part of a recording, and check every byte of it.
 
-    With ``check_files=False`` files are only known to be there and as large as they were, for callers that
-    check those that they read themselves, with `check_file`. Raises UsageError when it was never sealed,
-    DamagedRecording with the file's name, or StateFailed.
+    With ``check_files=False``, this checks only that the files exist and have the right size, for callers
+    that check the files that they read with `check_file`. Raises UsageError when the recording was never
+    sealed, DamagedRecording with the file's name, or StateFailed.
     """
     folder = Path(folder)
     path = folder / SEALED / MANIFEST
@@ -79,7 +79,7 @@ def open_sealed(folder: str | Path, on_bytes: OnBytes | None = None, *, check_fi
 
 
 def _check_segments(folder: Path, manifest: Manifest) -> int:
-    """Return how many finished segments are not sealed; those of the journal that are must be the same."""
+    """Return the number of finished segments that are not sealed; sealed ones must match the manifest."""
     sealed = {segment.name: segment for segment in manifest.segments}
     behind = 0
     for segment in segments(folder):
@@ -94,7 +94,7 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
 
 
 def unsealed_bytes(folder: Path, found: Sealed | None) -> int:
-    """Return the size of a recording's finished segments that are not sealed; ``found`` is what is.
+    """Return the size of a recording's finished segments that are not sealed; ``found`` is the sealed part.
 
     Raises UsageError or StateFailed.
     """
@@ -107,7 +107,7 @@ def unsealed_bytes(folder: Path, found: Sealed | None) -> int:
 
 
 def check_sizes(root: Path, files: Iterable[SealedFile]) -> None:
-    """Raise DamagedRecording unless the files are there, and as large as they were."""
+    """Raise DamagedRecording unless the files exist with their recorded sizes."""
     for file in files:
         try:
             size = (root / file.path).stat().st_size
@@ -118,14 +118,14 @@ def check_sizes(root: Path, files: Iterable[SealedFile]) -> None:
 
 
 def check_file(root: Path, file: SealedFile) -> int:
-    """Raise DamagedRecording unless the file is as it was; return its size."""
+    """Raise DamagedRecording unless the file matches its checksum; return its size."""
     if sha256_of(root / file.path) != file.sha256:
         raise damaged_file(file.path, "it does not match its checksum")
     return file.bytes
 
 
 def sha256_of(path: Path) -> str:
-    """Return a file's sha256. Raises StateFailed."""
+    """Compute a file's sha256. Raises StateFailed."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -134,7 +134,7 @@ def sha256_of(path: Path) -> str:
 
 
 def check_all(root: Path, files: Iterable[SealedFile], on_bytes: OnBytes | None = None) -> None:
-    """Check every file; hashing lets other threads run. Raises DamagedRecording or StateFailed."""
+    """Check every file; hashing releases the interpreter's lock. Raises DamagedRecording or StateFailed."""
     wanted = list(files)
     total, done = sum(file.bytes for file in wanted), 0
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -1,4 +1,4 @@
-"""Writes one segment: blocks one after the other, then its index and foot."""
+"""Write one segment: consecutive blocks, then its index and foot."""
 
 import errno
 import hashlib
@@ -27,42 +27,42 @@ from bwtui.recording.format.statements import SegmentEnd
 from bwtui.recording.format.totals import Totals
 from bwtui.recording.format.walk import Step
 
-#: A segment with so many blocks is large, whatever they hold: its index is kept in memory.
+#: Maximum number of blocks in a segment, since its index is kept in memory.
 _BLOCKS = 1 << 18
-#: So many parts are written at once; the system takes 1,024 (IOV_MAX).
+#: Maximum number of parts per write; the system's limit is 1,024 (IOV_MAX).
 _PARTS = 512
 
 
 @dataclass(slots=True)
 class BlockOut:
-    """A block on its way into a segment."""
+    """A block to be written into a segment."""
 
     kind: Kind
-    #: The payload is these, one after the other.
+    #: The payload is the concatenation of these.
     parts: Sequence[bytes]
     #: The first and the last commit LSN in it.
     lsns: tuple[int, int] = (0, 0)
     changes: int = 0
-    #: Its entries of TRANSACTIONS, packed, and how many.
+    #: Its packed TRANSACTIONS entries, and their number.
     transactions: bytes = b""
     n_transactions: int = 0
-    #: What to add to the tables' counters.
+    #: Increments of the tables' counters.
     counts: Sequence[Count] = ()
     received: int = 0
 
 
 class SegmentWriter:
-    """One segment that is being written. Every method raises OSError."""
+    """A segment that is being written. Every method raises OSError."""
 
     path: Path
 
     def __init__(self, folder: Path, number: int, *, ahead: bool = False) -> None:
-        """Make the segment's file, which must not exist. ``ahead``: only announce it, until `take_place`."""
+        """Create the segment's file, which must not exist; ``ahead`` only announces it (see `take_place`)."""
         path = next_path(folder, number) if ahead else partial_path(folder, number)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if ahead else os.O_EXCL)
         self._begin(path, number, os.open(path, flags, 0o600))
         try:
-            # What is synced into a file whose name is not on the disk is lost with it.
+            # If the directory entry is not on disk, synced contents of the file are lost with it.
             sync(folder)
             if not ahead:
                 next_path(folder, number).unlink(missing_ok=True)
@@ -71,14 +71,14 @@ class SegmentWriter:
             raise
 
     def take_place(self) -> None:
-        """Give a segment that was announced the name of one that is being written."""
+        """Rename an announced segment to one that is being written."""
         final = partial_path(self.folder, self.number)
         self.path.rename(final)
         self.path = final
         sync(self.folder)
 
     def put_back(self) -> None:
-        """Take everything away but that the segment was to be begun."""
+        """Empty the file and turn it back into the announcement of the segment."""
         os.ftruncate(self._fd, 0)
         self.abandon()
         self.path.rename(next_path(self.folder, self.number))
@@ -91,18 +91,18 @@ class SegmentWriter:
         self.totals = Totals()
         self.size = 0
         self._fd = fd
-        #: Of the headers of all blocks.
+        #: Digest of the headers of all blocks.
         self._headers = hashlib.sha256()
         self._mark = UNMARKED
-        #: Entries of INDEX and TRANSACTIONS, packed: a segment may have a quarter of a million of them.
+        #: Packed entries of INDEX and TRANSACTIONS: a segment may have a quarter of a million of them.
         self._index = bytearray()
         self._transactions = bytearray()
         self.blocks = 0
 
     def append(self, block: BlockOut, received: int) -> None:
-        """Write one block, ``received`` in Unix microseconds.
+        """Write one block; ``received`` is in Unix microseconds.
 
-        A payload larger than `MAX_PAYLOAD` raises OSError (EMSGSIZE), and nothing of it is written.
+        A payload larger than `MAX_PAYLOAD` raises OSError (EMSGSIZE), and nothing is written.
         """
         kind, parts, lsns = block.kind, block.parts, block.lsns
         length = sum(map(len, parts))
@@ -124,18 +124,18 @@ class SegmentWriter:
 
     @property
     def has_many_blocks(self) -> bool:
-        """Whether the index is as large as it should become."""
+        """Return whether the index has reached its maximum size."""
         return self.blocks >= _BLOCKS
 
     @classmethod
     def reopen(cls, path: Path, number: int) -> "SegmentWriter":
-        """Open an unfinished segment: `adopt` its whole blocks, `cut_back` what is after them, and go on."""
+        """Open an unfinished segment, to `adopt` its intact blocks, `cut_back` the rest, and continue."""
         writer = cls.__new__(cls)
         writer._begin(path, number, os.open(path, os.O_RDWR | os.O_CLOEXEC))
         return writer
 
     def adopt(self, raw: bytes, step: Step) -> None:
-        """Take a block into account that stands in the file already."""
+        """Add a block that is already in the file to index and totals."""
         self._headers.update(raw[:HEADER_SIZE])
         if step.block.kind == Kind.HEAD:
             self._mark = mark_after(raw, step.block.payload)
@@ -143,26 +143,26 @@ class SegmentWriter:
         self._note(step.entry, step.transactions, step.counts)
 
     def sync(self) -> None:
-        """Wait until everything written so far is on the disk; any thread may."""
+        """Wait until everything written so far is on disk; any thread may call this."""
         os.fsync(self._fd)
 
     def is_in_place(self) -> bool:
-        """Whether the file still stands where it was made."""
+        """Return whether the file is still at the path where it was created."""
         try:
             return os.path.samestat(os.fstat(self._fd), self.path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def finish(self, end: SegmentEnd) -> tuple[Path, str]:
-        """Write index and foot, make all of it durable, and give the file its name.
+        """Write index and foot, make everything durable, and rename the file.
 
-        Return that name and the digest that the next segment's head repeats.
+        Return the new path and the digest that the next segment's head repeats.
         """
         begins = self.size
         try:
             digest = self._write_ending(end)
         except OSError:
-            # Half an ending is none.
+            # Discard a partial ending.
             self.size = begins
             raise
         self.sync()
@@ -190,17 +190,17 @@ class SegmentWriter:
         return digest
 
     def cut_back(self) -> None:
-        """Take away what a write that failed has left after the last whole block."""
+        """Remove what a failed write has left after the last complete block."""
         os.ftruncate(self._fd, self.size)
         os.lseek(self._fd, self.size, os.SEEK_SET)
 
     def discard(self) -> None:
-        """Close the file and take it away."""
+        """Close and delete the file."""
         self.abandon()
         self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Close the file as it is."""
+        """Close the file without changing it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -221,7 +221,7 @@ class SegmentWriter:
         self.size += size
 
     def _write_rest(self, parts: Sequence[bytes], taken: int) -> None:
-        """Write what ``os.writev`` left, which takes nearly always everything; nothing is copied."""
+        """Write the remainder that ``os.writev`` left (rarely any), without copying it."""
         for part in parts:
             left = memoryview(part)[taken:]
             taken = max(0, taken - len(part))

@@ -1,4 +1,4 @@
-"""Which changes of a recording are meant."""
+"""The selection of a recording's changes, for exports and replays."""
 
 import re
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from bwtui.recording.query.language import Query
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which changes are meant: all conditions must hold; ranges include both ends, times are commit times."""
+    """Conditions on changes that must all hold; ranges include both ends, and times are commit times."""
 
     query: Query | None = None
-    #: Of ``schema.table``, wholly; ``public`` may be left out.
+    #: Must match all of ``schema.table``; ``public`` may be omitted.
     table: re.Pattern[str] | None = None
     from_lsn: int | None = None
     to_lsn: int | None = None
@@ -21,7 +21,7 @@ class Selection:
     with_repeats: bool = False
 
     def takes(self, change: Change) -> bool:
-        """Whether ``change`` is meant."""
+        """Return whether ``change`` is selected."""
         return (
             (self.with_repeats or not change.is_repeat)
             and (self.from_lsn is None or change.lsn >= self.from_lsn)
@@ -33,7 +33,7 @@ class Selection:
         )
 
     def takes_table(self, qualified: str) -> bool:
-        """Whether the table called ``schema.table`` is meant."""
+        """Return whether the table called ``schema.table`` is selected."""
         if self.table is None:
             return True
         bare = qualified.removeprefix("public.")

@@ -1,4 +1,4 @@
-"""What can be asked of a recording: the screens, the command line and the tests speak to this interface.
+"""The interface of an open recording, for the screens, the command line and the tests.
 
 Positions count the recording's changes from 0 (`Change.position`); `length` is one past the last.
 """
@@ -13,17 +13,17 @@ from bwtui.recording.change import Change
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """Changes and messages of one table, from the beginning of the recording up to some position."""
+    """Number of changes and messages of one table, from the beginning of the recording up to a position."""
 
     topic: str = ""
     snapshot_rows: int = 0
-    #: Rows that were put into the stream beside its changes.
+    #: Number of backfilled rows.
     backfill_rows: int = 0
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
     truncates: int = 0
-    #: Tombstones that were sent beside the stream.
+    #: Number of tombstones for keys without a row in the table.
     cleanups: int = 0
     messages: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class TableCounts:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A stretch of the timeline: times in Unix microseconds, the changes in it, and how many errors."""
+    """An interval of the timeline: times in Unix microseconds, and its number of changes and errors."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a recording comes from; no passwords."""
+    """The origin of a recording, without passwords."""
 
     recording: str = ""
     database: str = ""
@@ -64,7 +64,7 @@ class Source:
 
 
 class RecordedTransaction(NamedTuple):
-    """A transaction, as far as it was recorded in one piece; times in Unix microseconds."""
+    """A transaction, as far as it was recorded without interruption; times in Unix microseconds."""
 
     #: Its changes are those in ``[start, stop)``.
     start: int
@@ -75,30 +75,30 @@ class RecordedTransaction(NamedTuple):
     commit_time: int
     #: When its first change was recorded.
     received: int
-    #: When all of it was known to be durable at the sink and in the recording; 0: that is not recorded.
+    #: When it was known to be durable at the sink and in the recording; 0 if that is not recorded.
     confirmed: int = 0
-    #: Whether the recording has it already.
+    #: True if it was recorded before.
     is_repeat: bool = False
 
 
 class RecordingView(Protocol):
-    """A recording that is open for reading. Every method but `changes` takes well under a second.
+    """A recording that is open for reading. Every method except `changes` takes well under a second.
 
-    Everything that reads raises DamagedRecording when a byte that it needs does not match its checksum.
+    All reading methods raise DamagedRecording when a byte that they need does not match its checksum.
     """
 
     name: str
     source: Source
     #: One past the last change.
     length: int
-    #: Unix microseconds of the first and the last thing recorded, and the first and last commit LSN.
+    #: Unix microseconds of the first and the last block, and the first and the last commit LSN.
     first_time: int
     last_time: int
     first_lsn: int
     last_lsn: int
 
     def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
-        """Yield the changes in ``[start, stop)``; memory holds one batch at a time."""
+        """Yield the changes in ``[start, stop)``, with one batch in memory."""
 
     def at_time(self, time: int) -> int:
         """Return the position of the first change recorded at ``time`` (Unix microseconds) or later."""
@@ -112,23 +112,23 @@ class RecordingView(Protocol):
     def transaction(self, position: int) -> tuple[int, int]:
         """Return the positions ``[start, stop)`` of the transaction that ``position`` belongs to.
 
-        The rows of a snapshot stand for themselves: each is a transaction of its own.
+        Each snapshot row is a unit of its own.
         """
 
     def transactions(self, start: int, stop: int) -> Iterator[RecordedTransaction]:
         """Yield the transactions with changes that begin in ``[start, stop)``, oldest first.
 
-        Each is whole, also where it ends behind ``stop``. No change of them is read.
+        Each is complete, even if it ends after ``stop``. Changes are not read.
         """
 
     def newest_transactions(self, stop: int, most: int) -> int:
-        """Return the position from which on there are about ``most`` transactions before ``stop``, or all."""
+        """Return the position from which on about ``most`` transactions, or all, precede ``stop``."""
 
     def time_at(self, position: int) -> int:
         """Return when the change at ``position`` was recorded; past the end, when the recording ended."""
 
     def counts(self, position: int) -> dict[str, TableCounts]:
-        """Return what had been relayed before ``position``, by table."""
+        """Return the counts of what was relayed before ``position``, by table."""
 
     def status(self, position: int) -> dict[str, Any]:
         """Return the relay's last recorded status before ``position``, as in `Status.to_json`, or {}."""
@@ -140,11 +140,11 @@ class RecordingView(Protocol):
         """Return the schemas that were registered before ``position``."""
 
     def timeline(self, buckets: int) -> list[Bucket]:
-        """Return the whole recording in at most ``buckets`` stretches of equal time."""
+        """Divide the whole recording into at most ``buckets`` intervals of equal duration."""
 
     def close(self) -> None:
         """Close the files."""
 
 
-#: Called with how far a long reading has come: changes read, and how many there are.
+#: Called with the progress of a long read: changes read, and the total.
 OnProgress = Callable[[int, int], None]

@@ -1,4 +1,4 @@
-"""Exports a recording: chooses changes, and hands them to the writer of a format; memory holds one batch."""
+"""Export a recording: pass the selected changes to a format's writer, holding one batch in memory."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, Literal
@@ -17,7 +17,7 @@ _PROGRESS_EVERY = 1024
 def export(
     view: RecordingView, selection: Selection, writer: Writer, on_progress: OnProgress | None = None
 ) -> int:
-    """Give the selected changes of ``view`` to ``writer`` and return how many they are.
+    """Write the selected changes of ``view`` with ``writer`` and return their number.
 
     Raises DamagedRecording.
     """
@@ -35,7 +35,8 @@ def export(
 
 
 def _read(view: RecordingView, selection: Selection, on_progress: OnProgress | None) -> Iterator[Change]:
-    # Whatever comes before that position commits before it; after it, a later pass may begin lower again.
+    # Earlier positions commit before ``from_lsn``; later ones need a check, since a new pass may restart
+    # lower.
     start = 0 if selection.from_lsn is None else view.at_lsn(selection.from_lsn)
     for change in view.changes(start):
         if on_progress is not None and change.position % _PROGRESS_EVERY == 0:
@@ -54,7 +55,7 @@ def make_writer(
     create: bool = False,
     lacks: Facts = NOTHING,
 ) -> Writer:
-    """Return the writer of ``form``; ``create`` adds CREATE TABLE to SQL, comments say what ``lacks``."""
+    """Return the writer of ``form``; ``create`` adds CREATE TABLE to SQL, ``lacks`` adds comments to it."""
     if form == "jsonl":
         from bwtui.recording.export.jsonl import JsonWriter
 

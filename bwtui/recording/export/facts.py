@@ -1,4 +1,4 @@
-"""What a recording lacks, so that an export can say it: gaps, a snapshot, its end, its beginning."""
+"""Collect what a recording lacks, for the notes of an export: gaps, a snapshot, its end, its beginning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,30 +24,30 @@ class Gap:
 
     @property
     def line(self) -> str:
-        """What is said of it."""
+        """A sentence that describes the gap."""
         between = f"after {format_lsn(self.from_lsn)} and up to {format_lsn(self.to_lsn)}"
         return f"of the changes that commit {between}, some were not recorded"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """See `facts`."""
+    """The facts about a recording that `facts` collects."""
 
     gaps: Sequence[Gap] = ()
-    #: Whether rows that were there before the recording began are in it.
+    #: True if it contains the rows that existed before the recording began.
     has_snapshot: bool = True
-    #: How far a first snapshot beside the stream was at its end, in a sentence; "": through.
+    #: Progress of an unfinished first snapshot by chunks, as a sentence; empty if there is none.
     first_snapshot: str = ""
-    #: How many changes are missing at the beginning, whose segments are gone.
+    #: Number of changes missing at the beginning, because their segments are missing.
     first_position: int = 0
-    #: The commit of a transaction at the end that was not recorded to its end, or 0.
+    #: Commit LSN of an incompletely recorded transaction at the end, or 0.
     open_lsn: int = 0
     is_unfinished: bool = False
     is_being_written: bool = False
 
     @property
     def lines(self) -> list[str]:
-        """What is missing at the beginning and at the end, a line each."""
+        """Notes on what is missing at the beginning and at the end, one line each."""
         found = []
         if self.first_position:
             found.append(
@@ -67,7 +67,7 @@ class Facts:
 
     @property
     def notes(self) -> list[str]:
-        """All that is missing, a line each."""
+        """Notes on everything that is missing, one line each."""
         found = self.lines
         if self.gaps:
             more = f"; and {counted(len(self.gaps) - 1, 'more gap')}" if len(self.gaps) > 1 else ""
@@ -79,7 +79,7 @@ NOTHING = Facts()
 
 
 def facts(view: RecordingView) -> Facts:
-    """Return what a recording lacks."""
+    """Collect what a recording lacks."""
     if not isinstance(view, Recording):
         return NOTHING
     gaps, kinds = [], set()
@@ -109,12 +109,12 @@ def _first_snapshot(status: dict[str, Any]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things."""
+    """Return the count with its noun in singular or plural."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return how many names there are, and the first of them."""
+    """Return the number of names, and the first of them."""
     distinct = list(dict.fromkeys(names))
     more = f" and {len(distinct) - _LISTED:,} more" if len(distinct) > _LISTED else ""
     return f"{len(distinct):,} ({', '.join(distinct[:_LISTED])}{more})"

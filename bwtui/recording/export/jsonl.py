@@ -1,4 +1,4 @@
-"""One JSON object a change; docs/export.md describes it. Values are exact."""
+"""Export changes as JSON, one object per line (see docs/export.md). Values are exact."""
 
 import json
 from base64 import b64encode
@@ -14,7 +14,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class JsonWriter(Writer):
-    """Writes a line for each change, in which every value is exact."""
+    """Writes one line per change, with exact values."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -25,7 +25,7 @@ class JsonWriter(Writer):
 
 
 def change_object(change: Change) -> dict[str, Any]:
-    """Return the object of one change."""
+    """Return the JSON object of a change."""
     return {
         "position": change.position,
         "pass": change.pass_number,
@@ -50,7 +50,7 @@ def change_object(change: Change) -> dict[str, Any]:
 
 
 def time_text(micros: int) -> str:
-    """Return a moment as ISO 8601, in UTC and with microseconds."""
+    """Return a time as ISO 8601 in UTC, with microseconds."""
     moment = _EPOCH + timedelta(microseconds=micros)
     return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
@@ -74,7 +74,7 @@ def _row(change: Change, *, old: bool) -> dict[str, Any] | None:
 
 
 def exact(value: Field) -> Any:
-    """Return a value's text; bytes that are not UTF-8 stand in an object, which no text can be."""
+    """Return a value's text; bytes that are not UTF-8 become ``{"hex": …}``, which no text value can be."""
     if value is None:
         return None
     assert isinstance(value, bytes)

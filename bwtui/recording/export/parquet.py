@@ -1,4 +1,4 @@
-"""One row a message in one Parquet file, with the columns of a sealed recording."""
+"""Export to one Parquet file: one row per message, with the columns of a sealed recording."""
 
 import contextlib
 from typing import Any, BinaryIO
@@ -30,14 +30,14 @@ _TYPES: dict[str, pa.DataType] = {
     "unchanged": pa.list_(pa.string()),
 }
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
-#: A row group is written at so many rows, or at so many bytes of values.
+#: Maximum rows and bytes of values in a row group.
 _ROWS = 65_536
 _BYTES = 32 << 20
 _SIZED = tuple(COLUMNS.index(name) for name in ("key", "value", "before", "after"))
 
 
 class ParquetWriter(Writer):
-    """Writes row groups, in which every value is exact; memory holds one."""
+    """Writes row groups with exact values; holds one row group in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = pq.ParquetWriter(
@@ -60,7 +60,7 @@ class ParquetWriter(Writer):
         self._writer.close()
 
     def abandon(self) -> None:
-        """Close it now: pyarrow would otherwise do so when the file is gone."""
+        """Close the writer now: pyarrow would otherwise close it after the file is gone."""
         with contextlib.suppress(Exception):
             self._writer.close()
         self._writer.is_open = False

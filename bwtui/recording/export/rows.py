@@ -1,6 +1,6 @@
-"""A change as rows of the sealed recording's columns: one row a message, one for a change without any.
+"""A change as rows with the columns of a sealed recording: one per message, or one if it has no message.
 
-A TRUNCATE is a row for every table that it names. Times are Unix microseconds.
+A TRUNCATE yields one row per table. Times are Unix microseconds.
 """
 
 import json
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def message_rows(change: Change) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of ``change``, each with a value for every one of `COLUMNS`."""
+    """Yield the rows of ``change``, each with a value for every column of `COLUMNS`."""
     before, after = _object(row_texts(change, old=True)), _object(row_texts(change, old=False))
     unchanged = unchanged_columns(change)
     for number, (part, message) in enumerate(rows(change)):
@@ -75,7 +75,7 @@ def message_rows(change: Change) -> Iterator[tuple[Any, ...]]:
 
 
 def _operation(change: Change, message: SentMessage | None) -> str:
-    """Return what happened under the message's key: where an update has changed it, the row left."""
+    """Return the operation; a tombstone of an update means that the row has left this key."""
     is_tombstone = message is not None and message.value is None
     return KEY_CHANGE if is_tombstone and change.operation == "update" else change.operation
 

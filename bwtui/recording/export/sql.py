@@ -1,7 +1,7 @@
-"""SQL that rebuilds the tables: what was recorded, as statements in the order of the commits.
+"""Export to SQL that rebuilds the tables: the recorded changes as statements, in commit order.
 
-A row is found by its key; where a table has none, by the whole old row, if PostgreSQL sent it. What can't be
-said in SQL becomes a comment that says why.
+A row is found by its key, or by the whole old row if the table has no key and PostgreSQL sent the old row. A
+change that SQL can't express becomes a comment with the reason.
 """
 
 from collections.abc import Callable
@@ -39,10 +39,10 @@ EXCEPTION WHEN insufficient_privilege THEN
 END $$;
 
 """
-#: Rows of a snapshot, or put into the stream, in one transaction.
+#: Maximum number of snapshot or backfilled rows per transaction.
 _ROWS = 10_000
 _PUT = "rows put into the stream"
-#: What is said of those.
+#: Description of these rows in comments.
 _KINDS = {"snapshot": "snapshot", "backfill": _PUT, "cleanup": _PUT}
 _DOUBTS: tuple[tuple[Doubt, str], ...] = (
     ("added", "columns were added, and what a DEFAULT gave to older rows was not recorded"),
@@ -52,7 +52,7 @@ _DOUBTS: tuple[tuple[Doubt, str], ...] = (
 
 
 class SqlWriter(Writer):
-    """Writes a transaction for each that was recorded, and one for every few of other rows."""
+    """Writes one transaction for each recorded one, and groups snapshot and backfilled rows."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SqlWriter(Writer):
         facts: Facts = NOTHING,
         clears: bool = False,
     ) -> None:
-        """``clears``: there are tombstones beside the stream, which find their rows by keys sent before."""
+        """Set ``clears`` if there are backfilled tombstones: they find their rows by keys sent before."""
         self._file = file
         self._sent = SentKeys() if clears else None
         self._unknown = 0
@@ -83,7 +83,8 @@ class SqlWriter(Writer):
 
     def write(self, change: Change) -> None:
         if change.operation == "cleanup" and change.pass_number == self._snapshot_pass:
-            # A topic was cleared up behind an unfinished snapshot; the table has no such row.
+            # The tombstone removes leftovers of an unfinished snapshot from the topic; the table has no such
+            # row.
             return
         while self._gaps and change.position >= self._gaps[0].position:
             self._pass_gap(self._gaps.pop(0))
@@ -109,7 +110,7 @@ class SqlWriter(Writer):
             self._delete(change)
 
     def finish(self) -> None:
-        """Commit, and let go of tables whose names others took for good."""
+        """Commit, and drop or report tables whose names other tables took permanently."""
         self._leave()
         self._tables.finish()
         for gap in self._gaps:
@@ -117,13 +118,13 @@ class SqlWriter(Writer):
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the keys."""
+        """Release the recorded keys."""
         if self._sent is not None:
             self._sent.close()
 
     @property
     def notes(self) -> list[str]:
-        """What is not as it was in the tables that the file makes, a line each."""
+        """Differences between the original tables and those that the file makes, one line each."""
         found = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
         if gone := self._tables.gone:
             what = "dropped" if self._creates else "left in schemas of their own"
@@ -138,7 +139,7 @@ class SqlWriter(Writer):
         return [f"{note}; comments in the file say where" for note in found]
 
     def _pass_gap(self, gap: Gap) -> None:
-        """Say what is missing between the last change and the next."""
+        """Write a comment on what is missing between the last change and the next."""
         lsn = self._transaction[2] if self._transaction is not None else 0
         self._leave()
         if gap.from_lsn < lsn <= gap.to_lsn:
@@ -171,7 +172,7 @@ class SqlWriter(Writer):
         self._rows = 1
 
     def _begin_snapshot(self, number: int) -> None:
-        """Empty what an earlier snapshot filled: this one says all of it again."""
+        """Delete the rows of earlier snapshots: this one contains all rows again."""
         self._snapshot_pass = number
         for table in self._tables.filled:
             self._say(f"DELETE FROM {quoted_table(table)}; -- a new snapshot follows\n")
@@ -185,14 +186,14 @@ class SqlWriter(Writer):
             self._say(f"INSERT INTO {table} DEFAULT VALUES;\n")
             return
         names, values = (", ".join(part) for part in zip(*given, strict=True))
-        # Without it, identity columns that are always generated would take no value.
+        # Without OVERRIDING, columns GENERATED ALWAYS AS IDENTITY would reject a value.
         self._say(f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE VALUES ({values});\n")
 
     def _put(self, change: Change) -> None:
-        """Say a row as the table has it, which may be there already.
+        """Write the statements for a backfilled row, which may exist already.
 
-        It is not deleted first, for a foreign key that cascades; of a table without a key none is added that
-        is there.
+        The row is not deleted first, because a foreign key might cascade. In a table without a key, the row
+        is inserted only if no equal row exists.
         """
         table, given = quoted_table(change.relation), _given(change)
         found = self._where(change)
@@ -232,7 +233,7 @@ class SqlWriter(Writer):
         self._say(f"DELETE FROM {quoted_table(change.relation)} WHERE {where};\n")
 
     def _clear(self, change: Change) -> None:
-        """Delete the row that a tombstone beside the stream is for: its delete never came."""
+        """Delete the row of a backfilled tombstone: the stream never sent its delete."""
         key = self._sent.find(change) if self._sent is not None else None
         if key is None:
             self._unknown += 1
@@ -249,7 +250,7 @@ class SqlWriter(Writer):
         return _where(change, self._tables.doubtful(change.relation), as_created=self._creates)
 
     def _truncate(self, change: Change) -> None:
-        # A table that nothing was said of yet is empty.
+        # A table without any change so far is empty.
         tables = [
             table
             for table in change.truncated
@@ -257,7 +258,7 @@ class SqlWriter(Writer):
         ]
         quoted = list(map(quoted_table, tables))
         if len(tables) < len(change.truncated):
-            # One that is left out may have a foreign key, which TRUNCATE minds whatever is switched off.
+            # A table left out may have a foreign key, which TRUNCATE always checks.
             self._say("".join(f"DELETE FROM {table};\n" for table in quoted))
         else:
             self._say(f"TRUNCATE {', '.join(quoted)};\n")
@@ -271,12 +272,12 @@ class SqlWriter(Writer):
         )
 
 
-#: How a byte stands in an escape string.
+#: The spelling of each byte in an escape string.
 _ESCAPED = [chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in range(256)]
 
 
 def literal(value: Field) -> str:
-    """Return a value as SQL takes it, exactly; bytes that are not UTF-8 need a database that takes them."""
+    """Return a value as an exact SQL literal; bytes that are not UTF-8 need a database that accepts them."""
     if value is None:
         return "NULL"
     assert isinstance(value, bytes)
@@ -287,7 +288,7 @@ def literal(value: Field) -> str:
 
 
 def _given(change: Change) -> list[tuple[str, str]]:
-    """Return the columns of the new row that were sent, and their values."""
+    """Return the columns and values of the new row that are recorded."""
     assert change.after is not None
     return [
         (quote_identifier(column.name), literal(value))
@@ -303,9 +304,9 @@ def _key_names(change: Change) -> set[str]:
 def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     """Return what an UPDATE sets: the columns that PostgreSQL sent, without those that did not change.
 
-    Of what was not sent nothing is known but that it did not change, also where the relay put a value in. A
-    key that no old row comes with did not change either, and a column GENERATED ALWAYS AS IDENTITY is one
-    that must not be set. A value that the table may not have yet is set also if it did not change.
+    A column that PostgreSQL did not send has not changed, even if the relay filled in its value. A key
+    without an old row has not changed either, and must not be set if it is GENERATED ALWAYS AS IDENTITY. A
+    value that the table may not have yet is set even if it did not change.
     """
     assert change.after is not None
     found = []
@@ -321,10 +322,10 @@ def _assignments(change: Change, doubtful: set[str]) -> list[str]:
 
 
 def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | None:
-    """Return the condition that finds the old row, or None where nothing does.
+    """Return the condition that finds the old row, or None if there is no such condition.
 
-    ``as_created``: the table is as this export creates it, with text for types that are not built in.
-    Elsewhere these may have no equality, or one in a schema that is not known.
+    ``as_created`` means that this export creates the table, with type text for types that are not built in.
+    Otherwise those types may have no equality operator, or one in an unknown schema.
     """
     old = change.before is not None
     row = change.before if old else change.after
@@ -346,17 +347,18 @@ def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | Non
         for column, value in zip(columns, change.before, strict=True)
     }
     sure = " AND ".join(text for name, text in same.items() if name not in doubtful) or "true"
-    # Where older rows may have other values than they had, the one that fits best is taken.
+    # In doubtful columns older rows may have different values: prefer the row that matches best.
     unsure = ", ".join(f"{text} DESC" for name, text in same.items() if name in doubtful)
     best = f" ORDER BY {unsure}" if unsure else ""
-    # Of a partitioned table every partition has rows of the same places.
+    # A ctid is unique only within one partition, so tableoid is compared too.
     one = f"SELECT tableoid, ctid FROM {quoted_table(change.relation)} WHERE {sure}{best} LIMIT 1"
     return f"(tableoid, ctid) = ({one})"
 
 
 def _is_same(column: str, value: Field) -> str:
-    # Not every type has an equality, and some call texts equal that differ; concat writes what was recorded.
-    # IS NULL would take a composite of NULLs for none, and IS NOT NULL one with a NULL in it.
+    # Some types have no equality operator, and some treat different texts as equal; concat returns the
+    # recorded text. IS NULL is true for a composite of NULLs, and IS NOT NULL is false for one that contains
+    # a NULL.
     if value is None:
         return f"({column} IS NOT DISTINCT FROM NULL)"
     return f"({column} IS DISTINCT FROM NULL AND pg_catalog.concat({column}) = {literal(value)})"

@@ -1,41 +1,41 @@
-"""How a table's columns became others: what stayed, what has a new name, what is gone, and what was added.
+"""Derive how a table's columns changed: which were kept, renamed, dropped or added.
 
-PostgreSQL sends names and types in the columns' order, and no numbers by which a column could be known again.
-But a column keeps its place among the others whatever its name and type become, and a new one is the last. So
-the cheapest way from the old columns to the new ones is looked for, as between two texts.
+PostgreSQL sends names and types in column order, without the attribute numbers that would identify a column.
+But a column keeps its position relative to the others whatever its name and type become, and a new one
+comes last. So this module finds the cheapest edit from the old columns to the new ones, as a text diff does.
 """
 
 from dataclasses import dataclass, field
 
 from bwtui.pgoutput.messages import Column
 
-# A name that is kept counts for more than a place: of two columns of one type that exchange names, one
-# is taken for dropped and added again. A column in the middle was not in the publication's list before.
+# A kept name outweighs a kept position: if two columns of one type exchange names, one counts as dropped and
+# added. A column in the middle is new only if the publication's column list left it out before.
 _DROPPED, _ADDED, _INSERTED, _RENAMED, _RETYPED, _RESIZED, _NEVER = 1.0, 1.0, 1.5, 1.1, 1.0, 0.5, 1e9
 
 
 @dataclass(slots=True)
 class Became:
-    """What became of a table's columns."""
+    """The changes of a table's columns."""
 
-    #: Old and new column of each that is still there.
+    #: Old and new definition of each column that was kept.
     kept: list[tuple[Column, Column]] = field(default_factory=list)
     dropped: list[Column] = field(default_factory=list)
     added: list[Column] = field(default_factory=list)
 
     @property
     def renamed(self) -> list[tuple[Column, Column]]:
-        """Those with a new name."""
+        """Kept columns with a new name."""
         return [(old, new) for old, new in self.kept if old.name != new.name]
 
     @property
     def again(self) -> set[str]:
-        """Names that were dropped and are there again."""
+        """Names that were both dropped and added."""
         return {column.name for column in self.dropped} & {column.name for column in self.added}
 
 
 def became(old: tuple[Column, ...], new: tuple[Column, ...]) -> Became:
-    """Return what most likely happened to the columns ``old``, which are ``new`` now."""
+    """Return the most likely change from the columns ``old`` to the columns ``new``."""
     same = 0
     while same < min(len(old), len(new)) and not _cost(old[same], new[same]):
         same += 1
@@ -46,7 +46,7 @@ def became(old: tuple[Column, ...], new: tuple[Column, ...]) -> Became:
 
 def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: Became) -> None:
     costs = _costs(old, new)
-    # What was added at the end is cheaper than what was added elsewhere.
+    # Adding a column at the end costs less than adding it elsewhere.
     last = min(range(len(new) + 1), key=lambda at: (costs[-1][at] + (len(new) - at) * _ADDED, -at))
     kept: list[tuple[Column, Column]] = []
     dropped, inserted = [], []
@@ -68,7 +68,7 @@ def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: Became) -> N
 
 
 def _costs(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[list[float]]:
-    """Return the cost from each beginning of ``old`` to each beginning of ``new``."""
+    """Return the cost from each prefix of ``old`` to each prefix of ``new``."""
     rows = [[at * _INSERTED for at in range(len(new) + 1)]]
     for i, one in enumerate(old, 1):
         above, row = rows[-1], [i * _DROPPED]

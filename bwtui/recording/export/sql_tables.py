@@ -1,7 +1,7 @@
-"""CREATE TABLE and ALTER TABLE from the relations of a recording: names, types and keys, nothing more.
+"""CREATE TABLE and ALTER TABLE from a recording's relations: names, types and keys only.
 
-Where a table changed, some values of its older rows are not in the recording. A comment says which, at the
-place, and `TableWriter` remembers in which columns they are.
+When a table changes, the recording lacks some new values of its older rows. A comment in the output says
+which, and `TableWriter` keeps the columns concerned.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ Doubt = Literal["added", "again", "retyped"]
 
 
 class TableWriter:
-    """Keeps the tables as the changes need them; without ``create`` it only says where they changed."""
+    """Keeps the tables' definitions up to date; without ``create`` it only comments on changes."""
 
     def __init__(self, say: Callable[[str], None], *, create: bool) -> None:
         self._say = say
@@ -27,14 +27,14 @@ class TableWriter:
         self._seen: dict[int, Relation] = {}
         #: The tables that may hold rows.
         self._filled: set[int] = set()
-        #: The primary key of each table that was made.
+        #: The primary key of each created table.
         self._keys: dict[int, tuple[str, ...]] = {}
-        #: The columns of each table of which older rows may have other values than they had.
+        #: Columns of each table whose recorded values in older rows may be wrong.
         self._doubtful: dict[int, set[str]] = {}
-        #: Tables whose names others took, and of which nothing came since.
+        #: Tables whose name another table took, and that had no change since.
         self._aside: dict[int, str] = {}
         self.gone: list[str] = []
-        #: What is in doubt, as ``schema.table.column``.
+        #: The doubtful columns, as ``schema.table.column``.
         self.doubts: dict[Doubt, list[str]] = {"added": [], "again": [], "retyped": []}
 
     @property
@@ -43,23 +43,23 @@ class TableWriter:
         return [relation for oid, relation in self._seen.items() if oid in self._filled]
 
     def doubtful(self, relation: Relation) -> set[str]:
-        """Return the columns whose values in older rows are not known."""
+        """Return the columns whose values in older rows are uncertain."""
         return self._doubtful.get(relation.oid, set())
 
     def empty(self, tables: Iterable[Relation]) -> None:
-        """Note that tables hold no rows any more."""
+        """Note that the tables have no rows any more."""
         for table in tables:
             self._filled.discard(table.oid)
             self._doubtful.pop(table.oid, None)
 
     def truncate(self, table: Relation) -> bool:
-        """Note a TRUNCATE that follows; False: this export makes the tables, and has not made that one."""
-        # First: of rows that go away nothing needs to be said.
+        """Prepare for a TRUNCATE; return False if this export creates tables and has not created this one."""
+        # Empty it first: rows about to be deleted need no comments.
         self.empty([table])
         return self._follow(table) or not self._create
 
     def finish(self) -> None:
-        """Drop the tables whose names others took: they were dropped, or nothing came of them since."""
+        """Drop the tables whose names others took: they were dropped, or had no change since."""
         for oid, name in self._aside.items():
             if self._create:
                 self._say(f"DROP TABLE {quoted_table(self._seen.pop(oid))};\nDROP SCHEMA {_aside(oid)};\n")
@@ -67,7 +67,7 @@ class TableWriter:
         self._aside.clear()
 
     def prepare(self, change: Change) -> None:
-        """Write what the table of ``change`` needs before it."""
+        """Write the definitions that the table of ``change`` needs first."""
         relation = change.relation
         is_there = self._follow(relation, change.key_columns)
         self._seen[relation.oid] = relation
@@ -78,13 +78,13 @@ class TableWriter:
             elif key != self._keys[relation.oid]:
                 self._say(_rekey(relation, key))
             self._keys[relation.oid] = key
-        # A row of which nothing else was recorded may be older than the recording.
+        # Even without an insert, a changed row may be older than the recording.
         self._filled.add(relation.oid)
 
     def _follow(self, now: Relation, key: tuple[str, ...] = ()) -> bool:
-        """Give a table its present name and columns; of one that is new only the name is made free: False.
+        """Give a table its current name and columns; return False if it is new (only its name is freed).
 
-        It is the oid that tells which table it is: others may have had its name until now.
+        The oid identifies a table: its name may have belonged to another table until now.
         """
         before = self._seen.get(now.oid)
         if before is now:
@@ -111,7 +111,7 @@ class TableWriter:
             self._say("".join(f"{statement}\n" for statement in _alter(changes, now)))
 
     def _doubt(self, changes: Became, now: Relation, key: tuple[str, ...]) -> None:
-        """Say which values of older rows are not known."""
+        """Comment on the values of older rows that are uncertain."""
         before = self.doubtful(now)
         doubtful = self._doubtful[now.oid] = set()
         for old, new in changes.kept:
@@ -128,7 +128,7 @@ class TableWriter:
             if column.name in key:
                 self._note(now, column.name, "is in the key, by which rows from before can't be found")
             if kind == "again":
-                # If names were exchanged, the values of the others of its type are in the wrong places too.
+                # If names were exchanged, the values of other columns of this type are misplaced too.
                 doubtful |= {new.name for _, new in changes.kept if new.type_oid == column.type_oid}
 
     def _note(self, table: Relation, column: str, what: str, kind: Doubt | None = None) -> None:
@@ -138,13 +138,13 @@ class TableWriter:
             self.doubts[kind].append(f"{name}.{one_line(column)}")
 
     def _free_name(self, relation: Relation, *, is_new: bool) -> None:
-        """Put aside the table that has had the name of ``relation`` until now.
+        """Move the table that had the name of ``relation`` until now out of the way.
 
-        It was dropped, or has another name by now: which one is said when something of it comes.
+        It was dropped or renamed. If it was renamed, a later change of it shows its new name.
         """
         for other in [one for one in self._seen.values() if _named_alike(one, relation)]:
             if is_new and not self._create:
-                # There is one table of that name, of which the new one needs the columns.
+                # The target has one table of that name, and the new table's columns apply to it.
                 del self._seen[other.oid]
                 self._say(f"DELETE FROM {quoted_table(relation)}; -- made anew\n")
                 continue
@@ -181,15 +181,15 @@ def _create(relation: Relation, key: tuple[str, ...]) -> str:
 
 
 def _constraint(relation: Relation, key: tuple[str, ...]) -> str:
-    # Its index has the name too, which must be free in every schema that the table moves to.
+    # The constraint's index has the same name, which must be free in every schema the table moves to.
     columns = ", ".join(map(quote_identifier, key))
     return f"CONSTRAINT {_aside(relation.oid)} PRIMARY KEY ({columns})"
 
 
 def _rekey(relation: Relation, key: tuple[str, ...]) -> str:
-    """Return what gives a table another primary key, where its older rows fit it, or none."""
+    """Return the statements that give a table a new primary key (if its older rows fit it), or none."""
     table = f"ALTER TABLE {quoted_table(relation)}"
-    # That they were in a key once made them NOT NULL, which they need not be any more.
+    # Columns of an earlier key are still NOT NULL, but no longer need to be.
     free = [
         f"ALTER COLUMN {quote_identifier(column.name)} DROP NOT NULL"
         for column in relation.columns
@@ -204,12 +204,12 @@ def _rekey(relation: Relation, key: tuple[str, ...]) -> str:
 
 
 def is_built_in(column: Column) -> bool:
-    """Whether a column's type is one that every database has."""
+    """Return whether every PostgreSQL database has the column's type."""
     return not codec_for(column.type_oid, column.typmod, {}).as_text
 
 
 def _type(column: Column) -> tuple[str, str]:
-    """Return the name of a column's type, and a comment; types that are not built in become text."""
+    """Return the SQL type of a column, and a comment; types that are not built in become text."""
     codec = codec_for(column.type_oid, column.typmod, {})
     if codec.as_text:
         return "text", f" -- type {column.type_oid} of the original database"
@@ -233,7 +233,7 @@ def _alter(changes: Became, now: Relation) -> Iterator[str]:
 def _rename(table: str, names: list[tuple[str, str]], taken: set[str]) -> Iterator[str]:
     steps = names
     if {old for old, _ in names} & {new for _, new in names}:
-        # One's new name is another's old one.
+        # A new name equals another column's old name.
         free = (name for at in count() if (name := f"bwtui {at}") not in taken)
         between = list(islice(free, len(names)))
         steps = [(old, name) for (old, _), name in zip(names, between, strict=True)]
@@ -243,7 +243,7 @@ def _rename(table: str, names: list[tuple[str, str]], taken: set[str]) -> Iterat
 
 
 def _retype(table: str, column: Column) -> str:
-    """Return what gives a column its new type: with its values if they fit, otherwise without them."""
+    """Return the statement that changes a column's type, keeping its values if they fit."""
     name, (kind, note) = quote_identifier(column.name), _type(column)
     warning = f"{table} {name}: old values do not fit the type {kind}, and are NULL"
     retyped = f"{table} ALTER COLUMN {name} TYPE {kind} USING {name}::pg_catalog.text::{kind};"
@@ -251,7 +251,7 @@ def _retype(table: str, column: Column) -> str:
 
 
 def _attempt(statement: str, warning: str, otherwise: str) -> str:
-    """Return what does ``statement``, or where that fails, warns and does ``otherwise``."""
+    """Return a DO block that runs ``statement``, or if that fails, warns and runs ``otherwise``."""
     body = (
         f"BEGIN\n"
         f"  {statement}\n"
@@ -271,7 +271,7 @@ def _move(before: Relation, now: Relation) -> Iterator[str]:
         return
     at = before
     if before.name != now.name:
-        # Either name may be taken in the other's schema.
+        # Either name may be taken in the other schema.
         at = replace(before, namespace=f"bwtui {before.oid}")
         if at != before:
             yield from _put_aside(before)
@@ -284,7 +284,7 @@ def _move(before: Relation, now: Relation) -> Iterator[str]:
 
 
 def _put_aside(table: Relation) -> Iterator[str]:
-    """Yield what moves a table into a schema of its own, where its name and its index's are free."""
+    """Yield the statements that move a table into its own schema, where the names of both are free."""
     yield f"CREATE SCHEMA {_aside(table.oid)};"
     yield f"ALTER TABLE {quoted_table(table)} SET SCHEMA {_aside(table.oid)};"
 
@@ -302,7 +302,7 @@ def _named_alike(one: Relation, other: Relation) -> bool:
 
 
 def quoted_table(table: Relation) -> str:
-    """Return a table's name as SQL takes it."""
+    """Return a table's qualified name, quoted for SQL."""
     return quote_qualified(table.namespace, table.name)
 
 

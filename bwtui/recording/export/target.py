@@ -1,4 +1,4 @@
-"""Where an export goes: a new file that appears only once it is whole, or stdout."""
+"""The target of an export: stdout, or a new file that appears only once it is complete."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ _NUMBERS = itertools.count(1)
 
 
 def target_path(output: str, name: str, suffix: str) -> Path:
-    """Return the file that ``output`` means: itself, or a file named after the recording in that folder."""
+    """Return the file that ``output`` names: itself, or in a folder a file named after the recording."""
     path = Path(output)
     if path.is_dir() or output.endswith("/"):
         return path / f"{Path(name).name or 'recording'}.{suffix}"
@@ -25,7 +25,7 @@ def target_path(output: str, name: str, suffix: str) -> Path:
 
 @contextlib.contextmanager
 def opened(path: Path | None, *, force: bool) -> Iterator[BinaryIO]:
-    """Open ``path``, or stdout, for writing; a file takes its name when the block ends without an error.
+    """Open ``path``, or stdout, for writing; a file gets its name when the block ends without an error.
 
     Raises UsageError when the file exists and ``force`` is not set, StateFailed when it can't be written.
     """
@@ -34,7 +34,7 @@ def opened(path: Path | None, *, force: bool) -> Iterator[BinaryIO]:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
     elif path.exists() and not path.is_file():
-        # A pipe or a device has no whole state to wait for.
+        # A pipe or a device can't be replaced atomically.
         with _explained(str(path)), path.open("wb") as file:
             yield file
     else:
@@ -45,10 +45,10 @@ def opened(path: Path | None, *, force: bool) -> Iterator[BinaryIO]:
 
 
 def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
-    # Another export of this process may be on its way to the same name.
+    # Another export of this process may be writing to the same path.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.partial")
     try:
-        # Rows are nobody else's business, as in the recording itself.
+        # Other users must not read the rows, as in the recording itself.
         with open(temporary, "xb", opener=private) as file:
             yield file
             file.flush()
@@ -63,7 +63,7 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
 
 
 def _publish(temporary: Path, path: Path) -> None:
-    """Give the file its name, unless somebody else has taken it meanwhile."""
+    """Give the file its name, unless another process has taken it in the meantime."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

@@ -1,22 +1,22 @@
-"""What writes changes in one format."""
+"""The base class of the export formats' writers."""
 
 from bwtui.recording.change import Change
 
 
 class Writer:
-    """Writes changes into a file that its caller opened; one that holds nothing back needs only `write`."""
+    """Writes changes into a file that the caller opened; a writer without a buffer needs only `write`."""
 
     def write(self, change: Change) -> None:
         """Write one change."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write what is left, and the end."""
+        """Write what is buffered, and the file's ending."""
 
     def abandon(self) -> None:
-        """Let go of the file, which is about to be thrown away."""
+        """Release the file, which is about to be discarded."""
 
     @property
     def notes(self) -> list[str]:
-        """What the file can't say as it was, a line each."""
+        """Notes on what the file can't reproduce exactly, one line each."""
         return []

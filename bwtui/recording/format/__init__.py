@@ -1,1 +1,1 @@
-"""What a segment's file holds: blocks, their payloads, and what may be in them."""
+"""The format of a segment's file: blocks, their payloads, and validation."""

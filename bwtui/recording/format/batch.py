@@ -1,6 +1,6 @@
 """The payloads of CHANGES, ROWS and DELIVERY blocks.
 
-A batch is what the relay hands to its sink at one time. Integers are little-endian. CHANGES and ROWS::
+A batch is what the relay passes to its sink in one call. Integers are little-endian. CHANGES and ROWS::
 
     batch u64 | relation u32 | commit_lsn u64 | commit_time i64 | xid u32 | ordinal u32
     frames u32 | sections u16 | without u32 | filled u32 | 2 × 0
@@ -8,13 +8,13 @@ A batch is what the relay hands to its sink at one time. Integers are little-end
     per section: route u16 | headers u8 | 0 | messages u32 | messages × frame u32
                  messages × key length i32 | messages × value length i32 | the keys | the values
     per without: frame u32 | reason u8
-    per filled:  frame u32 | column u16 (0x8000 added: the bytes are no text) | length u32 | text
+    per filled:  frame u32 | column u16 (0x8000 added: the bytes are not text) | length u32 | text
 
 ``commit_lsn`` to ``ordinal`` describe the transaction that is open when the batch begins; in ROWS they are
 the rows' LSN, the timestamp of their messages, 0, and the number of the row before. ``relation`` is 0 in
 CHANGES. A frame is a whole CopyData frame of the stream (XLogData, with its 25 bytes of LSNs and time), or a
-line of COPY. A length of -1 is null. ``frame`` says which frame a message was made of; `NO_FRAME` is a
-tombstone for a key without a row: it clears up after an unfinished snapshot, or is put into the stream.
+line of COPY. A length of -1 is null. ``frame`` identifies the frame that a message was made from. `NO_FRAME`
+marks a tombstone for a key without a row: one sent after an unfinished snapshot, or a backfilled one.
 """
 
 import struct
@@ -32,16 +32,16 @@ _HEAD = struct.Struct("<QIQqIIIHII2x")
 _SECTION = struct.Struct("<HBxI")
 _WITHOUT = struct.Struct("<IB")
 _FILLED = struct.Struct("<IHI")
-#: Of a filled column: its bytes are no text. A table has at most 1,600 columns.
+#: Flag of a filled column whose bytes are not text. A table has at most 1,600 columns.
 _BYTES = 0x8000
 _DELIVERY = struct.Struct("<QHII")
 
 NO_FRAME = 0xFFFF_FFFF
-#: No recording numbers more changes of a transaction, or rows of a table's snapshot: sealed, it is an INT.
+#: Maximum ordinal of a change in a transaction, or of a row in a table's snapshot: sealed files store an INT.
 LARGEST_ORDINAL = 0x7FFF_FFFF
 
 _compiled: Pack | None = PACKAGE.pack if PACKAGE is not None else None
-#: A frame or a cell of so many bytes is large: to copy it would take its memory again.
+#: A frame or cell of more than this many bytes is not copied, because a copy would double its memory.
 _LARGE = 1 << 16
 
 
@@ -54,20 +54,20 @@ class HeaderForm(IntEnum):
 
 
 class Without(IntEnum):
-    """Why a change made no message."""
+    """Why a change has no message."""
 
     #: Dropped by --on-error log; an EVENT says why.
     DROPPED = 1
-    #: The row was gone before its unchanged TOAST value could be read; a later change of it follows.
+    #: The row was deleted before its unchanged TOAST value could be read; a later change of it follows.
     SUPERSEDED = 2
-    #: A table without a key: there is nothing to put into a tombstone.
+    #: The table has no key, so a tombstone is impossible.
     UNKEYED = 3
-    #: TRUNCATE makes no message, unless --truncate-topic is set.
+    #: TRUNCATE produces no message unless --truncate-topic is set.
     TRUNCATED = 4
 
 
 class Transaction(NamedTuple):
-    """The open transaction: ``commit_time`` in Unix microseconds, ``ordinal`` of the last row change."""
+    """The open transaction: ``commit_time`` in Unix microseconds, ``ordinal`` of its last row change."""
 
     commit_lsn: int = 0
     commit_time: int = 0
@@ -76,26 +76,26 @@ class Transaction(NamedTuple):
 
 
 class Cells(Sequence[bytes | None]):
-    """The keys or the values of messages: what stands in each at one place. Nothing is copied."""
+    """The keys or the values of messages, as a view of one element of each; nothing is copied."""
 
     def __init__(self, messages: Sequence[Sequence[Any]], place: int) -> None:
         self.messages, self.place = messages, place
 
     def __len__(self) -> int:
-        """Return how many messages there are."""
+        """Return the number of messages."""
         return len(self.messages)
 
     def __getitem__(self, at: Any) -> Any:
-        """Return the one of a message; no slices."""
+        """Return the cell of one message; slices are not supported."""
         return self.messages[at][self.place]
 
     def __iter__(self) -> Iterator[bytes | None]:
-        """Iterate over them."""
+        """Iterate over the cells."""
         return map(itemgetter(self.place), self.messages)
 
 
 class Section(NamedTuple):
-    """Messages of one route, in order; ``frames`` says which frame each was made of."""
+    """Messages of one route, in order; ``frames`` identifies the frame that each was made from."""
 
     route: int
     headers: HeaderForm
@@ -105,7 +105,7 @@ class Section(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The text of an unchanged TOAST value that the relay put in, from the old row or by reading the row."""
+    """The text of an unchanged TOAST value that the relay filled in, from the old row or by a query."""
 
     frame: int
     column: int
@@ -113,7 +113,7 @@ class Filled(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The payload of a CHANGES or ROWS block, taken apart."""
+    """The parsed payload of a CHANGES or ROWS block."""
 
     number: int
     relation: int
@@ -125,7 +125,7 @@ class Batch(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Where the messages ``first`` to ``first + len(partitions)`` of a batch's section are."""
+    """Where Kafka put the messages ``first`` to ``first + len(partitions)`` of a batch's section."""
 
     batch: int
     section: int
@@ -143,7 +143,7 @@ def pack_batch(
     without: Sequence[tuple[int, int]] = (),
     filled: Sequence[Filled] = (),
 ) -> list[bytes]:
-    """Return the parts of a payload; nothing is done a row at a time in Python."""
+    """Return the parts of a payload, without a Python loop over the rows."""
     head = _HEAD.pack(number, relation, *before, len(frames), len(sections), len(without), len(filled))
     parts = [head, *_pack_cells(frames)]
     for section in sections:
@@ -159,7 +159,7 @@ def pack_batch(
 
 
 def unpack_batch(payload: bytes) -> Batch:
-    """Return what `pack_batch` packed. Raises ValueError when it is none."""
+    """Return what `pack_batch` packed. Raises ValueError when the payload is not a valid batch."""
     try:
         return _unpack_batch(payload)
     except struct.error as error:
@@ -202,7 +202,7 @@ def pack_delivery(delivery: Delivery) -> list[bytes]:
 
 
 def unpack_delivery(payload: bytes) -> Delivery:
-    """Return what `pack_delivery` packed. Raises ValueError when it is none."""
+    """Return what `pack_delivery` packed. Raises ValueError when the payload is not a valid delivery."""
     if len(payload) < _DELIVERY.size:
         raise ValueError("the payload is too short")
     batch, section, first, count = _DELIVERY.unpack_from(payload)
@@ -214,7 +214,7 @@ def unpack_delivery(payload: bytes) -> Delivery:
 
 
 def _pack_cells(*columns: Sequence[bytes | None]) -> list[bytes]:
-    """Return the lengths of all columns' cells, and then the cells."""
+    """Return the lengths of all columns' cells, followed by the cells."""
     packed = [_pack_column(column) for column in columns]
     return [lengths for lengths, _ in packed] + [part for _, parts in packed for part in parts]
 
@@ -228,13 +228,13 @@ def _pack_column(cells: Sequence[bytes | None]) -> tuple[bytes, list[bytes]]:
     try:
         return _pack_unsigned(map(len, plain)), _joined(plain)  # type: ignore[arg-type]
     except TypeError:
-        # There is a null among them.
+        # At least one cell is null.
         lengths = _pack("i", (-1 if cell is None else len(cell) for cell in plain))
         return lengths, _joined([cell for cell in plain if cell is not None])
 
 
 def _joined(cells: Sequence[bytes]) -> list[bytes]:
-    """Return the cells as one part, but for a large one at the end, which filled the batch."""
+    """Return the cells as one part; a large last cell, which filled the batch, stays separate."""
     if len(cells) > 1 and len(cells[-1]) > _LARGE:
         return [b"".join(cells[:-1]), cells[-1]]
     return [b"".join(cells)]
@@ -263,13 +263,13 @@ def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, in
 def _pack(code: str, numbers: Iterable[int]) -> bytes:
     if _is_packed(numbers, code):
         return numbers.tobytes()
-    # Of signed numbers `array` takes twice as long.
+    # With signed numbers `array` takes twice as long as `struct`.
     plain = tuple(numbers)
     return struct.pack(f"<{len(plain)}{code}", *plain)
 
 
 def _pack_unsigned(numbers: Iterable[int]) -> bytes:
-    """Return numbers from 0 on as `_pack` does, with or without signs, in half the time."""
+    """Return non-negative numbers as `_pack` does with either sign, in half the time."""
     if _is_packed(numbers, "I"):
         return numbers.tobytes()
     packed = array("I", list(numbers))

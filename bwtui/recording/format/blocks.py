@@ -1,19 +1,19 @@
-"""The journal's bytes: blocks, and the segments that they make up. docs/recording-format.md is its page.
+"""The journal's bytes: blocks, and the segments they form; docs/recording-format.md describes the format.
 
 A segment is a file of blocks. A block is a header of 44 bytes, little-endian, and a payload::
 
     length u32 | crc32 u32 | kind u8 | mark 3 bytes | number u32 | received i64
     first_lsn u64 | last_lsn u64 | payload_crc32 u32
 
-``length`` is the payload's, ``payload_crc32`` its checksum, and ``crc32`` that of the rest of the header. Two
-checksums, so that a walk from header to header need not read what lies between. ``number`` counts the
+``length`` is the payload's length, ``payload_crc32`` its checksum, and ``crc32`` covers the rest of the
+header. With two checksums, a walk from header to header need not read the payloads. ``number`` counts the
 segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, and the LSNs are those of the
-first and the last commit of which the block holds anything, or 0. ``mark`` binds a block to its file:
-rows may contain the bytes of other recordings (docs/adr/0022-bind-recording-blocks-to-their-file.md).
+first and the last commit that the block has data of, or 0. ``mark`` binds a block to its file: rows may
+contain the bytes of other recordings (docs/adr/0022-bind-recording-blocks-to-their-file.md).
 
-A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes that says
-where they begin. The foot has the sha256 of all headers before it, which have their payloads' checksums
-(docs/adr/0022-bind-recording-blocks-to-their-file.md).
+A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes with the
+offset where they begin. The foot has the sha256 of all headers before it, and these contain their payloads'
+checksums (docs/adr/0022-bind-recording-blocks-to-their-file.md).
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from typing import BinaryIO, NamedTuple
 from bwtui.errors import DamagedRecording
 from bwtui.recording.format.checksum import crc32
 
-#: In a segment of version 1 the foot's sha256 is of all bytes before it; before version 3 no block has one.
+#: In version 1 the foot's sha256 covers all bytes before it; before version 3 blocks have no mark.
 VERSION = 3
 _MARKED_VERSION = 3
 SUFFIX = ".bwj"
 PARTIAL_SUFFIX = ".partial"
-#: An empty file that says that the segment of its number is about to be begun.
+#: Suffix of an empty marker file: the segment with this number is about to begin.
 NEXT_SUFFIX = ".next"
 
 _HEADER = struct.Struct("<IIB3sIqQQI")
@@ -47,9 +47,9 @@ LAST_LSN = (1 << 63) - 1
 _TRAILER = struct.Struct("<8sQII")
 TRAILER_SIZE = _TRAILER.size
 _MAGIC = b"bwtuiEND"
-#: No block is larger: a length beyond it is a damaged one, and not worth the memory to try.
+#: Maximum payload length: a greater length is damage, and reading it would only waste memory.
 MAX_PAYLOAD = (1 << 32) - 1
-#: The mark of the first block, and of every block up to version 2.
+#: The mark of the first block, and of all blocks up to version 2.
 UNMARKED = b"\0\0\0"
 _BEFORE_KIND = 8
 _CHUNK = 1 << 20
@@ -58,46 +58,46 @@ _SYNCED = struct.Struct("<Q")
 
 
 class Kind(IntEnum):
-    """What a block holds."""
+    """The content of a block."""
 
-    #: JSON: where the segment comes from; always the first block.
+    #: JSON: the segment's origin; always the first block.
     HEAD = 1
     #: A RELATION message of pgoutput, as PostgreSQL sent it.
     RELATION = 2
-    #: JSON: where a relation's rows go: topic, key columns, schema ids.
+    #: JSON: where a relation's rows are sent: topic, key columns, schema ids.
     ROUTE = 3
     #: JSON: a registered schema.
     SCHEMA = 4
-    #: Frames of the stream, and the messages made of them.
+    #: Frames of the stream, and the messages made from them.
     CHANGES = 5
-    #: Rows of a snapshot, as lines of COPY, and the messages made of them.
+    #: Rows of a snapshot, as lines of COPY, and the messages made from them.
     ROWS = 6
-    #: Where Kafka put the messages of one section of a batch.
+    #: Partitions and offsets of the messages of one section of a batch.
     DELIVERY = 7
-    #: JSON: something that happened: a pass begins, changes are missing, the relay ends.
+    #: JSON: an event: a pass begins, changes are missing, the relay ends.
     EVENT = 8
-    #: JSON: the relay's status, without its tables; about one a second.
+    #: JSON: the relay's status without its tables, about once a second.
     STATUS = 9
-    #: One entry a block; see `IndexEntry`.
+    #: One entry per block; see `IndexEntry`.
     INDEX = 10
-    #: One entry a transaction that begins in the segment; see `TransactionEntry`.
+    #: One entry per transaction that begins in the segment; see `TransactionEntry`.
     TRANSACTIONS = 11
     #: JSON: counts, LSN range, and the sha256 of the headers before it.
     FOOT = 12
-    #: JSON: an error, a notice, or a row that was dropped, as the relay showed it.
+    #: JSON: an error, a notice, or a dropped row, as the relay showed it.
     ERROR = 13
-    #: Everything before is durable at the sink, and may be confirmed up to ``last_lsn``. It says how many
-    #: bytes of its file were on the disk when it was written; an older recording's says nothing.
+    #: Everything before is durable at the sink, and may be confirmed up to ``last_lsn``. The payload is the
+    #: number of bytes of this file that were on disk at that time; older versions wrote no payload.
     REACHED = 14
 
 
 _KINDS = frozenset(Kind)
-#: What the end of a finished segment is made of.
+#: The blocks at the end of a finished segment.
 ENDING = frozenset((Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT))
 
 
 class Block(NamedTuple):
-    """One block; ``offset`` is where its header begins in the segment. ``payload`` is empty when not read."""
+    """One block; its header begins at ``offset`` in the segment. ``payload`` is empty if it was not read."""
 
     kind: Kind
     number: int
@@ -110,12 +110,12 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next block begins."""
+        """Offset of the next block."""
         return self.offset + HEADER_SIZE + self.length
 
 
 class IndexEntry(NamedTuple):
-    """A block as the index knows it; ``changes`` and ``transactions`` count those that begin in it."""
+    """An index entry of a block; ``changes`` and ``transactions`` count those that begin in the block."""
 
     offset: int
     kind: int
@@ -130,7 +130,7 @@ INDEX_ENTRY = struct.Struct("<QIIIqQQ")
 
 
 def is_sensible(entry: IndexEntry) -> bool:
-    """Whether an entry says what a block may hold."""
+    """Return whether an entry has values that a block can have."""
     return (
         entry.kind in _KINDS
         and 0 <= entry.received <= LAST_TIME
@@ -139,7 +139,7 @@ def is_sensible(entry: IndexEntry) -> bool:
 
 
 class TransactionEntry(NamedTuple):
-    """A transaction: ``commit_time`` in Unix microseconds, ``position``: the segment's changes before."""
+    """A transaction: ``commit_time`` in Unix microseconds, ``position`` from the segment's first change."""
 
     commit_lsn: int
     commit_time: int
@@ -152,7 +152,7 @@ TRANSACTION_ENTRY = struct.Struct("<QqII")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something lies: a segment's file name, and the offset in bytes."""
+    """A position: a segment's file name, and the offset in bytes."""
 
     segment: str
     offset: int
@@ -162,7 +162,7 @@ class Place:
 
 
 class DamagedAt(DamagedRecording):
-    """One place that is damaged, and how."""
+    """A damaged place in a recording, and the reason."""
 
     def __init__(self, place: Place, reason: str, hint: str) -> None:
         super().__init__(f"the recording is damaged: {place}: {reason}", hint)
@@ -185,7 +185,7 @@ def pack_header(
     parts: Sequence[bytes],
     mark: bytes = UNMARKED,
 ) -> bytes:
-    """Return the header of a block whose payload is ``parts``, one after the other."""
+    """Return the header of a block whose payload is the concatenation of ``parts``."""
     length, crc = 0, 0
     for part in parts:
         length += len(part)
@@ -195,7 +195,7 @@ def pack_header(
 
 
 def mark_after(header: bytes, payload: bytes) -> bytes:
-    """Return the mark of the blocks that follow a segment's first one: part of that one's checksum."""
+    """Return the mark of all blocks after a segment's first block: part of the first block's checksum."""
     try:
         version = json.loads(payload)["version"]
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -205,7 +205,7 @@ def mark_after(header: bytes, payload: bytes) -> bytes:
 
 
 class SegmentFile:
-    """Reads the blocks of one segment; every byte that it hands out was checked. Raises DamagedRecording."""
+    """Reads the blocks of one segment and verifies every byte that it returns. Raises DamagedRecording."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
@@ -242,7 +242,7 @@ class SegmentFile:
 
     @cached_property
     def mark(self) -> bytes | None:
-        """The mark of every block after the first; None if that one is damaged, so that no mark is known."""
+        """The mark of every block after the first; None if the first block is damaged."""
         try:
             first = self.block(0)
         except DamagedAt:
@@ -278,14 +278,15 @@ class SegmentFile:
         return digest.hexdigest()
 
     def raw(self, block: Block) -> bytes:
-        """Return the bytes of a block that was read, header and payload."""
+        """Return the bytes of a block, header and payload, without verifying them again."""
         self._file.seek(block.offset)
         return self._file.read(block.end - block.offset)
 
     def resume(self, offset: int, number: int) -> int | None:
-        """Return where the next whole header stands after damage at ``offset``, where block ``number`` was.
+        """Return the offset of the next intact header after block ``number``, which is damaged at ``offset``.
 
-        It is found by what a header must hold, and known by its checksum, however far away it is.
+        The search finds candidates by the bytes that a header must have, and verifies their checksum, at any
+        distance.
         """
         if offset >= self.size:
             return None
@@ -310,7 +311,7 @@ class SegmentFile:
 
     @property
     def has_trailer(self) -> bool:
-        """Whether the file ends with something that begins like a trailer."""
+        """Return whether the file ends with a trailer's magic bytes."""
         if self.size < TRAILER_SIZE:
             return False
         self._file.seek(self.size - TRAILER_SIZE)
@@ -330,18 +331,18 @@ class SegmentFile:
 
 
 def _like_header(mark: bytes | None) -> re.Pattern[bytes]:
-    """Return what a header looks like from its kind on: kind, mark, and a number that a segment may have."""
+    """Return the pattern of a header from its kind on: kind, mark, and a plausible block number."""
     marked = b"..." if mark is None else re.escape(mark)
     return re.compile(rb"[\x01-\x0e]" + marked + rb"..[\0-\x0f]\0", re.DOTALL)
 
 
 def pack_synced(size: int) -> bytes:
-    """Return the payload of a REACHED block: ``size`` bytes of the file were on the disk before it."""
+    """Return the payload of a REACHED block: ``size`` bytes of the file were on disk before it."""
     return _SYNCED.pack(size)
 
 
 def synced_before(block: Block) -> int | None:
-    """Return what `pack_synced` packed; None in a recording that does not say. Raises ValueError."""
+    """Return what `pack_synced` packed; None if the recording has no such payload. Raises ValueError."""
     if not block.payload:
         return None
     if len(block.payload) != _SYNCED.size:
@@ -361,7 +362,7 @@ def pack_index(entries: Sequence[IndexEntry]) -> bytes:
 
 
 def unpack_index(payload: bytes) -> list[IndexEntry]:
-    """Return what `pack_index` packed. Raises ValueError when it is none."""
+    """Return what `pack_index` packed. Raises ValueError when an entry is cut off."""
     if len(payload) % INDEX_ENTRY.size:
         raise ValueError("an index entry is cut off")
     return [IndexEntry(*entry) for entry in INDEX_ENTRY.iter_unpack(payload)]

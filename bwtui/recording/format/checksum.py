@@ -1,7 +1,7 @@
-"""CRC-32, by ISA-L where it is installed: packaging/compiled[checksum] brings it.
+"""CRC-32, computed by ISA-L if it is installed (packaging/compiled[checksum] brings it).
 
-It is the same checksum at thirty times the speed of many a zlib, which takes a sixth of what recording a row
-costs (docs/benchmarks/measurements.md).
+The checksum is the same, at thirty times the speed of many zlib builds, with which it takes a sixth of the
+cost cost of recording a row (docs/benchmarks/measurements.md).
 """
 
 try:

@@ -1,4 +1,4 @@
-"""What a segment's blocks have said so far of relations, routes and schemas, and what follows for a batch."""
+"""State built up from a segment's blocks (relations, routes, schemas), and the summary of a batch."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -26,7 +26,7 @@ from bwtui.recording.format.statements import Head, Pass, event_said, head_said,
 
 @dataclass(frozen=True, slots=True)
 class RecordedRoute:
-    """Where the rows of a relation go."""
+    """The topic, key and schemas of a relation's rows."""
 
     relation_oid: int
     table: str
@@ -38,9 +38,9 @@ class RecordedRoute:
 
 @dataclass(slots=True)
 class SegmentContext:
-    """The state that a segment's blocks build up; `take` them in order."""
+    """The state that a segment's blocks build up; pass them to `take` in order."""
 
-    #: Empty before it was read.
+    #: Empty until the HEAD block was taken.
     head: Head = field(default_factory=lambda: cast(Head, {}))
     relations: dict[int, Relation] = field(default_factory=dict)
     routes: dict[int, RecordedRoute] = field(default_factory=dict)
@@ -51,28 +51,28 @@ class SegmentContext:
 
     @property
     def pass_number(self) -> int:
-        """The number of the pass that the blocks belong to."""
+        """Number of the pass that the blocks belong to."""
         return int(self.current_pass.get("pass", 0))
 
     @property
     def puts_rows(self) -> bool:
-        """Whether ROWS are put into the stream, and of no snapshot."""
+        """Return whether ROWS blocks contain backfilled rows rather than snapshot rows."""
         return self.current_pass.get("kind") == "stream"
 
     @property
     def seen(self) -> tuple[int, int]:
-        """The identity up to which the recording had everything when the pass began."""
+        """Identity of the newest change that was recorded when the pass began."""
         lsn, ordinal = self.current_pass.get("seen", (0, 0))
         return int(lsn), int(ordinal)
 
     @property
     def seen_before(self) -> tuple[int, int]:
-        """The identity of the newest change that was recorded before the segment began."""
+        """Identity of the newest change that was recorded before the segment began."""
         lsn, ordinal = self.head["seen"]
         return int(lsn), int(ordinal)
 
     def take(self, block: Block, segment: str) -> None:
-        """Take note of a block with its payload. Raises DamagedRecording."""
+        """Apply a block, which must have its payload. Raises DamagedRecording."""
         try:
             self._take(block, segment)
         except DamagedRecording:
@@ -120,19 +120,20 @@ def read_batch(block: Block, segment: str) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """What the index and the foot say of a batch."""
+    """The entries of a batch in the index and the foot."""
 
     entry: IndexEntry
     transactions: bytes
     counts: Counts
-    #: The transaction that is open, or was last, after the batch.
+    #: The transaction that is open after the batch, or else its last one.
     last: Transaction
 
 
 def summarize(block: Block, batch: Batch, context: SegmentContext, position: int) -> BatchSummary:
-    """Return what the writer noted of a batch; ``position``: the segment's changes before it.
+    """Return the summary of a batch as the writer recorded it.
 
-    Raises KeyError when it refers to what the segment has not described.
+    ``position`` is the number of changes before it in the segment. Raises KeyError when the batch refers to
+    something that the segment has not described.
     """
     tables = [context.routes[section.route].table for section in batch.sections]
     counts = count_messages(tables, batch.sections, [size_of(section) for section in batch.sections])

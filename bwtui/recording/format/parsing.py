@@ -1,4 +1,4 @@
-"""What a batch's frames say without being decoded: changes, their tables, their transactions."""
+"""Read a batch's frames without decoding them: count changes by table, and list transactions."""
 
 import struct
 from array import array
@@ -14,7 +14,7 @@ from bwtui.recording.format.batch import NO_FRAME, Section, Transaction
 from bwtui.recording.format.blocks import TRANSACTION_ENTRY
 
 _tag = itemgetter(PAYLOAD_OFFSET)
-#: The tag and the relation's oid, of a frame that has one.
+#: The tag and the relation's oid of a frame that has one.
 _tag_and_oid = itemgetter(slice(PAYLOAD_OFFSET, PAYLOAD_OFFSET + 5))
 _begin = struct.Struct(">QqI").unpack_from
 _truncate = struct.Struct(">IB").unpack_from
@@ -27,16 +27,16 @@ _compiled: Tags | None = PACKAGE.tags if PACKAGE is not None else None
 
 _NO_FRAME = NO_FRAME.to_bytes(4, "big")
 
-#: What to add to a counter of a table: table, counter, and number.
+#: An increment of a table's counter: table, counter, and number.
 Count = tuple[str, str, int]
 Counts = list[Count]
 
 
 class Scan(NamedTuple):
-    """What `scan` found: the transaction that is open, or was last, after the frames, and its like."""
+    """The result of `scan`; ``last`` is the transaction open after the frames, or else the last one."""
 
     changes: int
-    #: TRANSACTIONS entries, and how many.
+    #: Packed TRANSACTIONS entries; ``transactions`` is their number.
     entries: bytes
     transactions: int
     first_lsn: int
@@ -54,7 +54,7 @@ def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_posit
     """Number the changes of a batch and list the transactions that begin in it.
 
     ``found`` are the frames' tags, ``before`` is the transaction that is open at their beginning, and
-    ``first_position`` the number of the segment's changes before them.
+    ``first_position`` is the number of changes before them in the segment.
     """
     is_change = found.translate(_IS_CHANGE)
     entries = []
@@ -78,9 +78,9 @@ def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_posit
 def count_changes(
     frames: Sequence[bytes], found: bytes, relations: Mapping[int, Relation], only: str | None = None
 ) -> Counts:
-    """Return what to add to the tables' counters; ``found`` are the frames' tags.
+    """Return the increments of the tables' counters; ``found`` are the frames' tags.
 
-    ``only`` is the one table of which all these changes are, where that is known: then no frame is looked at.
+    ``only`` is the single table of all changes, if there is just one: then no frame needs to be read.
     """
     if only is not None and _TRUNCATE not in found:
         letters = ((counter, found.count(letter)) for letter, counter in _COUNTERS.items())
@@ -93,7 +93,7 @@ def count_changes(
             counts.append((relations[oid].qualified_name, counter, number))
     at = found.find(_TRUNCATE)
     while at >= 0:
-        # Of the tables that it names, those that the relay leaves out are not known here.
+        # A TRUNCATE also names tables that the relay excludes; these are not recorded here.
         known = [relations[oid].qualified_name for oid in truncated(frames[at]) if oid in relations]
         counts += [(name, "truncates", 1) for name in known]
         at = found.find(_TRUNCATE, at + 1)
@@ -107,7 +107,7 @@ def truncated(frame: bytes) -> tuple[int, ...]:
 
 
 def count_messages(tables: Sequence[str], sections: Sequence[Section], sizes: Sequence[int]) -> Counts:
-    """Return what sections add to the counters of their ``tables``; ``sizes`` are in bytes, see `size_of`."""
+    """Return what sections add to the counters of their ``tables``; ``sizes`` come from `size_of`."""
     counts = []
     for table, section, size in zip(tables, sections, sizes, strict=True):
         counts += [(table, "messages", len(section.keys)), (table, "bytes", size)]
@@ -117,14 +117,14 @@ def count_messages(tables: Sequence[str], sections: Sequence[Section], sizes: Se
 
 
 def _cleared(frames: Sequence[int]) -> int:
-    # Hardly ever there is one, and to look for its bytes takes a tenth of counting numbers.
+    # Tombstones without a row are rare, and a search for their bytes takes a tenth of the time of count().
     if isinstance(frames, array) and _NO_FRAME not in frames.tobytes():
         return 0
     return frames.count(NO_FRAME)
 
 
 def size_of(section: Section) -> int:
-    """Return how many bytes the section's keys and values have."""
+    """Return the total size of the section's keys and values in bytes."""
     return _size(section.keys) + _size(section.values)
 
 
@@ -132,5 +132,5 @@ def _size(cells: Sequence[bytes | None]) -> int:
     try:
         return sum(map(len, cells))  # type: ignore[arg-type]
     except TypeError:
-        # There is a null among them.
+        # At least one cell is null.
         return sum(len(cell) for cell in cells if cell is not None)

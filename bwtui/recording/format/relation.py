@@ -1,4 +1,4 @@
-"""RELATION blocks: a relation as pgoutput's RELATION message describes it, so that one decoder reads both."""
+"""RELATION blocks: a relation in the form of pgoutput's RELATION message, so that one decoder reads both."""
 
 import struct
 

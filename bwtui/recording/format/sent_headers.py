@@ -1,11 +1,11 @@
-"""The record headers of a sealed message, out of its other columns."""
+"""Reconstruct the record headers of a sealed message from its other columns."""
 
 from bwtui.model.headers import SESSION, Headers, make_headers
 
-#: The columns that they follow from.
+#: The columns that determine the headers.
 COLUMNS = ("header_form", "lsn", "ordinal", "op", "xid", "session")
 
-#: The same for DuckDB, as one text: name=value in hexadecimal, with semicolons between; null for none.
+#: The same as an SQL expression for DuckDB: name=value in hexadecimal, joined by semicolons; null if none.
 SENT_HEADERS = f"""
 case header_form
   when 'session' then '{SESSION}=' || upper(session)
@@ -18,7 +18,7 @@ case header_form
 def sent_headers(
     form: str | None, lsn: int, ordinal: int, op: str, xid: int, session: str | None, *, tombstone: bool
 ) -> Headers | None:
-    """Return the headers that the relay gave a message, or None where it gave none."""
+    """Return the headers that the relay gave to a message, or None if it gave none."""
     if form in (None, "none") or session is None:
         return None
     name = bytes.fromhex(session)

@@ -1,10 +1,10 @@
-"""What blocks of JSON say, checked once, so that no reader need check it again.
+"""Parse and validate JSON blocks, once, so that no reader has to check them again.
 
 ::
 
-    head = head_said(block, "00000001.partial")    # a dict whose members have the types that they should
+    head = head_said(block, "00000001.partial")    # a dict whose members have the expected types
 
-Whatever a file says is somebody's word. A checksum tells that it is as it was written, not who wrote it.
+File contents are untrusted. A checksum proves that they are unchanged, not who wrote them.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from bwtui.recording.format.validation import LARGEST, array, identity, number, 
 
 _PASSES = (1 << 31) - 1
 _OIDS = (1 << 32) - 1
-#: A disk's room in bytes may pass 64 bits, since it is counted in blocks; a float holds it with ease.
+#: Free disk space in bytes may exceed 64 bits, because it is counted in blocks; a float can hold it.
 _ANY_SIZE = 1 << 80
 
 
-#: Up to where a recording is in Kafka: all that a pass, of one run, has before a position.
+#: What of a recording is in Kafka: everything before a position, as recorded by one pass of one run.
 RecordedBehind = TypedDict("RecordedBehind", {"session": str, "pass": int, "position": int})
 
 
 class Behind(TypedDict):
-    """What Kafka had when a pass with --exactly-once began: all up to a change.
+    """The last change that Kafka had when a pass with --exactly-once began.
 
-    That is change ``ordinal`` of the transaction that commits at ``lsn``, or the last one of it (null).
-    Changes of transactions that earlier such passes of the same position have recorded beyond it
-    were aborted. Older versions say nothing of what is ``recorded``.
+    It is change ``ordinal`` of the transaction that commits at ``lsn``, or that transaction's last change
+    (null). Later changes of transactions that earlier passes from the same position recorded were aborted.
+    Older versions do not write ``recorded``.
     """
 
     lsn: int
@@ -42,7 +42,7 @@ class Behind(TypedDict):
     recorded: NotRequired[RecordedBehind]
 
 
-#: A pass over the source; before the first one there is its number alone. LSNs are numbers in all of these.
+#: A pass over the source. Before the first pass it has only its number. All LSNs are numbers.
 Pass = TypedDict(
     "Pass",
     {
@@ -59,15 +59,15 @@ Pass = TypedDict(
 
 
 class Event(Pass):
-    """An EVENT: that a pass begins ("pass"), that LSNs are missing ("gap"), or what later versions tell."""
+    """An EVENT: a pass begins ("pass"), LSNs are missing ("gap"), or a kind that a later version added."""
 
     event: str
     from_lsn: NotRequired[int]
     to_lsn: NotRequired[int]
 
 
-#: A segment's first block; nothing is in it before it was read. ``previous`` is the digest in the foot
-#: before it, or empty.
+#: A segment's first block; empty until it was read. ``previous`` is the digest in the foot of the segment
+#: before, or empty.
 Head = TypedDict(
     "Head",
     {
@@ -83,7 +83,8 @@ Head = TypedDict(
     },
     total=False,
 )
-#: Where a segment ends, as the relay says it. ``noted``: up to where one that gave up has noted what lacks.
+#: The end of a segment, as the relay records it. ``noted`` is the LSN up to which a recording that was given
+#: up has noted its gap.
 SegmentEnd = TypedDict(
     "SegmentEnd",
     {
@@ -99,9 +100,9 @@ SegmentEnd = TypedDict(
 
 
 class Foot(SegmentEnd):
-    """A finished segment's last block: its end, and what follows from its blocks."""
+    """A finished segment's last block: the segment's end, and totals derived from its blocks."""
 
-    #: Of the headers of all blocks before it; or, in a segment of version 1, of all bytes before it.
+    #: Digest of the headers of all blocks before it; in version 1 ``sha256`` of all bytes before it instead.
     headers_sha256: NotRequired[str]
     sha256: NotRequired[str]
     blocks: int
@@ -111,40 +112,40 @@ class Foot(SegmentEnd):
     last_lsn: int
     first_received: int
     last_received: int
-    #: Up to which LSN all was durable at the sink.
+    #: The LSN up to which everything was durable at the sink.
     reached: int
     tables: dict[str, dict[str, int]]
-    #: Of a table's snapshot_rows, those that were put into the stream; older recordings have none.
+    #: Number of backfilled rows among a table's snapshot_rows; absent in older recordings.
     backfill_rows: NotRequired[dict[str, int]]
 
 
 def digest_kind(foot: Mapping[str, Any]) -> Literal["sha256", "headers_sha256"]:
-    """Return the name under which a foot's digest stands; version 1 of the format had another."""
+    """Return the name of a foot's digest; version 1 of the format used a different one."""
     return "sha256" if "sha256" in foot else "headers_sha256"
 
 
 def is_sent(head: Head) -> bool:
-    """Whether the messages of a segment were for Kafka, and not only recorded."""
+    """Return whether the messages of a segment were sent to Kafka, rather than only recorded."""
     return bool(head["source"].get("cluster") or head["source"].get("broker"))
 
 
 def head_said(block: Block, segment: str) -> Head:
-    """Return what a HEAD says. Raises DamagedRecording."""
+    """Parse a HEAD. Raises DamagedRecording."""
     return cast(Head, statement(block, segment))
 
 
 def event_said(block: Block, segment: str) -> Event:
-    """Return what an EVENT says. Raises DamagedRecording."""
+    """Parse an EVENT. Raises DamagedRecording."""
     return cast(Event, statement(block, segment))
 
 
 def foot_said(block: Block, segment: str) -> Foot:
-    """Return what a FOOT says. Raises DamagedRecording."""
+    """Parse a FOOT. Raises DamagedRecording."""
     return cast(Foot, statement(block, segment))
 
 
 def statement(block: Block, segment: str) -> dict[str, Any]:
-    """Return what a block with its payload says. Raises DamagedRecording when that makes no sense."""
+    """Parse and validate the JSON of a block. Raises DamagedRecording when it is invalid."""
     try:
         content = obj(json.loads(block.payload))
         _CHECKS[block.kind](content)
@@ -158,7 +159,7 @@ def statement(block: Block, segment: str) -> dict[str, Any]:
 
 
 class _Newer(Exception):
-    """It says what no version up to this one does."""
+    """The block needs a newer version of bwtui."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -191,7 +192,7 @@ _SOURCE = (
 
 
 def _pass(content: Any) -> None:
-    """Check a pass; before the first one, only its number is there."""
+    """Check a pass; before the first pass, only its number is present."""
     number(obj(content)["pass"], most=_PASSES)
     if len(content) > 1:
         if content["kind"] not in ("snapshot", "stream"):
@@ -231,7 +232,7 @@ def _route(route: dict[str, Any]) -> None:
 
 
 def schema_said(content: Any) -> dict[str, Any]:
-    """Return what is said of a schema, as far as this version knows it. Raises ValueError or TypeError."""
+    """Return the fields of a schema that this version knows. Raises ValueError or TypeError."""
     entry = made_of(SchemaEntry, obj(content))
     _conform(entry, SchemaEntry)
     _moment(entry.time)
@@ -253,7 +254,7 @@ def _status(content: dict[str, Any]) -> None:
 
 
 def outages_said(status: dict[str, Any]) -> list[ErrorEntry]:
-    """Return which errors a recorded status knows the beginning of, and the end if they are over."""
+    """Return the outages in a recorded status: errors with their beginning, and their end once over."""
     return [made_of(ErrorEntry, {"time": 0.0, **one}) for one in array(status.get("outages", []))]
 
 
@@ -264,7 +265,7 @@ def _error(content: dict[str, Any]) -> None:
 
 
 def _moment(seconds: float) -> None:
-    """Check a time since 1970, of which the screens show the hour."""
+    """Check a time in seconds since 1970, which the screens display."""
     if not 0 <= seconds <= LAST_TIME / 1_000_000:
         raise ValueError("it is no time")
 
@@ -314,9 +315,9 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _conform(value: Any, hint: Any) -> None:
-    """Raise ValueError unless a value, made of what a file says, has the type of an annotation.
+    """Raise ValueError unless a value that was read from a file has the annotated type.
 
-    A text need not be UTF-8: a relay tells of its files, whose names are not always.
+    Text need not be UTF-8: a relay's status contains file names, which may not be.
     """
     if not _conforms(value, hint):
         raise ValueError("it has another type")
@@ -329,7 +330,7 @@ def _conforms(value: Any, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_conforms(value, one) for one in inner)
     if origin is Literal:
-        # A later version may have other words for states and causes; they are shown as they are.
+        # A later version may have additional states and causes; they are shown unchanged.
         return isinstance(value, str)
     if origin is tuple:
         return isinstance(value, tuple | list) and all(_conforms(one, inner[0]) for one in value)

@@ -1,7 +1,7 @@
-"""What a segment holds so far, as its foot says it.
+"""The totals of a segment, as its foot records them.
 
-The first versions know no rows that are put into the stream: they count them as a snapshot's, and compare the
-foot with that. So it says them twice, among those of a snapshot and by themselves.
+The first versions do not know backfilled rows: they count them as snapshot rows, and compare the foot with
+that count. So the foot records them twice, within snapshot_rows and separately.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from bwtui.recording.format.parsing import Count
 
 @dataclass(slots=True)
 class Totals:
-    """What a segment holds so far; times in Unix microseconds. ``tables`` maps names to counters."""
+    """Totals of the blocks so far; times in Unix microseconds. ``tables`` maps names to counters."""
 
     changes: int = 0
     transactions: int = 0
@@ -23,12 +23,12 @@ class Totals:
     last_lsn: int = 0
     first_received: int = 0
     last_received: int = 0
-    #: Everything up to this LSN was durable at the sink.
+    #: The LSN up to which everything was durable at the sink.
     reached: int = 0
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, entry: IndexEntry, counts: Sequence[Count]) -> None:
-        """Count one block, and add to the tables' counters."""
+        """Add one block, and its increments of the tables' counters."""
         self.changes += entry.changes
         self.transactions += entry.transactions
         self.first_received = self.first_received or entry.received
@@ -43,7 +43,7 @@ class Totals:
             counters[counter] = counters.get(counter, 0) + number
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the foot says of it."""
+        """Return the totals in the form of the foot."""
         tables = {table: dict(counters) for table, counters in self.tables.items()}
         put = {table: counters.pop(_PUT, 0) for table, counters in tables.items()}
         for table, rows in put.items():
@@ -57,7 +57,7 @@ _ROWS, _PUT = "snapshot_rows", "backfill_rows"
 
 
 def counters_of(foot: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the tables' counters out of a foot: those that were given to `Totals.add`."""
+    """Return the tables' counters from a foot, as they were given to `Totals.add`."""
     tables = {table: dict(counters) for table, counters in foot["tables"].items()}
     for table, rows in foot.get(_PUT, {}).items():
         tables[table][_ROWS] -= rows

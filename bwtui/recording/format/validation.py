@@ -1,28 +1,28 @@
-"""What a file says is taken for nothing before it was looked at: its types, its ranges, its names.
+"""Validate values that were read from a file: types, ranges, names.
 
-Every function returns the value that it was given, or raises ValueError.
+Every function returns its argument, or raises ValueError.
 """
 
 import re
 from pathlib import PurePosixPath
 from typing import Any
 
-#: What a signed number of 64 bits holds.
+#: The largest signed 64-bit number.
 LARGEST = (1 << 63) - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-#: What no folder or file of ours has in its name: it has a meaning to those that read it.
+#: Characters that no folder or file of a recording has in its name, because they have a special meaning.
 _NO_NAME = re.compile(r"[\x00-\x1f\x7f*?\[\]\\]")
 
 
 def number(value: Any, least: int = 0, most: int = LARGEST) -> int:
-    """Check a whole number."""
+    """Check an integer and its range."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError("it is no such number")
     return value
 
 
 def text(value: Any) -> str:
-    """Check a text, which can be written as UTF-8."""
+    """Check a text that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise ValueError("it is no text")
     value.encode()
@@ -51,7 +51,7 @@ def sha256(value: Any) -> str:
 
 
 def relative(value: Any) -> str:
-    """Check a path that stays below the folder that it is relative to."""
+    """Check a relative path that stays within its folder."""
     path = PurePosixPath(text(value))
     if (
         path.is_absolute()

@@ -1,4 +1,4 @@
-"""A segment's blocks one by one, with what follows from each for index and foot."""
+"""Walk through a segment's blocks, and derive the index and the foot from them."""
 
 import struct
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from bwtui.recording.format.statements import SegmentEnd
 from bwtui.recording.format.totals import Totals
 
 BATCHES = (Kind.CHANGES, Kind.ROWS)
-#: What must be known to read the blocks after them.
+#: Kinds of blocks that later blocks refer to.
 DESCRIBING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One block, and what index and foot are to say of it."""
+    """One block, and its contribution to index and foot."""
 
     block: Block
     entry: IndexEntry
@@ -39,7 +39,7 @@ class Step:
 
 
 class Walk:
-    """Takes the blocks of one segment in order."""
+    """Processes the blocks of one segment in order."""
 
     def __init__(self, segment: str) -> None:
         self._segment = segment
@@ -48,15 +48,15 @@ class Walk:
         self.index: list[IndexEntry] = []
         #: The entries of TRANSACTIONS, packed.
         self.transactions = bytearray()
-        #: Which block comes next; who passes over damage says so.
+        #: Number of the next block; a caller that skips damage must set it.
         self.number = 0
-        #: The batch after the last one, or None.
+        #: Number after the last batch, or None if there was no batch.
         self.next_batch: int | None = None
-        #: The identity of the newest change of the stream.
+        #: Identity of the newest change of the stream.
         self.seen = (0, 0)
 
     def end(self, ended: str) -> SegmentEnd:
-        """Return where a segment ends that has the blocks so far; a HEAD was among them."""
+        """Return the end of a segment that has the blocks so far, which must include a HEAD."""
         head = self.context.head
         return {
             "first_position": head["first_position"],
@@ -68,7 +68,7 @@ class Walk:
         }
 
     def take(self, block: Block) -> Step:
-        """Take a block with its payload. Raises DamagedAt when it says what no relay writes."""
+        """Process a block, which must have its payload. Raises DamagedAt if no relay writes such a block."""
         step = self._step(block)
         self.totals.add(step.entry, step.counts)
         self.index.append(step.entry)
@@ -109,10 +109,10 @@ def _check_synced(block: Block, place: Place) -> None:
 
 
 def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> DamagedAt | None:
-    """Return ``damage``, where block ``number`` should stand, with its range if it was on the disk once.
+    """Return ``damage`` of block ``number``, with its byte range, if that block was once on disk.
 
-    None where a crash may have torn it: nothing that follows says that it was synced. All of the file that
-    follows is looked through, however large the hole is.
+    Return None if a crash may have torn it, that is, if nothing after it proves that it was synced. The
+    search covers the rest of the file, however large the damaged range is.
     """
     begins, whole, reached = damage.place.offset, None, 0
     offset: int | None = begins
@@ -132,17 +132,17 @@ def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> Damaged
 
 
 def _synced_by(block: Block, reached: int) -> tuple[int, int]:
-    """Return how much was synced before ``block``, and where the last REACHED that does not say so ends.
+    """Return how many bytes were synced before ``block``, and the end of the last REACHED without a size.
 
-    Such a one, of an older relay, stands before a sync, and the next one, like the segment's ending, was not
-    written before that had returned.
+    Older relays write a REACHED without a size before each sync. They write the next one, like the segment's
+    ending, only after that sync has returned.
     """
     if block.kind in ENDING:
         return reached, reached
     if block.kind != Kind.REACHED:
         return 0, reached
     try:
-        # More than stands before it, where bytes are missing.
+        # If bytes are missing from the file, this can be more than precedes the block.
         synced = synced_before(block)
     except ValueError:
         return 0, reached
@@ -152,7 +152,8 @@ def _synced_by(block: Block, reached: int) -> tuple[int, int]:
 def _with_range(damage: DamagedAt, whole: int) -> DamagedAt:
     begins = damage.place.offset
     if whole == begins:
-        # A whole block, and not the one: nothing of that is left.
+        # The next intact block is at the damaged offset but is not the expected one, which is gone
+        # completely.
         return damaged(damage.place, f"{damage.reason}, and was on the disk once", _DURABLE_HINT)
     reason = f"{damage.reason}, and it was on the disk once (bytes {begins:,} to {whole - 1:,})"
     return damaged(damage.place, reason, _DURABLE_HINT)

@@ -1,4 +1,4 @@
-"""What a query could go on with: fields, operators, words and names, by what stands before."""
+"""Completion of a query: fields, operators, words and names that may follow."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ from typing import Literal
 from bwtui.recording.query.fields import BY_NAME, SIDES, FieldName
 from bwtui.recording.query.tokens import QueryError, Token, tokens
 
-#: What is expected: a field, an operator, what "is" or "in" takes, a value, or how conditions are joined.
+#: What may follow: a field, an operator, the operand of "is" or "in", a value, or "and"/"or".
 Expected = Literal["field", "operator", "null", "list", "value", "join"]
 
-#: Names that need no quotes: what is completed goes on from what was typed.
+#: Names without quotes: a completion continues what was typed.
 _PLAIN = re.compile(r"[\w.-]+")
-#: What comes behind a field: an operator with its value, or these; a switch needs none.
+#: What follows a field: an operator with its value, or one of these; a switch needs no operator.
 _AFTER_FIELD: dict[str, Expected] = {
     "is": "null",
     "in": "list",
@@ -26,14 +26,14 @@ _AFTER_FIELD: dict[str, Expected] = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that a recording has."""
+    """Tables and columns of a recording."""
 
     tables: Sequence[str] = ()
     columns: Sequence[str] = ()
 
 
 def completed(text: str, names: Names) -> str | None:
-    """Return ``text`` with its last word completed, or with the word that may come next; None for neither."""
+    """Return ``text`` with its last word completed or the next word added; None if there is no completion."""
     try:
         found = tokens(text)[:-1]
     except QueryError:
@@ -42,7 +42,7 @@ def completed(text: str, names: Names) -> str | None:
     expected, field = _expected(found[:-1] if begun else found)
     word = text[begun.column :] if begun else ""
     if begun is None and text and not text[-1].isspace() and text[-1] != "(":
-        # Behind an operator or a quoted text a gap comes first.
+        # After an operator or a quoted text, a space is needed first.
         return None
     for candidate in _candidates(expected, field, word, names):
         if len(candidate) > len(word) and candidate.lower().startswith(word.lower()):
@@ -51,7 +51,7 @@ def completed(text: str, names: Names) -> str | None:
 
 
 def _expected(before: Iterable[Token]) -> tuple[Expected, FieldName | None]:
-    """Return what is expected behind these tokens, and the field that the condition is about."""
+    """Return what may follow these tokens, and the field of the current condition."""
     expected: Expected = "field"
     field: FieldName | None = None
     for token in before:

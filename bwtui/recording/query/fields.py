@@ -1,4 +1,4 @@
-"""The fields of a query: their names, what they are compared with, and what they stand for."""
+"""The fields of a query: their names, types and operators."""
 
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -6,7 +6,7 @@ from typing import Literal, cast, get_args
 from bwtui.recording.change import DeliveryState, Operation
 
 FieldKind = Literal["table", "text", "words", "whole", "lsn", "time", "columns", "switch", "row", "column"]
-#: Which row of a change a column is looked up in.
+#: The row of a change in which a column is looked up.
 Side = Literal["before", "after", "key"]
 
 SIDES: tuple[Side, ...] = get_args(Side)
@@ -26,9 +26,9 @@ class FieldName:
     kind: FieldKind
     help: str
     operators: tuple[str, ...] = ALL
-    #: The only values, of ``words``.
+    #: The allowed values of a field of kind ``words``.
     words: tuple[str, ...] = ()
-    #: Whether each message of a change has its own.
+    #: True if each message of a change has its own value.
     of_message: bool = False
 
 
@@ -61,27 +61,27 @@ BY_NAME = {field.name: field for field in FIELDS}
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A field as a query names it; ``column`` is set for ``before.column`` and its like."""
+    """A field as a query names it; ``column`` is set for ``before.column`` and the like."""
 
     field: FieldName
     column: str | None = None
 
     @property
     def side(self) -> Side:
-        """Which row its column is in."""
+        """The row that its column is in."""
         return cast(Side, self.field.name)
 
     @property
     def kind(self) -> FieldKind:
-        """What it is compared with."""
+        """The type of its values."""
         return "column" if self.column is not None else self.field.kind
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The operators that it takes."""
+        """The operators that it supports."""
         return ALL if self.kind == "column" else self.field.operators
 
     @property
     def shown(self) -> str:
-        """What an error calls it."""
+        """Its name in error messages."""
         return self.field.name if self.column is None else f"{self.field.name}.{self.column}"

@@ -1,13 +1,13 @@
-"""The query language: which of a recording's changes are meant. docs/query.md is its page.
+"""The query language, which selects changes of a recording; see docs/query.md.
 
 ::
 
     query = parse("table = orders and op = update and after.status = 'paid'")
     found = [change for change in view.changes() if query.matches(change)]
 
-A query is asked of each message of a change by itself, with the change's other fields, and of a change
-without a message as a whole; a change matches when one answer is true. Answers are true, false or unknown,
-as in SQL: whatever is compared with a null is unknown, and ``not`` leaves that unknown.
+A query is evaluated for each message of a change, together with the change's other fields; a change without a
+message is evaluated once. A change matches when one result is true. Results are true, false or unknown, as in
+SQL: a comparison with null is unknown, and ``not`` leaves unknown unchanged.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ __all__ = ["FIELDS", "FieldName", "Query", "QueryError", "parse", "to_sql"]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query that was understood."""
+    """A parsed query."""
 
     text: str
     tree: Node
-    #: Whether a change has a message, or is a row, that the query finds.
+    #: Returns whether any row of a change, in the sense of `query.rows`, matches.
     matches: Callable[[Change], bool] = field(repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Query:
 
 
 def parse(text: str, end: int | None = None) -> Query:
-    """Return the query that ``text`` writes; times like ``-5m`` count from ``end``, in Unix microseconds.
+    """Parse ``text``; times like ``-5m`` are relative to ``end``, in Unix microseconds.
 
     Raises QueryError.
     """
@@ -47,12 +47,12 @@ def parse(text: str, end: int | None = None) -> Query:
 
 
 def to_sql(query: Query) -> str:
-    """Return the condition on a sealed recording's columns, for DuckDB, that finds what ``query`` finds."""
+    """Return an equivalent SQL condition on a sealed recording's columns, for DuckDB."""
     return condition(query.tree)
 
 
 def fields_of(query: Query) -> list[str]:
-    """Return the names of the fields that a query asks about."""
+    """Return the names of the fields that a query uses."""
     return list(dict.fromkeys(ref.field.name for ref in _refs(query.tree)))
 
 

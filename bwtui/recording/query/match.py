@@ -1,6 +1,6 @@
-"""From a query's tree to closures that answer for a change and one of its messages.
+"""Compile a query's tree to closures that evaluate it for a change and one of its messages.
 
-An answer is true, false, or unknown, which is None.
+A result is true, false, or unknown, which is None.
 """
 
 import operator
@@ -28,7 +28,7 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _MOST_RELATIONS = 1024
-#: The texts of PostgreSQL's booleans, as they are and as people write them.
+#: PostgreSQL's texts of booleans, and the words that people write.
 BOOLEANS = {"true": ("t", "true"), "false": ("f", "false")}
 
 _VALUES: dict[str, Value] = {
@@ -54,7 +54,7 @@ _VALUES: dict[str, Value] = {
 
 
 def compiled(node: Node) -> Test:
-    """Return the closure that answers ``node``."""
+    """Return the closure that evaluates ``node``."""
     match node:
         case And():
             return _all(tuple(map(compiled, node.parts)))
@@ -148,7 +148,7 @@ def _is_table(wanted: str) -> Test:
 
 
 def _of_text(lookup: Lookup, holds: Callable[[str], bool]) -> Test:
-    """Return the test that ``holds`` is of a column's text; of what is no text, the answer is unknown."""
+    """Return the test ``holds`` applied to a column's text; the result is unknown if there is no text."""
 
     def test(change: Change, message: SentMessage | None) -> Answer:
         text = lookup(change, message)
@@ -274,7 +274,7 @@ def _whole_key(change: Change, message: SentMessage | None) -> str | None:
 
 
 def _indexes(name: str) -> Callable[[Relation], int | None]:
-    """Return a function that finds the column in a relation, and remembers where it was."""
+    """Return a function that finds the column's index in a relation, with a cache."""
     places: dict[int, tuple[Relation, int | None]] = {}
 
     def index_of(relation: Relation) -> int | None:
@@ -285,7 +285,7 @@ def _indexes(name: str) -> Callable[[Relation], int | None]:
         index = names.index(name) if name in names else None
         if len(places) >= _MOST_RELATIONS:
             places.clear()
-        # The relation is kept with it, so that no other one can get its id.
+        # The cache keeps the relation alive, so that no new object can get its id.
         places[id(relation)] = relation, index
         return index
 
@@ -293,7 +293,7 @@ def _indexes(name: str) -> Callable[[Relation], int | None]:
 
 
 def whole(test: Test, uses_messages: bool) -> Callable[[Change], bool]:
-    """Return what says whether a change has a row that ``test`` finds."""
+    """Return a function that returns whether any row of a change matches ``test``."""
     return partial(_any_row if uses_messages else _first_row, test)
 
 

@@ -1,14 +1,14 @@
-"""Queries about rows, as a table has them at some moment: the same language, with what a row has."""
+"""Queries on a table's rows as of a position: the same language, restricted to the fields of a row."""
 
 from bwtui.recording.query.language import Query, fields_of, parse
 from bwtui.recording.query.tokens import QueryError, tokens
 
-#: What a row has; all other fields are a change's.
+#: The fields of a row; all other fields belong to changes.
 ROW_FIELDS = ("after", "key", "table", "schema", "position")
 
 
 def parse_row_query(text: str) -> Query:
-    """Return the query that ``text`` writes. Raises QueryError, also for what only a change has."""
+    """Parse a query on rows. Raises QueryError, also for fields that only changes have."""
     query = parse(text)
     for name in fields_of(query):
         if name not in ROW_FIELDS:

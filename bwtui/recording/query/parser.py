@@ -1,4 +1,4 @@
-"""From a query's text to its tree: recursive descent over the tokens.
+"""Parse a query's text to its tree, by recursive descent over the tokens.
 
 ::
 
@@ -37,12 +37,12 @@ _RESERVED = ("and", "or", "not", "in", "is", "null", "unchanged")
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 _ORDERS: dict[str, Order] = {"=": "=", "!=": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _DEEPEST = 100
-#: How alike a word is to what it was meant to be: 1 is the same. "water" is not "after".
+#: Minimum similarity of a misspelt word to the intended one; 1 is identical. "water" is not "after".
 _MISSPELT = 0.85
 
 
 def parse_tree(text: str, end: int | None = None) -> Node:
-    """Return the tree of ``text``; times like ``-5m`` count from ``end``. Raises QueryError."""
+    """Parse ``text``; times like ``-5m`` are relative to ``end``. Raises QueryError."""
     return _Parser(text, end).parse()
 
 
@@ -318,7 +318,7 @@ class _Parser:
 
 
 def _converted(kind: str, text: str, end: int | None) -> Operand:
-    """Return the value that ``text`` is to a field of this kind. Raises ValueError."""
+    """Convert ``text`` to a value of a field of this kind. Raises ValueError."""
     if kind == "lsn":
         return parse_lsn(text)
     if kind == "time":
@@ -334,7 +334,7 @@ def _converted(kind: str, text: str, end: int | None) -> Operand:
 
 
 def _side_meant(token: Token) -> Side | None:
-    """Return the row of whose columns a word names one, or was probably meant to; None for another text."""
+    """Return the row whose column a word names, or probably was meant to name; None for any other text."""
     head, dot, _ = token.text.partition(".")
     if token.kind != "word" or not dot:
         return None

@@ -1,12 +1,12 @@
-r"""Regular expressions that mean the same wherever a recording is searched.
+r"""Regular expressions that mean the same in every engine that searches a recording.
 
-Engines differ in what ``$``, ``\s`` and ``\w`` match, in ignoring case, and in what they have beyond the
-common. So an expression is read here, and written again in words that all of them understand alike:
-literals, ``.``, ``[classes]``, ``\d \w \s`` (ASCII) and their opposites, ``^ $ \b``, groups, ``|``, the
-quantifiers, and ``(?i)`` at the beginning, for the letters a to z.
+Engines differ in what ``$``, ``\s`` and ``\w`` match, in case folding, and in their extensions. So this
+module parses an expression and rewrites it with elements that all of them treat alike: literals, ``.``,
+``[classes]``, ``\d \w \s`` (ASCII) and their opposites, ``^ $ \b``, groups, ``|``, the quantifiers, and
+``(?i)`` at the beginning, for the letters a to z.
 
-A recording is searched by RE2, as DuckDB searches: its time grows with the text's length and nothing else,
-whatever the expression. Python's own engine can take for ever over ``(a+)+$``.
+Searches use RE2, as DuckDB does: its time grows only with the text's length, whatever the expression.
+Python's own engine can take forever on ``(a+)+$``.
 """
 
 import re
@@ -19,13 +19,13 @@ _WORD_CLASS = "0-9A-Za-z_"
 _CLASSES = {"d": "0-9", "w": _WORD_CLASS, "s": r"\t\n\x0b\x0c\r "}
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{(\d{1,6})(,?)(\d{0,6})\})\??")
-#: RE2, which DuckDB uses, has no more repetitions, nested ones multiplied.
+#: RE2's limit on repetitions, where nested ones multiply.
 _MOST_REPEATS = 1000
 _DEEPEST = 50
 
 
 class RegexError(ValueError):
-    """The expression can't be read; ``offset`` is where in it."""
+    """An invalid expression; ``offset`` is the place of the error in it."""
 
     def __init__(self, problem: str, offset: int, hint: str) -> None:
         super().__init__(problem)
@@ -35,16 +35,16 @@ class RegexError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """An expression, as it was written, and as RE2 understands it; it is searched for anywhere."""
+    """An expression as it was written and as RE2 reads it; it may match anywhere in a text."""
 
     text: str
     re2: str
-    #: What RE2 made of it; only whether `search` finds anything counts.
+    #: The compiled expression; use only whether `search` finds a match.
     pattern: Any
 
 
 def parse_regex(text: str) -> Regex:
-    """Return the expression that ``text`` is. Raises RegexError."""
+    """Parse a regular expression. Raises RegexError."""
     body, ignore_case = (text[4:], True) if text.startswith("(?i)") else (text, False)
     parts = _Reader(body, ignore_case, len(text) - len(body)).read()
     written = "".join(r"\z" if part == "$" else part for part in parts)
@@ -62,7 +62,7 @@ def parse_regex(text: str) -> Regex:
 
 
 class _Reader:
-    """Reads one expression from left to right; ``parts`` is what it comes to."""
+    """Parses one expression from left to right into ``parts``."""
 
     def __init__(self, text: str, ignore_case: bool, shift: int) -> None:
         self._text = text
@@ -71,15 +71,15 @@ class _Reader:
         self._at = 0
         self._open: list[tuple[int, int]] = []
         self._parts: list[str] = []
-        #: Whether a quantifier may follow.
+        #: True if a quantifier may follow.
         self._repeatable = False
-        #: How often the group that is open, or what was just read, repeats at most.
+        #: Maximum repetitions of the open group, or of the last element.
         self._repeats = 1
-        #: The same of the group that ended last.
+        #: The same for the last group that ended.
         self._inside = 1
 
     def read(self) -> list[str]:
-        """Return the parts: each is regular expression of its own, or ``$``, or ``\\b``."""
+        """Return the parts: each is a regular expression of its own, or ``$``, or ``\\b``."""
         while self._at < len(self._text):
             self._step(self._text[self._at])
         if self._open:
@@ -191,7 +191,7 @@ class _Reader:
             self._add(_quoted(self._escaped()), 2)
 
     def _escaped(self) -> str:
-        """Return the character that a backslash stands before."""
+        """Return the character that a backslash escapes."""
         character = self._text[self._at + 1 : self._at + 2]
         if not character:
             raise self._error("a backslash at the end", self._at, r"write \\ for the character")
@@ -273,7 +273,7 @@ def _span(first: str, last: str) -> str:
 
 
 def _quoted(character: str) -> str:
-    """Return what stands for ``character`` itself, in a class and outside, to every engine."""
+    """Return a pattern for ``character`` itself that every engine accepts, inside and outside a class."""
     if character.isascii() and not character.isalnum() and character != "_":
         return f"\\x{ord(character):02x}"
     return character

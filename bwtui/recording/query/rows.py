@@ -1,6 +1,6 @@
-"""What a query asks: each message of a change by itself, as one row of the sealed recording.
+"""The rows that a query is evaluated for: one per message of a change, as in a sealed recording.
 
-A change without a message is one row too. A TRUNCATE is a row for every table that it names.
+A change without a message is one row. A TRUNCATE is one row per table.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from bwtui.recording.change import Change, SentMessage
 
 
 class NotThere:
-    """The value of a column that the table lacks, or that PostgreSQL did not send: nothing is known of it."""
+    """The value of a column that the table lacks, or that PostgreSQL did not send: it is unknown."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ ColumnText = str | UnchangedToast | NotThere | None
 
 
 def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
-    """Yield a pair for each row; of a TRUNCATE's, each change has the row's table alone."""
+    """Yield a pair for each row; the rows of a TRUNCATE have changes with one table each."""
     if len(change.tables) > 1:
         yield from _truncated(change)
     elif change.messages:
@@ -36,7 +36,7 @@ def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
 
 
 def _truncated(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
-    # The message of a TRUNCATE has the table's name as its key.
+    # The key of a TRUNCATE's message is the table's name.
     left = list(change.messages)
     for table in change.truncated:
         named = table.qualified_name.encode()
@@ -51,13 +51,13 @@ def _truncated(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
 def _of_table(change: Change, table: Relation) -> Change:
     if table == change.relation:
         return change
-    # Of its columns a TRUNCATE says nothing.
+    # A TRUNCATE does not describe the table's columns.
     alone = Relation(0, table.namespace, table.name, "n", ())
     return replace(change, relation=alone, tables=(table.qualified_name,), truncated=())
 
 
 def as_text(value: Field) -> str | UnchangedToast | None:
-    """Return a value as text; bytes that are not UTF-8 as ``\\x`` and their hexadecimal digits."""
+    """Return a value as text; bytes that are not UTF-8 become ``\\x`` and hexadecimal digits."""
     if value is None or isinstance(value, UnchangedToast):
         return value
     try:
@@ -67,7 +67,7 @@ def as_text(value: Field) -> str | UnchangedToast | None:
 
 
 def sent_value(change: Change, index: int, *, old: bool) -> Field | NotThere:
-    """Return the value of the column at ``index``, as far as PostgreSQL sent it."""
+    """Return the value of the column at ``index``, if PostgreSQL sent it."""
     row = change.before if old else change.after
     if row is None:
         return NOT_THERE
@@ -78,7 +78,7 @@ def sent_value(change: Change, index: int, *, old: bool) -> Field | NotThere:
 
 
 def key_is_old(change: Change, message: SentMessage | None) -> bool:
-    """Whether the key is the old row's: of a delete, and of the tombstone that an update of the key sends."""
+    """Return whether the key is the old row's, as for a delete or for the tombstone of a changed key."""
     if change.after is None:
         return True
     is_tombstone = message is not None and message.value is None
@@ -86,7 +86,7 @@ def key_is_old(change: Change, message: SentMessage | None) -> bool:
 
 
 def row_texts(change: Change, *, old: bool) -> dict[str, str | None] | None:
-    """Return the texts of what is known of a row, by column, without unchanged values; None: no row."""
+    """Return the known texts of a row by column, without unchanged values; None if there is no such row."""
     if (change.before if old else change.after) is None:
         return None
     texts: dict[str, str | None] = {}
@@ -100,7 +100,7 @@ def row_texts(change: Change, *, old: bool) -> dict[str, str | None] | None:
 
 
 def key_texts(change: Change, message: SentMessage | None) -> dict[str, str] | None:
-    """Return the texts of the message's key, by column; None where no key is known."""
+    """Return the texts of the message's key by column; None if the key is unknown."""
     old = key_is_old(change, message)
     if (change.before if old else change.after) is None or not change.key_columns:
         return None
@@ -116,7 +116,7 @@ def key_texts(change: Change, message: SentMessage | None) -> dict[str, str] | N
 
 
 def unchanged_columns(change: Change) -> list[str]:
-    """Return the columns of the new row whose large values did not change, and were not sent."""
+    """Return the columns of the new row whose unchanged TOAST values PostgreSQL did not send."""
     if change.after is None:
         return []
     columns = change.relation.columns

@@ -1,7 +1,7 @@
-"""From a query's tree to a condition on the columns of a sealed recording, for DuckDB.
+"""Compile a query's tree to an SQL condition on the columns of a sealed recording, for DuckDB.
 
-The condition is asked of each row, that is of each message; a change without one has a row of its own. It is
-true, false or null exactly as `match` answers.
+The condition is evaluated for each row, that is, for each message; a change without a message has one row.
+Its result is true, false or null exactly where that of `match` is true, false or unknown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Matc
 from bwtui.recording.query.values import LENGTH_DIGITS, NUMBER, NUMBER_PARTS, as_number, sort_key
 
 _COLUMNS = {"time": "commit_time", "repeat": "is_repeat", "key": "key_json"}
-#: The columns that are INT; other whole numbers are BIGINT.
+#: The INT columns; other integers are BIGINT.
 _INTS = ("ordinal", "partition")
 
 
 def condition(node: Node) -> str:
-    """Return the SQL of ``node``, a condition that needs no parentheses around it."""
+    """Return the SQL of ``node``, which needs no additional parentheses."""
     match node:
         case And():
             return f"({' AND '.join(map(condition, node.parts))})"
@@ -38,9 +38,10 @@ def condition(node: Node) -> str:
 
 
 def _either(parts: Sequence[Node]) -> Iterator[str]:
-    """Yield what an OR is made of: all numbers that one column may equal as one list.
+    """Yield the parts of an OR, with all numbers that one column may equal combined to one list.
 
-    It takes so much text to make a number of a column that a list of some hundred would be megabytes.
+    Converting a column to a number takes much SQL: separate conditions for some hundred numbers would
+    have megabytes.
     """
     numbers: dict[Ref, list[str]] = {}
     for part in parts:
@@ -56,7 +57,7 @@ def _either(parts: Sequence[Node]) -> Iterator[str]:
 
 
 def _equal_number(node: Compare) -> str | None:
-    """Return the number that a column is to equal, if that is what is asked."""
+    """Return the number in a condition that a column equals a number; otherwise None."""
     operand = node.operand
     if node.ref.kind != "column" or node.order != "=" or not isinstance(operand, Text) or not operand.bare:
         return None
@@ -66,7 +67,7 @@ def _equal_number(node: Compare) -> str | None:
 
 def _name(ref: Ref) -> str:
     if ref.field.name == "op":
-        # A query asks what the change is. Recordings that were sealed before say so of each message.
+        # A query asks for the change's operation, but older sealed recordings have key_change for messages.
         return f'(CASE "op" WHEN {quoted(KEY_CHANGE)} THEN \'update\' ELSE "op" END)'
     return f'"{_COLUMNS.get(ref.field.name, ref.field.name)}"'
 
@@ -93,7 +94,7 @@ def _compare(node: Compare) -> str:
 
 
 def _compare_whole(ref: Ref, order: str, wanted: int) -> str:
-    # Engines disagree on numbers that the column's type can't hold: some take them for floats.
+    # Engines treat numbers outside the column's type differently: some convert them to floats.
     limit = 1 << (31 if ref.field.name in _INTS else 63)
     if -limit <= wanted < limit:
         return f"({_name(ref)} {order} {wanted})"
@@ -174,7 +175,7 @@ def _is_number(text: str) -> str:
 
 
 def _sort_key(text: str) -> str:
-    """Return what makes of ``text``, a number, what `query_values.sort_key` makes of it."""
+    """Return SQL that computes `values.sort_key` of ``text``, a number."""
     parts = quoted(NUMBER_PARTS)
     whole, behind = (f"regexp_extract({text}, {parts}, {group})" for group in (1, 2))
     exponent = f"coalesce(try_cast(regexp_extract({text}, {parts}, 3) AS INT), 0)"
@@ -190,7 +191,7 @@ def _sort_key(text: str) -> str:
     return f"(CASE WHEN {negative} THEN {turned} ELSE concat('1', {key}) END)"
 
 
-# Words of DuckDB's.
+# DuckDB functions.
 
 
 def _search(text: str, pattern: str) -> str:

@@ -1,7 +1,7 @@
-"""What a query says, as a tree; `parser` makes it, `match` and `sql` read it.
+"""A query's syntax tree; `parser` builds it, `match` and `sql` read it.
 
-``!=``, ``!~``, ``not in`` and ``is not`` are a `Not` around what they deny: with a null in it, both are
-unknown.
+``!=``, ``!~``, ``not in`` and ``is not`` are a `Not` around the positive condition: both are unknown for
+null.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Order = Literal["=", "<", "<=", ">", ">="]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to compare with; ``bare`` when it was not quoted: then it may be a number, or true or false."""
+    """A text to compare with; if it is ``bare`` (not quoted), it may be a number, true or false."""
 
     value: str
     bare: bool = False
@@ -51,7 +51,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class IsUnchanged:
-    """``after.column is unchanged``: a large value that PostgreSQL did not send."""
+    """``after.column is unchanged``: a TOAST value that PostgreSQL did not send."""
 
     ref: Ref
 

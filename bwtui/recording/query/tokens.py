@@ -1,4 +1,4 @@
-"""The words of a query, and the error that points at one of them."""
+"""The tokens of a query, and the error that points at one of them."""
 
 import re
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ from bwtui.errors import UsageError
 
 TokenKind = Literal["word", "string", "operator", "end"]
 
-#: What ends a word that is not quoted.
+#: A word without quotes.
 _WORD = re.compile(r"[^\s()=!<>~,'\"\0]+")
 _OPERATOR = re.compile(r"!=|<>|<=|>=|==|!~|[=<>~(),]")
 _SYNONYMS = {"<>": "!=", "==": "="}
-#: Possessive, so that re keeps no state for each character. It looks ahead: half of a pair ends the text.
+#: Possessive, so that re keeps no state per character. The lookahead keeps a doubled quote together: a single
+#: one ends the text.
 _STRING = {
     quote: re.compile(f"{quote}([^{quote}]*+(?:(?={quote}{quote})..[^{quote}]*+)*+){quote}")
     for quote in "'\""
@@ -26,7 +27,7 @@ _NO_CHARACTER = "leave it out: PostgreSQL's texts hold no zero bytes and no halv
 
 
 class QueryError(UsageError):
-    """A query can't be read; ``column`` is the place in ``text``, from 0, where that shows."""
+    """A query that can't be parsed; ``column`` is the place of the error in ``text``, from 0."""
 
     def __init__(self, problem: str, text: str, column: int, hint: str) -> None:
         super().__init__(f"query, column {column + 1}: {problem}", hint)
@@ -36,7 +37,7 @@ class QueryError(UsageError):
 
     @property
     def rendered(self) -> str:
-        """The query as one line, and a caret under the column."""
+        """The query on one line, with a caret under the column."""
         before, behind = (
             _UNSEEN.sub(" ", part) for part in (self.text[: self.column], self.text[self.column :])
         )
@@ -45,27 +46,27 @@ class QueryError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word, a quoted string, an operator, or the end; ``column`` is where it begins."""
+    """A word, a quoted string, an operator, or the end; it begins at ``column``."""
 
     kind: TokenKind
     text: str
     column: int
-    #: What stands in double quotes after a word's last dot: ``after."odd name"``.
+    #: The text in double quotes after a word's last dot: ``after."odd name"``.
     quoted: str | None = None
-    #: Whether a string stands in double quotes, as names do.
+    #: True if a string is in double quotes, like a name.
     is_name: bool = False
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of these words of the language, in whatever case."""
+        """Return whether it is one of these keywords, in any case."""
         return self.kind == "word" and self.quoted is None and self.text.lower() in words
 
     def is_operator(self, *operators: str) -> bool:
-        """Whether it is one of these operators."""
+        """Return whether it is one of these operators."""
         return self.kind == "operator" and self.text in operators
 
     @property
     def shown(self) -> str:
-        """What an error calls it."""
+        """Its name in error messages."""
         if self.kind == "end":
             return "the end"
         if self.kind == "string":
@@ -74,7 +75,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """Return the tokens of ``text``, the last being the end. Raises QueryError."""
+    """Split ``text`` into tokens; the last one is the end. Raises QueryError."""
     found, at = [], 0
     while at < len(text):
         if text[at].isspace():
@@ -115,6 +116,6 @@ def _string(text: str, at: int) -> tuple[str, int]:
 
 
 def _check_characters(value: str, text: str, at: int) -> None:
-    # PostgreSQL's texts hold no zero bytes, and half of a surrogate pair is no character.
+    # PostgreSQL's texts contain no zero bytes, and half of a surrogate pair is not a character.
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise QueryError("a text that no value can hold", text, at, _NO_CHARACTER)

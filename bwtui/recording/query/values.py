@@ -1,14 +1,14 @@
-"""What a query's values mean: numbers, moments, and the order of numbers as texts."""
+"""The values in queries: numbers, times, and a text form of numbers that sorts correctly."""
 
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-#: The texts that are compared as numbers; what PostgreSQL writes for its numbers, and people for theirs.
+#: Texts that are compared as numbers: those that PostgreSQL writes, and those that people write.
 NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
-#: The same, with its whole digits, its digits after the point, and its exponent as groups.
+#: The same with groups for the digits before the point, after the point, and the exponent.
 NUMBER_PARTS = r"^[+-]?([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?\z"
-#: Digits of a number's length in `sort_key`; no text of PostgreSQL's is longer.
+#: Digits of a number's length in `sort_key`; no PostgreSQL text is longer.
 LENGTH_DIGITS = 10
 
 _number = re.compile(NUMBER).fullmatch
@@ -30,24 +30,24 @@ _UNITS = {
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TURNED = str.maketrans("0123456789", "9876543210")
-#: Times that every engine takes as a timestamp.
+#: The range of times that every engine accepts as a timestamp.
 _FIRST, _LAST = -62135596800 * 10**6, 253402300799 * 10**6
 
 
 def as_number(text: str) -> Decimal | None:
-    """Return the number that ``text`` is, exactly, or None."""
+    """Return ``text`` as an exact number, or None if it is not a number."""
     return Decimal(text) if _number(text) else None
 
 
 def as_whole(text: str) -> int | None:
-    """Return the whole number that ``text`` is, or None."""
+    """Return ``text`` as an integer, or None if it is not an integer."""
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def as_time(text: str, end: int | None) -> int:
-    """Return the Unix microseconds of an ISO date and time, UTC unless it says otherwise, or of ``-5m``.
+    """Return the Unix microseconds of an ISO date and time (UTC by default), or of a time like ``-5m``.
 
-    The latter counts from ``end``. Raises ValueError with a plain sentence.
+    A relative time counts from ``end``. Raises ValueError with a plain sentence.
     """
     if match := _RELATIVE.fullmatch(text):
         if end is None:
@@ -81,9 +81,9 @@ def _zone(text: str | None) -> str:
 
 
 def sort_key(text: str) -> str:
-    """Return a text whose place among those of other numbers, byte by byte, is the number's.
+    """Return a text that sorts, byte by byte, as the number does.
 
-    SQL has no numbers without bounds, so it makes the same of a column's value: `sql` has the twin.
+    SQL has no unbounded numbers, so `sql` computes the same key of a column's value.
     """
     match = _parts(text)
     assert match is not None, text

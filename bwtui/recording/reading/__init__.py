@@ -1,1 +1,1 @@
-"""All that reads a recording: segments, changes, and what they say at one moment."""
+"""Readers of a recording: segments, changes, and the state as of a position."""

@@ -1,7 +1,7 @@
 """A table as of a position of a recording: its changes folded by key into rows, which are kept on disk.
 
-SQLite's temporary database holds the rows: it stays in memory while it is small, and goes to a file of its
-own when it grows, so that a table of any size can be looked at.
+The rows are in a temporary SQLite database: it stays in memory while it is small and moves to a file when it
+grows, so that tables of any size can be shown.
 """
 
 import itertools
@@ -19,52 +19,52 @@ from bwtui.recording.view import OnProgress, RecordingView
 #: Changes between two calls of the progress function.
 STEP = 2_000
 _CACHE_KIB = 32_768
-#: Key columns of these types are sorted as numbers: smallint, integer, bigint, oid.
+#: Types of key columns that sort as numbers: smallint, integer, bigint, oid.
 _NUMBERS = frozenset((20, 21, 23, 26))
-#: Columns of these types are: real, double precision and numeric as well.
+#: Types of other columns that sort as numbers: also real, double precision and numeric.
 _SORTED_AS_NUMBERS = _NUMBERS | {700, 701, 1700}
-#: Places of what they have beside numbers, whose own begin with 0 or 1.
+#: Sort keys of special values; those of numbers begin with 0 or 1.
 _NO_NUMBERS = {"-Infinity": "/", "Infinity": "2", "NaN": "3"}
-#: Steps of SQLite between two questions whether to go on.
+#: SQLite steps between two checks for cancellation.
 _STEPS = 100_000
 _SCHEMA = """
 create table rows (
   sort, key blob, n integer, position integer, row blob, sent blob, primary key (sort, key, n)
 ) without rowid
 """
-#: Tombstones beside the stream find their row by the key that it was last sent under.
+#: Backfilled tombstones find their row by the key that it was last sent with.
 _BY_SENT = "create index if not exists by_sent on rows (sent)"
 
 
 class TableRow(NamedTuple):
-    """One row, and the change that made it what it is."""
+    """One row, and the position of its last change."""
 
     position: int
     fields: tuple[Field, ...]
 
 
 class Order(NamedTuple):
-    """What rows are sorted by: a column, or the key."""
+    """The sort order of rows: by a column, or by the key."""
 
     column: str | None = None
     descending: bool = False
 
 
 class Gaps(NamedTuple):
-    """What a table as of a position can't know."""
+    """The gaps in a table as of a position."""
 
-    #: The recording holds no snapshot of before: rows that did not change since its beginning are missing.
+    #: There is no snapshot before the position: rows unchanged since the recording began are missing.
     no_snapshot: bool
-    #: The snapshot is under way at this position: rows are still to come.
+    #: The snapshot is still running at this position: more rows follow.
     snapshot_runs: bool
-    #: Deletes and updates of rows that the recording never held.
+    #: Number of deletes and updates of rows that were never recorded.
     unknown_rows: int
-    #: Tombstones beside the stream that may be of rows which are still shown.
+    #: Number of backfilled tombstones that may belong to rows that are still shown.
     unknown_tombstones: int
 
 
 class TableFold:
-    """Folds the changes of one table; `advance` moves it on, and only forward."""
+    """Folds the changes of one table; `advance` only moves forward."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -84,7 +84,7 @@ class TableFold:
         )
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         self._database.close()
 
     def advance(
@@ -94,7 +94,7 @@ class TableFold:
         cancelled: Callable[[], bool] = lambda: False,
         on_progress: OnProgress = lambda done, total: None,
     ) -> bool:
-        """Fold the changes up to ``position``; return whether it got there. Raises DamagedRecording."""
+        """Fold the changes up to ``position``; return False if cancelled. Raises DamagedRecording."""
         self._arranged = False
         self._database.execute("begin")
         try:
@@ -111,18 +111,18 @@ class TableFold:
 
     @property
     def count(self) -> int:
-        """How many rows the table has."""
+        """Number of rows in the table."""
         return int(self._database.execute("select count(*) from rows").fetchone()[0])
 
     @property
     def shown(self) -> int:
-        """How many rows `arrange` lets through."""
+        """Number of rows that pass the filter of `arrange`."""
         if not self._arranged:
             return self.count
         return int(self._database.execute("select count(*) from arranged").fetchone()[0])
 
     def rows(self, offset: int, limit: int) -> list[TableRow]:
-        """Return some rows, in the order of their keys, or those that `arrange` lets through in its own."""
+        """Return a page of rows in key order, or of those that `arrange` selected, in its order."""
         query = "select position, row from rows order by sort, key, n limit ? offset ?"
         if self._arranged:
             query = (
@@ -138,10 +138,10 @@ class TableFold:
         cancelled: Callable[[], bool] = lambda: False,
         on_progress: OnProgress = lambda done, total: None,
     ) -> bool:
-        """Let through only the rows that match, in another order; return whether it got to the end.
+        """Filter and sort the rows; return False if cancelled.
 
-        ``matches`` is asked about a change that has nothing but what a row has; see `query.of_rows`. What is
-        arranged is as of the present position: it has to be done anew after `advance`.
+        ``matches`` gets a change that has only the fields of a row (see `query.of_rows`). The result is as of
+        the current position: call this again after `advance`.
         """
         database, relation = self._database, self.relation
         database.execute("drop table if exists arranged")
@@ -181,14 +181,14 @@ class TableFold:
         return True
 
     def gaps(self, snapshot_runs: bool) -> Gaps:
-        """Say what is missing."""
+        """Return what is missing."""
         return Gaps(self._snapshot_pass is None, snapshot_runs, self._unknown, self._unknown_tombstones)
 
     # Folding.
 
     def _take(self, change: Change) -> None:
         if change.operation == "snapshot" and change.pass_number != self._snapshot_pass:
-            # A snapshot holds everything: what was known before is older than it.
+            # A snapshot contains all rows: everything before it is outdated.
             self._snapshot_pass = change.pass_number
             self._empty()
         if self.table not in change.tables or change.is_repeat:
@@ -222,13 +222,13 @@ class TableFold:
         after = _completed(change, before)
         sent = self._spellings.sent(change)
         if sent is None and found is not None and moved is None:
-            # The topic has it as it was sent before.
+            # The topic still has the message that was sent before.
             sent = found[1]
         values = (_sort(change, key), pack(key), 0, change.position, pack(after), sent)
         self._database.execute("insert or replace into rows values (?, ?, ?, ?, ?, ?)", values)
 
     def _clear(self, change: Change) -> None:
-        """Take away the row that a tombstone beside the stream is for: its delete never came."""
+        """Delete the row of a backfilled tombstone: the stream never sent its delete."""
         database = self._database
         database.execute(_BY_SENT)
         for key in itertools.chain.from_iterable(map(self._spellings.of_tombstone, change.messages)):
@@ -238,13 +238,13 @@ class TableFold:
             self._unknown_tombstones += 1
 
     def _take_unkeyed(self, change: Change) -> None:
-        """Rows without a key are told apart by their whole content; equal ones are interchangeable."""
+        """Apply a change of a table without a key: rows are identified by their whole content."""
         if change.before is not None and not self._delete_one(pack(change.before)):
             self._unknown += 1
         if change.after is not None:
             blob = pack(change.after)
             if change.operation == "backfill" and self._has_row(blob):
-                # It was put into the stream once more, and into the table never.
+                # A backfill sent the row again; the table has it only once.
                 return
             values = (0, blob, change.position, change.position, blob, None)
             self._database.execute("insert into rows values (?, ?, ?, ?, ?, ?)", values)
@@ -257,12 +257,12 @@ class TableFold:
         if old is not None and [c.name for c in old.columns] != [c.name for c in relation.columns]:
             self._rearrange(old, relation)
         if old is not None and key_types(old, self.key_columns) != key_types(relation, change.key_columns):
-            # The rows are found by their key: another one means another place for all of them.
+            # Rows are found by their key: a different key changes the place of every row.
             self._rekey(change)
         self.key_columns = change.key_columns
 
     def _rearrange(self, old: Relation, new: Relation) -> None:
-        """Bring all rows into the columns of ``new``; a column they did not have is not known."""
+        """Convert all rows to the columns of ``new``; values of added columns are unknown."""
         names = [column.name for column in old.columns]
         places = [names.index(c.name) if c.name in names else None for c in new.columns]
 
@@ -294,7 +294,7 @@ class TableFold:
         database.execute("drop table old")
 
     def _find(self, change: Change, key: Sequence[Field]) -> tuple[tuple[Field, ...], bytes | None] | None:
-        """Return a row, and the key that it was last sent under."""
+        """Return a row, and the key that it was last sent with."""
         query = "select row, sent from rows where sort = ? and key = ? and n = 0"
         found = self._database.execute(query, (_sort(change, key), pack(key))).fetchone()
         return None if found is None else (unpack(found[0]), found[1])
@@ -321,7 +321,7 @@ class TableFold:
 
 
 def as_change(row: TableRow, relation: Relation, key_columns: tuple[str, ...]) -> Change:
-    """Return a row as a change, for a query about it."""
+    """Return a row as a change, for the evaluation of a query."""
     return Change(
         position=row.position,
         pass_number=0,
@@ -345,12 +345,12 @@ def as_change(row: TableRow, relation: Relation, key_columns: tuple[str, ...]) -
 
 
 def _has(relation: Relation, name: str | None) -> bool:
-    """Whether there is such a column to sort by; the key is always there."""
+    """Return whether the relation has this column to sort by; None means the key, which always exists."""
     return name is None or any(column.name == name for column in relation.columns)
 
 
 def _place(relation: Relation, name: str) -> Callable[[bytes], str | None]:
-    """Return what gives a row its place by a column: numbers as numbers; None for what is not known."""
+    """Return a function that computes a row's sort key by a column (numeric for numbers); None if unknown."""
     at = next(i for i, column in enumerate(relation.columns) if column.name == name)
     is_number = relation.columns[at].type_oid in _SORTED_AS_NUMBERS
 
@@ -367,7 +367,7 @@ def _place(relation: Relation, name: str) -> Callable[[bytes], str | None]:
 
 
 def _completed(change: Change, before: tuple[Field, ...] | None) -> Sequence[Field]:
-    """Return the new row, with values that PostgreSQL did not send taken from the row before."""
+    """Return the new row, with values that PostgreSQL did not send taken from the old row."""
     after = change.after
     assert after is not None
     if before is None or UNCHANGED not in after or len(before) != len(after):
@@ -376,7 +376,7 @@ def _completed(change: Change, before: tuple[Field, ...] | None) -> Sequence[Fie
 
 
 def _sort(change: Change, key: Sequence[Field]) -> int | str:
-    """Return what rows are sorted by: the first key column, numbers as numbers."""
+    """Return a row's sort value: the first key column, as a number if it is one."""
     if not change.key_columns:
         return 0
     if not key or not isinstance(key[0], bytes):
@@ -395,6 +395,6 @@ def _is_number(change: Change) -> bool:
 
 
 def pages(fold: TableFold, size: int = 1_000) -> Iterator[TableRow]:
-    """Yield all rows of a table, holding one page of them."""
+    """Yield all rows of a table, with one page in memory."""
     for offset in range(0, fold.count, size):
         yield from fold.rows(offset, size)

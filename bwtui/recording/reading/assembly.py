@@ -1,4 +1,4 @@
-"""From a batch to its changes: frames decoded, and each change given its messages and their delivery."""
+"""Assemble a batch's changes: decoded frames with their messages and delivery reports."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from bwtui.recording.format.blocks import Block, Kind
 from bwtui.recording.format.context import RecordedRoute, SegmentContext
 from bwtui.recording.format.statements import is_sent
 
-#: (batch, section) → partitions and offsets, one for each message.
+#: (batch, section) → partitions and offsets, one per message.
 Deliveries = Mapping[tuple[int, int], tuple["list[int]", "list[int]"]]
 NO_TIMES: Mapping[tuple[int, int], int] = MappingProxyType({})
 
@@ -27,7 +27,7 @@ class _Sent(NamedTuple):
 
 
 class Assembly:
-    """Makes the changes of one batch. Raises ValueError or KeyError where it contradicts itself."""
+    """Makes the changes of one batch. Raises ValueError or KeyError when the batch is inconsistent."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Assembly:
         position: int,
         noted: Mapping[tuple[int, int], int] = NO_TIMES,
     ) -> None:
-        """``context`` holds what the blocks before have said; ``position`` is the first change's.
+        """``context`` is the state before the block; ``position`` is that of the first change.
 
-        ``noted``: when each section was noted to be delivered, in Unix microseconds.
+        ``noted`` is when each section was recorded as delivered, in Unix microseconds.
         """
         self._block = block
         self._batch = batch
@@ -59,7 +59,7 @@ class Assembly:
             self._filled.setdefault(frame, []).append((column, text))
 
     def changes(self) -> Iterator[Change]:
-        """Yield the batch's changes."""
+        """Yield the changes of the batch."""
         if self._block.kind == Kind.ROWS:
             yield from self._rows()
         else:
@@ -201,7 +201,7 @@ class Assembly:
 
 
 def key_columns(route: RecordedRoute | None, relation: Relation) -> tuple[str, ...]:
-    """Return the columns of a row's key: its route's, or, of what has none yet, the replica identity's."""
+    """Return the columns of a row's key, from its route, or without a route from the replica identity."""
     if route is not None:
         return route.key_columns
     if relation.replica_identity == "f":

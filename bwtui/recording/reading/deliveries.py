@@ -1,4 +1,4 @@
-"""Finds what became of a batch's messages: the DELIVERY blocks after it, until its pass ends."""
+"""Find the delivery reports of a batch's messages: the DELIVERY blocks after it, until its pass ends."""
 
 from collections.abc import Sequence
 
@@ -6,26 +6,26 @@ from bwtui.recording.format.batch import unpack_delivery
 from bwtui.recording.format.blocks import Kind, Place, damaged
 from bwtui.recording.reading.segment_reader import SegmentReader
 
-#: So many batches' deliveries are kept while reading forwards: of some million messages.
+#: Number of batches whose delivery reports are kept while reading forward: about a million messages.
 _KEPT = 250
 
 
 class DeliveryBook:
-    """Reads ahead of a reader of batches in order; after a jump, `go_to` the new place."""
+    """Reads ahead of a reader of consecutive batches; after a jump, call `go_to`."""
 
     def __init__(self, segments: Sequence[SegmentReader]) -> None:
         self._segments = segments
         self._segment = 0
         self._number = 0
         self._newest = -1
-        #: Whether nothing is left to read, so that what was not found may still be written.
+        #: True if everything was read: a delivery report not found so far may still be written.
         self.is_at_end = False
         self.found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        #: When the relay noted that, in Unix microseconds: all of the batch had been acknowledged then.
+        #: When the relay recorded that, in Unix microseconds: the whole batch was acknowledged at that time.
         self.noted: dict[tuple[int, int], int] = {}
 
     def go_to(self, segment: int, number: int) -> None:
-        """Begin anew with block ``number`` of a segment's index."""
+        """Restart at block ``number`` of a segment's index."""
         self._segment, self._number = segment, number
         self._newest = -1
         self.is_at_end = False
@@ -33,7 +33,7 @@ class DeliveryBook:
         self.noted.clear()
 
     def read_for(self, batch: int) -> None:
-        """Read until everything that is recorded of ``batch`` is in ``found``."""
+        """Read until all recorded delivery reports of ``batch`` are in ``found``."""
         if len(self.found) > _KEPT:
             for key in [key for key in self.found if key[0] < batch]:
                 del self.found[key]
@@ -59,12 +59,13 @@ class DeliveryBook:
                 raise damaged(Place(segment.name, entry.offset), "a DELIVERY can't be taken apart") from error
             self._newest = max(self._newest, delivery.batch)
             if delivery.batch < batch:
-                # Nobody asks for it any more. All places of an exactly-once snapshot follow its last row.
+                # No caller needs it any more. An exactly-once snapshot has all its reports after its last
+                # row.
                 return
             self.noted[delivery.batch, delivery.section] = block.received
             partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))
             if delivery.first > len(partitions):
-                # No relay has ever written one that leaves some out, and to fill that up takes any memory.
+                # No relay writes a report that skips messages, and filling the gap could take any memory.
                 raise damaged(Place(segment.name, entry.offset), "a DELIVERY says nothing of those before it")
             stop = delivery.first + len(delivery.partitions)
             partitions.extend([-1] * (stop - len(partitions)))
@@ -74,5 +75,5 @@ class DeliveryBook:
         elif entry.kind == Kind.EVENT:
             event = segment.event_at(entry)
             if event["event"] == "pass" and event["first_batch"] > batch:
-                # Whatever was in flight before has been written down, or never will be.
+                # Messages in flight have their delivery reports recorded by now, or never will.
                 self._newest = max(self._newest, event["first_batch"])

@@ -1,7 +1,7 @@
-"""Explain a key: every change of one row, from its first to its last, over the whole recording.
+"""Explain a key: every change of one row, from the first to the last, over the whole recording.
 
-What is kept of a change is small and of bounded size, whatever the rows hold; who looks at one closer reads
-it again by its position. `_matches` is the seam for whatever finds a key's changes without reading them all.
+The data kept of a change has a small, bounded size, however large the rows are; to show one in detail, read
+it again by its position. `_matches` is the place to plug in an index that finds a key's changes directly.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from bwtui.recording.fields import old_key, old_row
 from bwtui.recording.reading.sent_keys import body_of
 from bwtui.recording.view import OnProgress, RecordingView
 
-#: Changes that are kept of one key: the last ones, and how many came before them.
+#: Maximum number of changes kept of one key: the last ones.
 KEPT = 5_000
 #: Changes between two calls of the progress function.
 STEP = 2_000
@@ -23,7 +23,7 @@ _NAMES_LENGTH = 300
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row of one table, by the columns of its key."""
+    """One row of a table, identified by its key columns."""
 
     table: str
     columns: tuple[str, ...]
@@ -37,10 +37,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change in the life of a key."""
+    """One change of a key's history."""
 
     position: int
-    #: The change of the same row before this one, where the old values are, if PostgreSQL sent none.
+    #: Position of the row's previous change, which has the old values if PostgreSQL sent none.
     previous: int | None
     operation: Operation
     commit_time: int
@@ -53,20 +53,20 @@ class Step:
     value_schema_id: int | None
     state: DeliveryState | None
     without: str | None
-    #: Names of the columns that changed, as far as that is known.
+    #: Names of the columns that changed, if known.
     changed: str
-    #: "from": the row had another key before; "to": it has another one since.
+    #: "from": the row had a different key before; "to": it has a different key since.
     renamed: str
     is_repeat: bool
 
 
 @dataclass(slots=True)
 class Story:
-    """What became of a key so far; filled while the recording is read."""
+    """The history of a key so far; filled while the recording is read."""
 
     key: Key
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=KEPT))
-    #: All changes of the key so far, also those that are not kept.
+    #: Number of changes of the key so far, including those not kept.
     count: int = 0
     read: int = 0
     total: int = 0
@@ -74,14 +74,14 @@ class Story:
 
 
 def key_of(change: Change) -> Key | None:
-    """Return the key of a change; None of a table without one, and of TRUNCATE."""
+    """Return the key of a change; None for a table without a key, and for TRUNCATE."""
     if not change.key_columns or len(change.key) != len(change.key_columns):
         return None
     return Key(change.table, change.key_columns, change.key)
 
 
 def key_before(change: Change) -> Key | None:
-    """Return the key that a change took away, if it changed the key."""
+    """Return the old key of a change that changed the key, otherwise None."""
     values = old_key(change)
     return None if values is None else Key(change.table, change.key_columns, values)
 
@@ -92,7 +92,7 @@ def explain(
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: OnProgress = lambda done, total: None,
 ) -> None:
-    """Fill ``story``, until all is read or ``cancelled`` says so. Raises DamagedRecording."""
+    """Fill ``story`` until everything is read or ``cancelled`` returns True. Raises DamagedRecording."""
     story.total = view.length
     last_row: _LastRow | None = None
     for change, role in _matches(_counted(view, story, cancelled, on_progress), story.key):
@@ -104,7 +104,7 @@ def explain(
 
 
 def row_before(view: RecordingView, step: Step, change: Change) -> Sequence[Field] | None:
-    """Return the row before a step as far as the recording knows it, in the order of the change's columns."""
+    """Return the old row of a step as far as it is recorded, in the order of the change's columns."""
     if old_row(change) is not None or step.previous is None:
         return old_row(change)
     previous = next(view.changes(step.previous, step.previous + 1))
@@ -116,7 +116,7 @@ def row_before(view: RecordingView, step: Step, change: Change) -> Sequence[Fiel
 
 @dataclass(frozen=True, slots=True)
 class _LastRow:
-    """The row as the last change left it."""
+    """The row after its last change."""
 
     position: int
     values: dict[str, Field]
@@ -135,9 +135,9 @@ def _counted(
 
 
 def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]]:
-    """Yield the changes of a key, with what became of the key: "", "from" another one, "to" another one.
+    """Yield a key's changes, with "", "from" (the row had a different key before) or "to" (it has one since).
 
-    A tombstone that was sent beside the stream has no row, so it is known by the bytes of messages before it.
+    A backfilled tombstone has no row, so it is recognized by the key bytes of earlier messages.
     """
     last: object = None
     place: list[int] = []
@@ -172,7 +172,7 @@ def _keys(messages: Iterable[SentMessage]) -> set[bytes]:
 
 
 def _step(change: Change, role: str, last_row: _LastRow | None) -> Step:
-    # An update of the key is a tombstone under the old key, and the row under the new one.
+    # An update of the key sends a tombstone with the old key, then the row with the new key.
     message = next(iter(change.messages if role == "to" else reversed(change.messages)), None)
     return Step(
         position=change.position,
@@ -211,7 +211,7 @@ def _changed(change: Change, last_row: _LastRow | None) -> str:
 
 
 def _after(change: Change, role: str, last_row: _LastRow | None) -> _LastRow | None:
-    """Return the row as a change leaves it; a repeated change takes nothing back."""
+    """Return the row after a change; a repeated change does not alter it."""
     if change.is_repeat:
         return last_row
     if change.after is None or role == "to":

@@ -1,7 +1,7 @@
-"""From when to when the outages lasted that a recording tells of.
+"""When the outages in a recording began and ended.
 
-An ERROR says that one began. Its end stands in the statuses behind it, which hold nothing that an older
-version would trip over: see `bwtui.relay.recording.as_json.recorded_status`.
+An ERROR block records that an outage began. Later STATUS blocks record its end, in a form that older versions
+ignore (see `bwtui.relay.recording.as_json.recorded_status`).
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ _Which = tuple[str, str | None, str]
 
 
 class Outages:
-    """What the last status of each session says of its outages; segments are gone through backwards."""
+    """The outages in the last status of each session; pass the segments in reverse order."""
 
     def __init__(self) -> None:
         self._session = ""
@@ -24,7 +24,7 @@ class Outages:
         self._said: dict[_Which, ErrorEntry] = {}
 
     def go_back_to(self, segment: SegmentReader, stop: int) -> None:
-        """Take what the blocks of ``segment`` before ``stop`` say, unless its session's later ones have."""
+        """Read the blocks of ``segment`` before ``stop``, unless a later status of its session was found."""
         session = segment.head["session"]
         if session != self._session:
             self._is_former, self._session = bool(self._session), session
@@ -43,11 +43,11 @@ class Outages:
     def _ended(self, outage: ErrorEntry, time: float) -> ErrorEntry:
         if outage.until is not None or outage.since is None or not self._is_former:
             return outage
-        # Whoever waited is not there any more.
+        # The session that was waiting has ended.
         return replace(outage, until=max(time, outage.since))
 
     def known(self, entry: ErrorEntry) -> ErrorEntry:
-        """Return an entry with what is known of how long it lasted."""
+        """Return an entry with the recorded beginning and end of its outage."""
         outage = self._said.get(_which(entry))
         return replace(entry, since=outage.since if outage else None, until=outage.until if outage else None)
 

@@ -1,8 +1,8 @@
-"""Plays a recording: where it stands, how fast it goes, and every way to move.
+"""Plays a recording: position, speed, and all ways to move.
 
-Standing at position P means that the changes before P have happened. The player also stands at a moment: with
-nothing recorded for a while, time goes on and the position does not. It reads through a `RecordingView` and
-takes its clock as an argument, so that nothing here ever waits.
+At position P, the changes before P have happened. The player also has a time: during a pause in the
+recording, time advances and the position does not. It reads through a `RecordingView` and takes its clock as
+an argument, so nothing here ever waits.
 """
 
 from collections.abc import Callable
@@ -13,59 +13,59 @@ from bwtui.recording.reading.target import MICROS, Range, Target, parse_target
 from bwtui.recording.view import RecordingView
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-#: Stretches longer than this without a change are played in this time; in microseconds.
+#: Playing time of any longer stretch without changes, in microseconds.
 IDLE = 2 * MICROS
 
 
 class Player:
-    """A recording's position; opens at the end, where everything has happened."""
+    """A position in a recording; starts at the end, where everything has happened."""
 
     def __init__(self, view: RecordingView, clock: Callable[[], float]) -> None:
         self._view = view
         self._clock = clock
         self._ticked = clock()
         self.position = view.length
-        #: The moment, in Unix microseconds.
+        #: The current time, in Unix microseconds.
         self.time = view.last_time
         self.playing = False
         self.speed = 1.0
-        #: How long the idle stretch is that is being shortened, in microseconds; 0 in between.
+        #: Length of the idle stretch that is being shortened, in microseconds; otherwise 0.
         self.skipping = 0
 
     @property
     def at_end(self) -> bool:
-        """Whether there is nothing left to play."""
+        """Return whether everything was played."""
         return self.position >= self._view.length
 
     # Playing.
 
     def play(self) -> None:
-        """Play on; from the end, play from the beginning."""
+        """Start playing; at the end, start from the beginning."""
         if self.at_end:
             self.seek(0)
         self._ticked = self._clock()
         self.playing = True
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stop playing."""
         self.playing = False
         self.skipping = 0
 
     def toggle(self) -> None:
-        """Play, or stand still."""
+        """Start or stop playing."""
         if self.playing:
             self.pause()
         else:
             self.play()
 
     def change_speed(self, steps: int) -> None:
-        """Go up or down the `SPEEDS`."""
+        """Move up or down the `SPEEDS`."""
         self.advance()
         place = SPEEDS.index(self.speed) + steps
         self.speed = SPEEDS[min(max(place, 0), len(SPEEDS) - 1)]
 
     def advance(self) -> None:
-        """Move on by what the clock has moved since the last call."""
+        """Advance by the time that has passed on the clock since the last call."""
         now = self._clock()
         budget = round(max(now - self._ticked, 0.0) * self.speed * MICROS)
         self._ticked = now
@@ -80,14 +80,14 @@ class Player:
             self.pause()
 
     def _move(self, budget: int) -> int:
-        """Move on by at most ``budget`` microseconds of playing, and return how many it took."""
+        """Advance by at most ``budget`` microseconds of playing time, and return how many were used."""
         view = self._view
         before = view.time_at(self.position - 1) if self.position else view.first_time
         following = view.time_at(self.position)
         gap = following - before
         if gap > IDLE and following > self.time:
             self.skipping = gap
-            # Rounded up, so that it always gets on.
+            # Rounded up, so that it always advances.
             needed = -(-(following - self.time) * IDLE // gap)
             if needed > budget:
                 self.time += budget * gap // IDLE
@@ -104,24 +104,24 @@ class Player:
     # Moving.
 
     def seek(self, position: int) -> None:
-        """Stand after ``position`` changes."""
+        """Move to after ``position`` changes."""
         self.position = min(max(position, 0), self._view.length)
         self.time = self._view.time_at(self.position - 1) if self.position else self._view.first_time
         self._settle()
 
     def seek_time(self, time: int) -> None:
-        """Stand at a moment: what was recorded up to it has happened."""
+        """Move to a time: everything recorded up to it has happened."""
         self.time = min(max(time, self._view.first_time), self._view.last_time)
         self.position = self._view.at_time(self.time + 1)
         self._settle()
 
     def step(self, changes: int) -> None:
-        """Move by single changes, and stand still."""
+        """Move by single changes, and stop playing."""
         self.pause()
         self.seek(self.position + changes)
 
     def step_transaction(self, direction: int) -> None:
-        """Move to the end of the next transaction or of the one before, and stand still."""
+        """Move to the end of the next transaction or of the previous one, and stop playing."""
         self.pause()
         if direction > 0 and not self.at_end:
             self.seek(self._view.transaction(self.position)[1])
@@ -129,7 +129,7 @@ class Player:
             self.seek(self._view.transaction(self.position - 1)[0])
 
     def seek_error(self, direction: int) -> None:
-        """Stand at the next error or warning, or at the one before. Raises UsageError when there is none."""
+        """Move to the next or the previous error or warning. Raises UsageError when there is none."""
         times = sorted(round(e.time * MICROS) for e in self._view.errors(self._view.length))
         if direction > 0:
             found = next((t for t in times if t > self.time), None)
@@ -145,12 +145,12 @@ class Player:
         self.seek_time(found)
 
     def seek_text(self, text: str) -> None:
-        """Go where ``text`` says. Raises UsageError when that is nowhere in the recording."""
+        """Move to the place that ``text`` names. Raises UsageError when it is not in the recording."""
         view = self._view
         self.go(parse_target(text, Range(view.first_time, view.last_time, self.time, view.length)))
 
     def go(self, target: Target) -> None:
-        """Go to a place: an LSN and a transaction are meant with all their changes."""
+        """Move to a place; for an LSN or a transaction, to after all its changes."""
         if target.kind == "time":
             self.seek_time(target.value)
         elif target.kind == "change":
@@ -169,7 +169,7 @@ class Player:
 
     def _of_xid(self, xid: int) -> int:
         view = self._view
-        # Behind this place first: after a restart the same transaction may be there again.
+        # Search after this position first: after a restart the same transaction may be recorded again.
         found = view.of_xid(xid, self.position)
         if found is None:
             found = view.of_xid(xid)

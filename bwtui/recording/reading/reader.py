@@ -1,4 +1,4 @@
-"""An open recording: `RecordingView` over the segments of a folder, through their indexes."""
+"""An open recording: a `RecordingView` of a folder's segments, through their indexes."""
 
 import bisect
 import os
@@ -25,22 +25,23 @@ from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
 
 _ERRORS = 1_000
-#: How often the folder is looked at while its last segment is being finished.
+#: Maximum attempts to open the folder while its last segment is being finished.
 _ATTEMPTS = 3
 _SOURCE_FIELDS = frozenset(Source.__dataclass_fields__) - {"more", "recording"}
 
 
 class Recording:
-    """A recording's segments as one; see `bwtui.recording.view.RecordingView` for what its methods return."""
+    """A recording's segments as one; `bwtui.recording.view.RecordingView` documents its methods."""
 
     def __init__(self, folder: Path, *, may_lack_first: bool = False) -> None:
         """Open every segment's foot. Raises UsageError, DamagedRecording or StateFailed.
 
-        With ``may_lack_first`` the first segments may be gone: positions begin at ``first_position`` then.
+        With ``may_lack_first``, the first segments may be missing: positions then begin at
+        ``first_position``.
         """
         self.folder = folder
         self._may_lack_first = may_lack_first
-        # Unlike Path.resolve, it lets a circle of links be what opening it says of it.
+        # Unlike Path.resolve, this does not raise for a loop of links; opening the folder reports it.
         self.name = Path(os.path.realpath(folder)).name
         self.segments: list[SegmentReader] = []
         try:
@@ -60,7 +61,7 @@ class Recording:
         self.last_lsn = max(f["last_lsn"] for f in feet)
 
     def _open(self) -> None:
-        """Open every segment; one that is finished at this very moment is looked for once more."""
+        """Open every segment; retry if the writer finishes one at the same moment."""
         for attempt in range(_ATTEMPTS):
             try:
                 for path in existing_segments(self.folder):
@@ -79,14 +80,14 @@ class Recording:
 
     @property
     def torn(self) -> str:
-        """Why the end of an unfinished recording is left out, or empty."""
+        """Why the end of an unfinished recording is ignored, or empty."""
         return self.segments[-1].torn
 
     def _check_order(self) -> None:
-        """See that the segments follow each other: one that is missing or another's is found."""
+        """Raise DamagedRecording unless the segments form a chain without missing or foreign ones."""
         position, previous, first = 0, "", 1
         if self._may_lack_first and self.segments[0].number > 1 and self.segments[0].index:
-            # Every segment stands alone, so somebody who needs the room may take old ones away.
+            # Every segment is self-contained, so old ones may have been removed to free space.
             position, previous = self.segments[0].first_position, self.segments[0].head["previous"]
             first = self.segments[0].number
         for number, segment in enumerate(self.segments, first):
@@ -117,13 +118,13 @@ class Recording:
             if change.position >= start:
                 yield change
             if change.position + 1 >= stop:
-                # What follows is not even read.
+                # Do not even read what follows.
                 return
 
     def _from_batch_of(self, position: int) -> Iterator[Change]:
         at = self._segment_at(position)
         number = self.segments[at].batch_at(position)
-        # A book of its own: several readers may be under way.
+        # Its own book, because several readers may be active.
         book = DeliveryBook(self.segments)
         book.go_to(at, number)
         context = self.segments[at].context_before(number)
@@ -192,7 +193,7 @@ class Recording:
         for segment in self.segments:
             if segment.stop_position >= start:
                 for found in segment.find_xid(xid, start):
-                    # A BEGIN may be all that was recorded before a session ended.
+                    # A session may have ended right after the BEGIN.
                     change = next(self.changes(found, found + 1), None)
                     if change is not None and change.xid == xid:
                         return found
@@ -204,11 +205,11 @@ class Recording:
             raise IndexError(position)
         if not change.xid:
             return position, position + 1
-        # The ordinal says how far the beginning is.
+        # The ordinal is the distance from the transaction's beginning.
         return max(0, position - change.ordinal + 1), self._next_start(position)
 
     def _next_start(self, position: int) -> int:
-        """Return where the first transaction, or row of a snapshot, after ``position`` begins."""
+        """Return the start of the first transaction, or snapshot row, after ``position``."""
         for segment in self.segments[self._segment_at(position) :]:
             found = segment.next_start(position)
             if found is not None:
@@ -227,7 +228,7 @@ class Recording:
         segment = self.segments[self._segment_at(position)]
         return int(segment.index[segment.batch_at(position)].received)
 
-    # -- what was known then -------------------------------------------------------------------------------
+    # -- state as of a position ------------------------------------------------------------------------------
 
     def counts(self, position: int) -> dict[str, TableCounts]:
         totals: dict[str, dict[str, int]] = {}
@@ -256,7 +257,7 @@ class Recording:
     def _replay(
         self, segment: SegmentReader, position: int, totals: dict[str, dict[str, int]] | None
     ) -> SegmentContext:
-        """Return what the segment's blocks before ``position`` say; count its batches too if asked to."""
+        """Return the state before ``position``; add its batches to ``totals`` unless that is None."""
         if totals is None:
             return segment.context_before(len(segment.index))
         context = SegmentContext()
@@ -325,7 +326,7 @@ class Recording:
         return list(found.values())
 
     def _blocks_until(self, segment: SegmentReader, position: int) -> int:
-        """Return how many of the segment's blocks stand before ``position``."""
+        """Return the number of the segment's blocks before ``position``."""
         if position >= segment.stop_position:
             return len(segment.index)
         return bisect.bisect_right(segment.starts, position - segment.first_position)
@@ -353,12 +354,12 @@ class Recording:
 
 
 def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recording:
-    """Open a recording, which may still be written; see `Recording`."""
+    """Open a recording, which may still be written (see `Recording`)."""
     return Recording(Path(path), may_lack_first=may_lack_first)
 
 
 def _with_stall(status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status with the state of a stall, which a recording has in its verdict alone."""
+    """Return a status with state "stalled", which a recording has only in its verdict."""
     is_stalled = status.get("verdict", {}).get("condition") == "stalled"
     return {**status, "state": "stalled"} if is_stalled else status
 

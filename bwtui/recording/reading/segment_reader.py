@@ -1,4 +1,4 @@
-"""One segment that is open for reading: its index, its foot, and its changes from any place on."""
+"""A segment that is open for reading: its index, its foot, and its changes."""
 
 import bisect
 import struct
@@ -29,7 +29,7 @@ from bwtui.recording.format.walk import DESCRIBING, Walk, durable_damage
 
 
 class SegmentReader:
-    """A segment, finished or not; what is not whole at the end of an unfinished one is left out."""
+    """A segment, finished or not; an incomplete block at the end of an unfinished one is ignored."""
 
     def __init__(self, segment: SegmentPath) -> None:
         """Open the file and read its foot. Raises DamagedRecording or StateFailed."""
@@ -40,7 +40,7 @@ class SegmentReader:
             self.file = SegmentFile(open_segment(segment.path), self.name)
         except OSError as error:
             raise file_failed(f"{segment.path} can't be read", error) from error
-        #: Why an unfinished segment's end is left out, or empty.
+        #: Why an unfinished segment's end is ignored, or empty.
         self.torn = ""
         self._transactions = b""
         self.changes = 0
@@ -78,7 +78,7 @@ class SegmentReader:
         return found[0], found[1], found[2]
 
     def _walk(self) -> None:
-        """Make the index of a segment that has none yet."""
+        """Build the index of an unfinished segment."""
         walk = Walk(self.name)
         try:
             for block in self.file.blocks():
@@ -101,12 +101,12 @@ class SegmentReader:
             "pass": walk.context.current_pass,
             **walk.totals.to_json(),
         }
-        # It has no checksum, and has confirmed nothing.
+        # It has no digest, and has confirmed nothing.
         self.foot = cast(Foot, foot)
 
     @cached_property
     def index(self) -> list[IndexEntry]:
-        """Every block, but for index and foot themselves."""
+        """Entries of every block except the index and what follows it."""
         place = Place(self.name, self._index_offset)
         try:
             entries = unpack_index(self._index_block.payload)
@@ -123,12 +123,12 @@ class SegmentReader:
 
     @cached_property
     def head(self) -> Head:
-        """What the segment's first block says of where it comes from."""
+        """The segment's HEAD, with its origin."""
         return self.context_before(1).head
 
     @cached_property
     def starts(self) -> list[int]:
-        """The position before each block of the index, counted from the segment's first change."""
+        """Number of changes before each block of the index, counted from the segment's first change."""
         starts, position = [], 0
         for entry in self.index:
             starts.append(position)
@@ -141,7 +141,7 @@ class SegmentReader:
         return self.first_position + self.changes
 
     def transaction_entries(self) -> bytes:
-        """Return the packed TRANSACTIONS entries; they are not kept."""
+        """Return the packed TRANSACTIONS entries, without caching them."""
         if not self.is_finished:
             return self._transactions
         payload = self.file.block(self._transactions_block.offset).payload
@@ -156,14 +156,14 @@ class SegmentReader:
             yield TransactionEntry(*entry)
 
     def last_transaction(self) -> TransactionEntry | None:
-        """Return the last transaction that begins in the segment, without a look at the others."""
+        """Return the last transaction that begins in the segment, without unpacking the others."""
         packed = self.transaction_entries()
         if not packed:
             return None
         return TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, len(packed) - TRANSACTION_ENTRY.size))
 
     def find_xid(self, xid: int, start: int) -> Iterator[int]:
-        """Yield the positions from ``start`` on at which transaction ``xid`` begins."""
+        """Yield the positions, from ``start`` on, at which transaction ``xid`` begins."""
         packed = self.transaction_entries()
         wanted = struct.pack("<I", xid)
         at = packed.find(wanted)
@@ -175,14 +175,14 @@ class SegmentReader:
             at = packed.find(wanted, at + 1)
 
     def batch_at(self, position: int) -> int:
-        """Return the number, in the index, of the block that holds the change at ``position``."""
+        """Return the number in the index of the block that has the change at ``position``."""
         at = bisect.bisect_right(self.starts, position - self.first_position) - 1
         while at > 0 and not self.index[at].changes:
             at -= 1
         return at
 
     def context_before(self, number: int) -> SegmentContext:
-        """Return what the segment's blocks before block ``number`` of the index have said."""
+        """Return the state built up by the blocks before block ``number`` of the index."""
         context = SegmentContext()
         for entry in self.index[:number]:
             if entry.kind in DESCRIBING:
@@ -190,9 +190,9 @@ class SegmentReader:
         return context
 
     def next_start(self, position: int) -> int | None:
-        """Return the first position of the segment after ``position`` where something else begins, or None.
+        """Return the segment's first position after ``position`` where a new unit begins, or None.
 
-        That is a transaction, or the rows of a snapshot.
+        A unit is a transaction or the rows of a snapshot.
         """
         packed, size = self.transaction_entries(), TRANSACTION_ENTRY.size
         relative = position - self.first_position
@@ -209,7 +209,7 @@ class SegmentReader:
         return self.first_position + min(begins) if begins else None
 
     def block(self, entry: IndexEntry) -> Block:
-        """Return the block of an entry of the index. Raises DamagedRecording, for that of another, too."""
+        """Read the block of an index entry. Raises DamagedRecording, also if it does not match the entry."""
         block = self.file.block(entry.offset)
         found = (block.kind, block.received, block.first_lsn, block.last_lsn)
         if found != (entry.kind, entry.received, entry.first_lsn, entry.last_lsn):
@@ -217,21 +217,21 @@ class SegmentReader:
         return block
 
     def json_at(self, entry: IndexEntry) -> dict[str, Any]:
-        """Return what a block says that holds a JSON object. Raises DamagedRecording."""
+        """Parse a block that has a JSON object. Raises DamagedRecording."""
         return statement(self.block(entry), self.name)
 
     def event_at(self, entry: IndexEntry) -> Event:
-        """Return what an EVENT says. Raises DamagedRecording."""
+        """Parse an EVENT. Raises DamagedRecording."""
         return cast(Event, self.json_at(entry))
 
     def events(self) -> Iterator[tuple[int, IndexEntry, Event]]:
-        """Yield each EVENT with its entry in the index, and the position of the recording where it stands."""
+        """Yield each EVENT with its position in the recording and its index entry."""
         for entry, start in zip(self.index, self.starts, strict=True):
             if entry.kind == Kind.EVENT:
                 yield self.first_position + start, entry, self.event_at(entry)
 
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
-        """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""
+        """Yield the JSON blocks of a kind, up to block ``stop`` of the index."""
         for entry in self.index[:stop]:
             if entry.kind == kind:
                 yield (block := self.block(entry)), statement(block, self.name)

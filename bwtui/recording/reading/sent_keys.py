@@ -1,4 +1,4 @@
-"""Keys of messages, by which the rows are found that a tombstone beside the stream is for: it has no row."""
+"""Keys of sent messages, which identify the rows that backfilled tombstones delete."""
 
 import itertools
 import marshal
@@ -8,33 +8,33 @@ from collections.abc import Sequence
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, Relation
 from bwtui.recording.change import Change, SentMessage
 
-#: Of Confluent's wire format: a zero byte, and the schema's id.
+#: Length of the header of Confluent's wire format: a zero byte, and the schema's id.
 _HEAD = 5
 
 
 def body_of(key: bytes) -> bytes:
-    """Return a message's key without the id of its schema, which may be another one each time."""
+    """Return a message's key without its schema id, which may differ between messages."""
     return key[_HEAD:] if key[:1] == b"\0" and len(key) > _HEAD else key
 
 
 class Spellings:
-    """The schemas' ids that the keys of one table have been sent with."""
+    """The schema ids with which the keys of one table have been sent."""
 
     def __init__(self) -> None:
         self._heads: set[bytes] = set()
 
     def sent(self, change: Change) -> bytes | None:
-        """Return the key that the row of a change was sent under; None: it was not sent."""
+        """Return the key that the row of a change was sent with; None if it was not sent."""
         key = change.messages[-1].key if change.messages else None
         if key is not None and key[:1] == b"\0":
             self._heads.add(key[:_HEAD])
         return key
 
     def of_tombstone(self, message: SentMessage) -> list[bytes]:
-        """Return under which keys the row may have been sent that a tombstone beside the stream takes away.
+        """Return the keys with which the row that a backfilled tombstone deletes may have been sent.
 
-        One under an id that is not the relay's own clears up what no row has: the same row may stand in the
-        topic under the relay's, and only one that was last sent exactly so is gone.
+        A tombstone with a schema id that is not the relay's own deletes an orphaned key: the same row may be
+        in the topic with the relay's id, and only a row last sent with exactly this key is gone.
         """
         key = message.key or b""
         if key[:1] != b"\0" or int.from_bytes(key[1:_HEAD]) != message.key_schema_id:
@@ -43,7 +43,7 @@ class Spellings:
 
 
 class SentKeys:
-    """Values of the keys of all rows, by the key that each was last sent under; on the disk."""
+    """Key values of all rows, by the key that each was last sent with; kept on disk."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Spellings, list[tuple[str, int]]]] = {}
@@ -55,11 +55,11 @@ class SentKeys:
         )
 
     def close(self) -> None:
-        """Let go of them."""
+        """Release the keys."""
         self._database.close()
 
     def note(self, change: Change) -> None:
-        """Take a change of a table with a key; what it takes away needs not be told."""
+        """Record a change of a table with a key; deletes need not be recorded."""
         relation = change.relation
         spellings, types = self._of.setdefault(relation.oid, (Spellings(), []))
         now = key_types(relation, change.key_columns)
@@ -72,7 +72,7 @@ class SentKeys:
             self._database.execute("insert or replace into rows values (?, ?, ?)", row)
 
     def find(self, change: Change) -> tuple[Field, ...] | None:
-        """Return the key's values of the row that a tombstone beside the stream is for, if they are known."""
+        """Return the key values of the row that a backfilled tombstone deletes, or None if unknown."""
         oid = change.relation.oid
         spellings, types = self._of.get(oid, (Spellings(), []))
         if types != key_types(change.relation, change.key_columns):
@@ -86,14 +86,14 @@ class SentKeys:
 
 
 def key_types(relation: Relation, key_columns: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Return the columns of a key with their types: rows are found again while these are the same."""
+    """Return the key columns with their types; keys are comparable while these stay the same."""
     types = {column.name: column.type_oid for column in relation.columns}
     return [(name, types.get(name, 0)) for name in key_columns]
 
 
 def pack(fields: Sequence[Field]) -> bytes:
     """Return fields as bytes, for SQLite."""
-    # False stands for a value that PostgreSQL did not send, a tuple for bytes that are no text.
+    # False means a value that PostgreSQL did not send, a tuple means bytes that are not text.
     return marshal.dumps(
         [False if f is UNCHANGED else (bytes(f),) if isinstance(f, Binary) else f for f in fields]
     )

@@ -1,4 +1,4 @@
-"""Counts as of a position that moves, worked out from those of a place nearby where that is less work."""
+"""Counts as of a moving position, derived from those of a nearby position where that is cheaper."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from dataclasses import replace
 from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.view import RecordingView, TableCounts
 
-#: Changes that are read at most to get from one position's counts to another's.
+#: Maximum number of changes to read from one position's counts to another's.
 NEAR = 1_500
 
 
 class Tally:
-    """Remembers the counts of the last position that was asked for."""
+    """Caches the counts of the last requested position."""
 
     def __init__(self, view: RecordingView) -> None:
         self._view = view
@@ -20,7 +20,7 @@ class Tally:
         self._counts: dict[str, TableCounts] = {}
 
     def at(self, position: int) -> dict[str, TableCounts]:
-        """Return what had been relayed before ``position``, by table."""
+        """Return the counts of what was relayed before ``position``, by table."""
         distance = position - self._position
         if abs(distance) > NEAR or not self._position or not position:
             self._counts = dict(self._view.counts(position))
@@ -56,7 +56,7 @@ def _counted(counts: TableCounts, change: Change, sign: int) -> TableCounts:
 
 
 def by_table(changes: Iterator[Change], most: int) -> tuple[Counter[str], int]:
-    """Return how many of at most ``most`` changes each table has, and how many were read."""
+    """Count the changes of each table among the first ``most``, and the changes read."""
     found: Counter[str] = Counter()
     read = 0
     for change in changes:

@@ -1,4 +1,4 @@
-"""Places in a recording as people write them: a time, an LSN, a transaction, a share, a number."""
+"""Parse places in a recording: a time, an LSN, a transaction, a percentage, a position."""
 
 import re
 from datetime import datetime, timedelta
@@ -14,14 +14,14 @@ Kind = Literal["time", "lsn", "xid", "change"]
 
 
 class Target(NamedTuple):
-    """A place: Unix microseconds, an LSN, a transaction's id, or how many changes lie before."""
+    """A place: Unix microseconds, an LSN, a transaction id, or the number of changes before it."""
 
     kind: Kind
     value: int
 
 
 class Range(NamedTuple):
-    """What a text is read against: where the recording begins and ends, where it stands, and its changes."""
+    """The context of a parsed place: the recording's first, last and current time, and number of changes."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"#\s*(\d[\d,]*)")
 
 
 def parse_target(text: str, within: Range) -> Target:
-    """Return the place that ``text`` names. Raises UsageError when it names none."""
+    """Parse a place. Raises UsageError when ``text`` is not a place."""
     text = text.strip()
     named = {"start": 0, "end": within.length}
     if text.lower() in named:
@@ -63,7 +63,7 @@ def parse_target(text: str, within: Range) -> Target:
 
 
 def _number(number: int, within: Range) -> int:
-    """Return how many changes have happened once the one at position ``number`` has."""
+    """Return the number of changes up to and including the one at position ``number``."""
     if number >= within.length:
         last = within.length - 1
         raise UsageError(
@@ -81,7 +81,7 @@ def _share(percent: float, within: Range) -> int:
 
 
 def _clock(text: str, within: Range) -> int:
-    """Return the moment of a time of day that lies in the recording, nearest to where it stands."""
+    """Return the occurrence of a time of day in the recording that is nearest to the current time."""
     match = _CLOCK.fullmatch(text)
     assert match is not None
     hour, minute, second = int(match[1]), int(match[2]), float(match[3] or 0)
@@ -89,7 +89,7 @@ def _clock(text: str, within: Range) -> int:
         raise UsageError(f"{text!r} is no time of day", f"write {FORMS}")
     day = datetime.fromtimestamp(within.first / MICROS).replace(hour=0, minute=0, second=0, microsecond=0)
     end = datetime.fromtimestamp(within.last / MICROS)
-    # A recording may be years long; the days around the present place will do.
+    # A recording may cover years; the days around the current time are enough.
     now = datetime.fromtimestamp(within.now / MICROS)
     day = max(day, now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2))
     found: list[int] = []
@@ -97,7 +97,7 @@ def _clock(text: str, within: Range) -> int:
         moment = day + timedelta(hours=hour, minutes=minute, seconds=second)
         found.append(round(moment.timestamp() * MICROS))
         day += timedelta(days=1)
-    # "12:04" stands for the whole minute, "12:04:05" for the whole second.
+    # "12:04" means the whole minute, "12:04:05" the whole second.
     width = (60 if match[3] is None else 1 if "." not in match[3] else 0) * MICROS
     inside = [m for m in found if within.first - width < m <= within.last]
     if not inside:

@@ -1,4 +1,4 @@
-"""What a transaction did, counted."""
+"""Count what a transaction did."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from bwtui.recording.view import RecordingView
 
 @dataclass(slots=True)
 class Counted:
-    """Of the changes of a transaction, or of the first of them."""
+    """Counts over the changes of a transaction, or over the first of them."""
 
-    #: By table and operation.
+    #: Changes by table and operation.
     changes: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Messages by state, and changes without one by reason.
     messages: Counter[str] = field(default_factory=Counter)
 
     @property
     def by_table(self) -> dict[str, list[str]]:
-        """Return what was done to each table, in words: ``3 update``."""
+        """The operations on each table as text: ``3 update``."""
         tables: dict[str, list[str]] = {}
         for (table, operation), count in self.changes.items():
             tables.setdefault(table, []).append(f"{count:,} {operation}")

@@ -1,4 +1,4 @@
-"""The transactions of a recording by its indexes alone: no change is read."""
+"""List a recording's transactions from its indexes, without reading changes."""
 
 import bisect
 from collections import deque
@@ -8,12 +8,12 @@ from bwtui.recording.format.blocks import TRANSACTION_ENTRY, Kind, TransactionEn
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.view import RecordedTransaction
 
-#: What is known of a transaction before it is known when it was confirmed.
+#: The fields of a transaction that is not confirmed yet.
 _Unconfirmed = tuple[int, int, int, int, int, int, int]
 
 
 def newest_transactions(segments: Sequence[SegmentReader], stop: int, most: int) -> int:
-    """Return where the segments begin that hold about ``most`` transactions before ``stop``, or all."""
+    """Return where the segments begin that have about ``most`` transactions before ``stop``, or all."""
     count = 0
     for segment in reversed(segments[1:]):
         if segment.changes and segment.first_position < stop:
@@ -24,10 +24,10 @@ def newest_transactions(segments: Sequence[SegmentReader], stop: int, most: int)
 
 
 def transactions(segments: Sequence[SegmentReader], start: int, stop: int) -> Iterator[RecordedTransaction]:
-    """Yield what begins in ``[start, stop)``, each once it is known when it was confirmed, or at the end."""
+    """Yield the transactions that begin in ``[start, stop)``, each when confirmed, the rest at the end."""
     walk = _Walk(start, stop)
     for segment in segments:
-        # The first change of one that begins at the end of a segment is in the next.
+        # If a transaction begins at a segment's end, its first change is in the next segment.
         if segment.stop_position >= start:
             yield from walk.segment(segment)
             if walk.is_over and not walk.waiting:
@@ -36,21 +36,21 @@ def transactions(segments: Sequence[SegmentReader], start: int, stop: int) -> It
 
 
 class _Walk:
-    """Goes through segments in order."""
+    """Walks through segments in order."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._start, self._stop = start, stop
-        #: The transaction that is open: where it begins, and its entry.
+        #: Start position and entry of the open transaction.
         self._open: tuple[int, TransactionEntry] | None = None
-        #: Its changes so far, and when the first was recorded.
+        #: Its number of changes so far, and when the first was recorded.
         self._rows = self._received = 0
-        #: Those that have ended, and are not known to be confirmed: all but the last field of each.
+        #: Transactions that have ended but are not confirmed yet, without their last field.
         self.waiting: deque[_Unconfirmed] = deque()
-        #: All that was asked for has begun, and ended.
+        #: True if all requested transactions have begun and ended.
         self.is_over = False
 
     def segment(self, segment: SegmentReader) -> Iterator[RecordedTransaction]:
-        """Yield what becomes known to be confirmed in a segment."""
+        """Yield the transactions whose confirmation is in a segment."""
         begins = _Begins(segment, self._start)
         first = segment.batch_at(self._start) if segment.first_position < self._start else 0
         for at in range(first, len(segment.index)):
@@ -62,7 +62,8 @@ class _Walk:
                 if not self.waiting:
                     return
             elif entry.kind == Kind.ROWS and entry.changes:
-                # Of a snapshot, or put into the stream; a transaction that is open before it goes no further.
+                # Rows of a snapshot or a backfill; a transaction that is open before them continues no
+                # further.
                 self._close(position)
                 while begins.before(position + entry.changes) is not None:
                     pass
@@ -72,7 +73,7 @@ class _Walk:
             self._begin(begin)
 
     def end(self) -> Iterator[RecordedTransaction]:
-        """Yield what is left."""
+        """Yield the remaining transactions, which have no confirmation."""
         self._close(self._stop)
         for one in self.waiting:
             yield RecordedTransaction(*one)
@@ -97,7 +98,7 @@ class _Walk:
         self._rows += rows
 
     def _close(self, position: int) -> None:
-        # A BEGIN may be all that was recorded of one.
+        # Possibly only its BEGIN was recorded.
         if self._open is not None and self._rows:
             (start, entry), rows = self._open, self._rows
             self.waiting.append(
@@ -108,7 +109,7 @@ class _Walk:
 
 
 class _Begins:
-    """Where the transactions of a segment begin, one after the other from some position on."""
+    """Iterates over the start positions of a segment's transactions, from a given position on."""
 
     def __init__(self, segment: SegmentReader, start: int) -> None:
         self._first = segment.first_position
@@ -118,7 +119,7 @@ class _Begins:
         self._next = bisect.bisect_left(range(self._count), relative, key=lambda at: self._entry(at).position)
 
     def before(self, position: int) -> tuple[int, TransactionEntry] | None:
-        """Return the next one and its place, if that lies before ``position``."""
+        """Return the next start position and its entry, if it is before ``position``."""
         if self._next >= self._count:
             return None
         entry = self._entry(self._next)

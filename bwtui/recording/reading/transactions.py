@@ -1,7 +1,7 @@
-"""The transactions of a recording: those that a list of bounded length has to show, out of any number.
+"""Select a bounded number of transactions to list, from any number in the recording.
 
-What is known of all of them comes from the segments' indexes, which hold xid, commit, and where each begins.
-Its tables and bytes take reading it, so they are looked up for one at a time.
+The segments' indexes have xid, commit, and start position of all transactions. Tables and bytes need a read
+of the changes, so they are looked up for one transaction at a time.
 """
 
 import heapq
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from bwtui.recording.view import OnProgress, RecordedTransaction, RecordingView
 
-#: Listed are so many of the newest, of the largest, and of those that took longest.
+#: Maximum number of listed transactions: the newest, the largest, and those that took longest.
 NEWEST, LARGEST, LONGEST = 500, 100, 100
-#: Of a larger recording only about so many of the newest transactions are looked at.
+#: Approximate maximum of the newest transactions to examine.
 MOST = 3_000_000
 #: Transactions between two calls of the progress function.
 STEP = 5_000
 
 
 class Contents(NamedTuple):
-    """What a transaction's changes say: messages by table, and the bytes of all, of the ``read`` first."""
+    """Messages by table, and bytes, of the first ``read`` changes of a transaction."""
 
     tables: dict[str, int]
     bytes: int
@@ -30,13 +30,13 @@ class Contents(NamedTuple):
 
 @dataclass
 class TransactionFold:
-    """The transactions up to a position that are worth listing; `advance` moves on, and only forward."""
+    """The transactions up to a position that are worth listing; `advance` only moves forward."""
 
-    #: From this position on transactions were looked at.
+    #: Position from which transactions were examined.
     first: int = 0
     position: int = 0
     count: int = 0
-    #: What has begun by then, and has not ended.
+    #: The transaction that is open at the position, if any.
     under_way: RecordedTransaction | None = None
     _next: int = 0
     _highest: int = 0
@@ -51,7 +51,7 @@ class TransactionFold:
         cancelled: Callable[[], bool] = lambda: False,
         on_progress: OnProgress = lambda done, total: None,
     ) -> bool:
-        """Take what has ended by ``position``; return whether it got there. Raises DamagedRecording."""
+        """Add the transactions that end by ``position``; return False if cancelled."""
         if not self.position:
             self.first = self._next = view.newest_transactions(position, MOST)
         self.under_way = None
@@ -70,7 +70,7 @@ class TransactionFold:
         return True
 
     def _take(self, one: RecordedTransaction) -> None:
-        # After a reconnect a transaction may have been recorded once more.
+        # After a reconnect, a transaction may be recorded again.
         if one.lsn <= self._highest:
             one = one._replace(is_repeat=True)
         else:
@@ -82,7 +82,7 @@ class TransactionFold:
             _keep(self._longest, one.confirmed - one.received, one, LONGEST)
 
     def listed(self) -> list[RecordedTransaction]:
-        """Return those worth listing, oldest first."""
+        """Return the transactions to list, oldest first."""
         found = {one.start: one for one in self._newest}
         found |= {one.start: one for heap in (self._largest, self._longest) for _, _, one in heap}
         return [found[start] for start in sorted(found)]

@@ -1,4 +1,4 @@
-"""Up to where transactions are recorded to their end: the last of a recording may be there in part."""
+"""Find the last completely recorded transaction: the last one of a recording may be incomplete."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -11,10 +11,10 @@ from bwtui.recording.reading.segment_reader import SegmentReader
 
 
 def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
-    """Return where the newest transaction commits that is recorded to its end; ``last_lsn`` is the newest's.
+    """Return the commit LSN of the newest complete transaction, or 0; ``last_lsn`` is that of the newest.
 
-    0 when there is none. In every pass it is the last transaction alone that can be there in part: that
-    another begins is the end of the one before.
+    In every pass only the last transaction can be incomplete: when another one begins, the one before it has
+    ended.
     """
     whole, is_last_of_pass, open_lsn = 0, True, 0
     for segment in reversed(segments):
@@ -38,7 +38,7 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
                 lsns = (entry.first_lsn, *(transaction.commit_lsn for transaction in begun))
                 ended = max(lsn if lsn < open_lsn else 0 for lsn in lsns)
                 if ended:
-                    # What stands before it in this pass is older.
+                    # Earlier blocks of this pass are older.
                     whole, open_lsn = max(whole, ended), 0
             if whole >= last_lsn:
                 return whole
@@ -46,7 +46,7 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
 
 
 def _ends_open(batch: Batch) -> bool | None:
-    """Whether a transaction is open after a batch of the stream; None when it holds no frames."""
+    """Return whether a transaction is open after a batch of the stream; None when it holds no frames."""
     letters = tags(batch.frames)
     begun, ended = letters.rfind(b"B"), letters.rfind(b"C")
     if begun < 0 and ended < 0:

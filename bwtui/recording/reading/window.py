@@ -1,4 +1,4 @@
-"""The changes around a position: as many as a screen needs, all of them or those that a query lets by."""
+"""The changes around a position that a screen shows, all or those that match a query."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ SIZE = 150
 WEIGHT = 4 << 20
 #: Changes between two calls of the progress function.
 STEP = 1_000
-#: Changes that are read at once on the way back.
+#: Maximum number of changes to read at once when searching backward.
 _STRETCH = 20_000
 
 Matches = Callable[[Change], bool]
@@ -21,7 +21,7 @@ Matches = Callable[[Change], bool]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The part of a recording that is looked at: ``[start, stop)``."""
+    """The visible part of a recording: ``[start, stop)``."""
 
     start: int
     stop: int
@@ -29,17 +29,17 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Window:
-    """Changes in order; every match in ``[low, high)`` is among them."""
+    """Changes in order; it includes every match in ``[low, high)``."""
 
     changes: tuple[Change, ...] = ()
     low: int = 0
     high: int = 0
     bounds: Bounds = field(default_factory=lambda: Bounds(0, 0))
-    #: The search was cancelled before it had found enough.
+    #: True if the search was cancelled before it found enough.
     cut: bool = False
 
     def covers(self, position: int, margin: int) -> bool:
-        """Tell whether there are ``margin`` changes on both sides of a position, or all that there are."""
+        """Return whether there are ``margin`` changes on both sides of a position, or all that exist."""
         if not self.low <= position <= self.high:
             return False
         before = sum(change.position < position for change in self.changes)
@@ -66,7 +66,7 @@ def window(
 
 @dataclass
 class _Search:
-    """Reads on, and back in stretches that are read forward: a recording is no good at going backward."""
+    """Searches forward; and backward in stretches, since a recording can only be read forward."""
 
     view: RecordingView
     matches: Matches | None
@@ -78,7 +78,7 @@ class _Search:
     _seen: int = 0
 
     def on(self, start: int, end: int) -> tuple[list[Change], int]:
-        """Return the first matches from ``start`` on, and up to where everything was seen."""
+        """Return the first matches from ``start`` on, and the position up to which all changes were read."""
         found: list[Change] = []
         weight = 0
         for change in self._matching(start, end):
@@ -89,7 +89,7 @@ class _Search:
         return found, self._seen if self.stopped else end
 
     def back(self, stop: int, end: int) -> tuple[list[Change], int]:
-        """Return the last matches before ``stop``, and from where on everything was seen."""
+        """Return the last matches before ``stop``, and the position from which on all changes were read."""
         found: deque[tuple[Change, int]] = deque()
         stretch = SIZE
         while stop > end and len(found) < SIZE:
@@ -103,7 +103,7 @@ class _Search:
                     weight -= part.popleft()[1]
                     cut = True
             if self.stopped:
-                # The stretch was not seen to its end.
+                # The stretch was not read to its end.
                 break
             found = part + found
             stop = found[0][0].position if cut else start
