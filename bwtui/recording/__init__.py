@@ -1,1 +1,1 @@
-"""Recordings: the rows a relay read, the messages it sent and their delivery reports, in checksummed files."""
+"""Recordings: the rows that a relay read, its messages and their delivery reports, with checksums."""

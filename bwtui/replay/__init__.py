@@ -1,1 +1,1 @@
-"""Recorded messages are sent again, as a Spark job or, where it is small, by the command itself."""
+"""Replay: send recorded messages again, on Spark, or in the command's process if there are few."""

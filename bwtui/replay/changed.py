@@ -1,7 +1,7 @@
-"""What must be as it was before a replay that was interrupted is gone on with.
+"""Refuse to resume an interrupted replay if anything that it depends on has changed.
 
-What was sent is noted by partition and position. With other keys' bytes, another partitioner or a topic that
-was made anew, the same notes would leave out what was never sent, and send again what was.
+The progress is kept by partition and position. With different key bytes, a different partitioner or a
+recreated topic, the same progress would skip messages that were never sent, and send others twice.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,10 @@ _RESTART = "give --restart to begin anew"
 def refuse_changed(
     earlier: Progress, plan: Plan, topics: Mapping[str, int], ids: Mapping[str, str], placed_by: Hash
 ) -> None:
-    """Raise RefusedError if what ``earlier`` noted is not true any more.
+    """Raise RefusedError if the progress in ``earlier`` is no longer valid.
 
-    ``topics`` has the partitions of each topic of the cluster, ``ids`` the ids of those that are written.
+    ``topics`` has the number of partitions of each topic of the cluster, ``ids`` the ids of the target
+    topics.
     """
     for topic in plan.topics:
         noted = earlier.routes.get(topic.recorded)
@@ -29,7 +30,7 @@ def refuse_changed(
             continue
         if not topic.exists:
             raise RefusedError(f"topic {topic.topic} is gone, with what was sent into it", _RESTART)
-        # A broker that does not know ids says nothing.
+        # A broker without topic ids reports none.
         if noted.topic_id != ids.get(topic.topic, noted.topic_id):
             raise RefusedError(
                 f"topic {topic.topic} was made anew since this replay began: what was sent into it is gone",
@@ -53,7 +54,7 @@ def refuse_changed(
 
 
 def refuse_cut(progress: Progress, pinned: Pinned) -> None:
-    """Raise RefusedError if a topic ends before what was sent into it."""
+    """Raise RefusedError if a topic ends before the messages that were sent to it."""
     for (topic, partition), (_, high) in pinned.offsets.items():
         lane = progress.lanes.get(f"{topic}/{partition}")
         if lane is not None and high <= lane.last_offset:

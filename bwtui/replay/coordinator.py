@@ -1,8 +1,8 @@
-"""The coordinator of a replay: its tasks report what is durable, and ask how much more they may send.
+"""The coordinator of a replay: tasks report what is durable, and request permission to send more.
 
-It is a small server beside the driver. Each task holds one connection and exchanges one line of JSON at a
-time: what became of its lanes against how many messages it may send now, and whether it is to stop. So the
-rate holds over all tasks, progress is known and kept in one place, and a replay ends in order.
+It is a small server next to the driver. Each task keeps one connection and exchanges lines of JSON: it
+reports the progress of its lanes, and the answer says how many messages it may send and whether to stop. So
+the rate limit applies to all tasks together, progress is kept in one place, and a replay stops cleanly.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from typing import Any
 
 from bwtui.errors import ConnectionFailed
 
-#: What became of a lane: messages since this run began, position and part of the last, and its offset.
+#: Progress of a lane: messages since this run began, position and part of the last one, and its offset.
 LaneDone = tuple[int, int, int, int]
 _GRANT_SECONDS = 0.1
 _ANSWER_SECONDS = 60.0
-#: How long a connection that is shut may take to end; it works for less.
+#: Maximum wait for a connection to end after its shutdown; usually it takes less.
 _END_SECONDS = 2.0
-#: How long a client may take to send the token, and the longest lines that are read of it, before and after.
+#: Timeout for a client's token, and the maximum line lengths for the token and for reports.
 _TOKEN_SECONDS = 10.0
 _TOKEN_BYTES, _LINE_BYTES = 1 << 10, 1 << 24
-#: Before another connection is taken when the system has nothing left for one.
+#: Pause before the next accept when the system has no resources left for a connection.
 _REST_SECONDS = 0.2
 _REFUSAL = b"error: this is no task of the replay that runs here\n"
-#: Without a bound, a task may send so many before it reports again.
+#: Number of messages that a task requests at a time.
 MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAddress:
-    """Where the coordinator listens, and the token that a task must send first."""
+    """Address of the coordinator, and the token that a task must send first."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ class CoordinatorAddress:
 
 @dataclass(slots=True)
 class Answer:
-    """How many messages a task may send, ``elapsed`` seconds after the sending began, or that it stops."""
+    """Messages that a task may send, seconds since the start of sending, and whether it must stop."""
 
     messages: int
     elapsed: float
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Coordinator:
-    """The server beside the driver; a context manager."""
+    """The server next to the driver; a context manager."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Coordinator:
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        # Closing alone would leave accept waiting.
+        # close() alone would not wake a blocked accept().
         _shut(self._socket)
         self._socket.close()
         self._thread.join()
-        # Threads that outlive all else would keep it as it is when the process ends.
+        # Threads that are still running would keep this object alive when the process ends.
         for connection, thread in self._talking:
             _shut(connection)
             thread.join(_END_SECONDS)
@@ -131,13 +131,13 @@ class Coordinator:
         if self._rate is None:
             return want
         end = time.monotonic() + _GRANT_SECONDS
-        # A share of a tenth of a second at a time, so that every task gets some.
+        # Grant the messages of a tenth of a second at a time, so that every task gets some.
         share = max(1, min(want, int(self._rate * _GRANT_SECONDS)))
         while True:
             with self._lock:
                 assert self._began is not None
                 earned = self._rate * (time.monotonic() - self._began) + 1
-                # What was not used is lost, so that a pause is not made up for by a flood.
+                # Unused messages expire, so that a burst can't follow a pause.
                 self._granted = max(self._granted, earned - self._rate * 2 * _GRANT_SECONDS - 1)
                 free = int(earned - self._granted)
                 if free >= 1:
@@ -155,7 +155,7 @@ def _shut(end: socket.socket) -> None:
 
 
 def _report(line: bytes) -> tuple[dict[int, Any], int]:
-    """Return the lanes that a task reports, and how much it wants to send. Raises ValueError."""
+    """Return the progress of a task's lanes, and how many messages it requests. Raises ValueError."""
     try:
         report = json.loads(line)
         return {int(lane): tuple(done) for lane, done in report["lanes"].items()}, int(report["want"])
@@ -179,7 +179,7 @@ class CoordinatorClient:
             ) from error
 
     def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> Answer:
-        """Report, and ask to send ``want`` more messages. Raises ConnectionFailed when nobody answers."""
+        """Report progress and request to send ``want`` messages. Raises ConnectionFailed without an answer."""
         try:
             self._lines.write(json.dumps({"lanes": lanes, "want": want}) + "\n")
             self._lines.flush()
@@ -193,7 +193,7 @@ class CoordinatorClient:
         )
 
     def close(self) -> None:
-        """Close the connection; the coordinator goes on."""
+        """Close the connection; the coordinator continues."""
         with contextlib.suppress(OSError):
             self._lines.close()
             self._socket.close()

@@ -1,4 +1,4 @@
-"""The sending itself: tasks that report to a coordinator, and their progress, which is kept."""
+"""Send the messages of a replay: tasks that report to a coordinator, and their progress, which is saved."""
 
 import contextlib
 import secrets
@@ -24,42 +24,42 @@ from bwtui.replay.target import fitting, topic_ids
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
-#: How long the tasks of a replay that is cancelled may take to end in order.
+#: Timeout for the tasks of a cancelled replay to stop cleanly.
 _END_SECONDS = 30.0
-#: The rate that is told is that of the last seconds.
+#: The reported rate is an average over this time.
 _RATE_SECONDS = 5.0
 
 
 class Received(Protocol):
-    """Rows of a replay, whichever they are."""
+    """The rows of a replay, from files or from Spark."""
 
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
 
 
 class Engine(Protocol):
-    """What runs the tasks of `bwtui.replay.send`."""
+    """Runs the tasks of `bwtui.replay.send`."""
 
     @property
     def host(self) -> str:
-        """Where the tasks' coordinator listens."""
+        """Address on which the tasks' coordinator listens."""
 
     @property
     def tasks(self) -> int:
-        """How many there are at most."""
+        """Maximum number of tasks."""
 
     def send(self, placing: Placing, work: Work) -> list[Sent]:
-        """Send, and return what became of each lane. Raises what a task raises."""
+        """Send the messages, and return the result of each lane. Raises what a task raises."""
 
     def cancel(self) -> None:
-        """End the tasks without waiting for Kafka."""
+        """Stop the tasks without waiting for Kafka."""
 
     def abandon(self, ended: threading.Event) -> None:
-        """End them without a wait; ``ended`` is set when they have. May raise KeyboardInterrupt."""
+        """Stop the tasks without waiting, except for ``ended``. May raise KeyboardInterrupt."""
 
 
 class Delivery:
-    """Sends what was planned."""
+    """Sends the messages of a plan."""
 
     def __init__(
         self, job: Job, watch: Watch, engine: Engine, file: ProgressFile, progress: Progress
@@ -71,7 +71,7 @@ class Delivery:
         self._progress = progress
         self._places: list[tuple[str, int]] = []
         self._cuts: dict[tuple[str, int], Cut] = {}
-        #: What was sent of each lane before.
+        #: Number of messages sent to each lane before this attempt.
         self._before: dict[int, int] = {}
         self._saved = 0.0
         self._failed: BwtuiError | None = None
@@ -80,7 +80,7 @@ class Delivery:
     def run(
         self, plan: Plan, rows: Received, routes: list[Route], surveys: list[Survey], raw: bool
     ) -> Outcome:
-        """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
+        """Send the messages that no earlier run has sent. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
         before, began = self._progress.sent, time.monotonic()
@@ -90,7 +90,7 @@ class Delivery:
         doubled = sum(lane.doubled for lane in results)
         while any(lane.unknown for lane in results):
             self._note_cuts(results)
-            # The topics say what was written of it, as they do after a run that was killed.
+            # As after a killed run, the topics show which of these messages were written.
             self._wait_for_kafka(outage)
             results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), has_tails=True)
         self._finish(results)
@@ -106,7 +106,7 @@ class Delivery:
                 cut.unknown += row.unknown
 
     def _look_for_late(self) -> int:
-        """Return how many messages at most are there twice, since a request came after the look for it."""
+        """Return the maximum number of messages doubled by requests that arrived after the search."""
         if not self._cuts:
             return 0
         self._watch.phase("looking whether a request came late")
@@ -116,7 +116,7 @@ class Delivery:
         )
 
     def _send(self, plan: Plan, rows: Received, placing: Placing, has_tails: bool) -> list[Sent]:
-        """Send what is left; with ``has_tails`` the topics may hold more of it than was noted."""
+        """Send the rest; with ``has_tails`` the topics may have messages that the progress lacks."""
         self._before = {lane: self._lane(lane).messages for lane in range(len(self._places))}
         options, target = self._job.options, self._job.target
         token = secrets.token_hex(16)
@@ -148,13 +148,13 @@ class Delivery:
         self._watch.phase("sending")
 
     def _pace_from(self, plan: Plan, rows: Received) -> int:
-        """Return from when on recorded time runs: an earlier run has waited for what was before."""
+        """Return the recorded time at which pacing starts: an earlier run has waited for what is before."""
         reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
         is_asked = self._job.options.pace is not None and reached >= 0
         return (rows.received_at(reached) if is_asked else None) or plan.count.first_received
 
     def _begin(self, plan: Plan, routes: list[Route]) -> None:
-        """Note what is about to be done, before anything is written."""
+        """Save the plan in the progress before anything is written."""
         progress = self._progress
         progress.runs += 1
         progress.total = plan.messages
@@ -200,10 +200,10 @@ class Delivery:
     # -- the job -------------------------------------------------------------------------------------------
 
     def _collect(self, send: Callable[[], list[Sent]]) -> list[Sent]:
-        """Run the job in a thread, so that a cancellation ends it in order."""
+        """Run the job in a thread, so that it can stop cleanly when it is cancelled."""
         sent: list[Sent] = []
         failed: list[BaseException] = []
-        # Not the thread itself: one whose join was interrupted counts as ended in Python 3.11 and 3.12.
+        # An event, because a thread whose join was interrupted counts as ended in Python 3.11 and 3.12.
         ended = threading.Event()
 
         def run() -> None:
@@ -219,14 +219,14 @@ class Delivery:
         try:
             self._wait(ended)
         except KeyboardInterrupt:
-            # What is on its way becomes durable first, and is noted.
+            # First let messages in flight become durable, and save that.
             self._failed = Interrupted()
             try:
                 self._end(ended)
             except KeyboardInterrupt:
                 self._engine.abandon(ended)
         if ended.is_set():
-            # A process that ends while a thread is about to would leave what that refers to as it is.
+            # If the process ends while the thread is about to, the objects it refers to are never released.
             thread.join()
         if self._is_stopped():
             with contextlib.suppress(BwtuiError):
@@ -247,7 +247,7 @@ class Delivery:
         deadline = time.monotonic() + _END_SECONDS
         while not ended.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
             if not self._rates:
-                # Nothing has been sent: the rows are still being looked for.
+                # Nothing was sent yet: the tasks are still searching for their rows.
                 self._engine.cancel()
         if not ended.is_set():
             self._engine.cancel()
@@ -267,7 +267,7 @@ class Delivery:
     # -- progress ------------------------------------------------------------------------------------------
 
     def _take_report(self, lanes: dict[int, LaneDone]) -> None:
-        """Take a task's report, in the order in which the reports come."""
+        """Apply a task's report; reports arrive one at a time."""
         for lane, (messages, position, part, offset) in lanes.items():
             lane_progress = self._lane(lane)
             lane_progress.messages = self._before[lane] + messages

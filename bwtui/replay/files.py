@@ -1,8 +1,8 @@
-"""The messages of a recording, read by those that send them out of the sealed files themselves.
+"""The messages of a recording, which the sending tasks read directly from the sealed files.
 
-Every task of Spark reads all files in the order of the recording, with DuckDB, and takes what goes through
-it. That costs less than it seems: a message is read in half a microsecond, and to have Java read, sort and
-hand over each costs it thirty (docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
+Every Spark task reads all files with DuckDB, in the order of the recording, and keeps the rows of its lanes.
+This is cheaper than it seems: reading a message takes half a microsecond, while having Java read, sort and
+transfer it takes thirty (docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
 
 _RECORDED = "if(state = 'acknowledged', \"partition\", null) as recorded"
-#: Milliseconds as the relay sent them; epoch_ms would round.
+#: Milliseconds as the relay sent them; epoch_ms would round them.
 _STAMP = "epoch_us(commit_time) // 1000"
 _SURVEYED = ("position", "topic", "key", "key_schema_id", _RECORDED)
 _SENT = (
@@ -46,33 +46,33 @@ select topic, key_schema_id kid, value_schema_id vid, state = 'refused' refused,
        min(epoch_us(received)) first_received, bool_or(header_form <> 'none') headers
   from (select *, coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) as size from {files})
  where {where} group by all"""
-#: A key whose messages stood in two partitions.
+#: A key with messages in two partitions.
 _SPREAD = """
 select key from (select key, {recorded} from {files} where {where} and topic = {topic} and key is not null)
  group by key having min(recorded) <> max(recorded) limit 1"""
-#: Of the messages that are asked for, those that are meant.
+#: The requested messages that are also selected.
 _AMONG = "select position, part from {files} semi join asked using ({names}) where {where}"
 _RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
-#: Into so many steps the progress of counting is divided.
+#: Number of progress steps while counting.
 _STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files under their absolute paths, and which of their rows are meant; what a task needs to read them."""
+    """Files with absolute paths, and the condition on their rows; what a task needs to read them."""
 
     files: tuple[SealedFile, ...]
     where: str
 
     def read(self, file: SealedFile, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file from a position on, in order. Raises RefusedError."""
+        """Yield the selected rows of a file from a position on, in order. Raises RefusedError."""
         found = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
         found += f" and position >= {start}" if start > file.first_position else ""
         try:
-            # One thread reads in order, and the task's core is busy enough.
+            # One thread, which keeps the order; the task's core is busy anyway.
             with duckdb.connect(config={"threads": 1}) as connection:
                 relation = connection.sql(found)
-                # DuckDB before 2.0 has it under another name.
+                # Before DuckDB 2.0 it has a different name.
                 reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
                 yield from reader(rows_at_a_time([Path(file.path)]))
         except (duckdb.IOException, FileNotFoundError, PermissionError) as error:
@@ -82,12 +82,12 @@ class Files:
             ) from error
 
     def to_send(self, placing: Placing) -> Iterator[pa.RecordBatch]:
-        """Yield what ``placing`` does not know to be sent, in the order of the recording."""
+        """Yield the rows not yet sent according to ``placing``, in the order of the recording."""
         columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
         return self.in_order(columns, placing.begin)
 
     def in_order(self, columns: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all files from a position on, in the order of the recording."""
+        """Yield the selected rows of all files from a position on, in the order of the recording."""
 
         def read(chain: list[SealedFile]) -> Iterator[pa.RecordBatch]:
             return (
@@ -102,7 +102,7 @@ class Files:
 
 
 def chains(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
-    """Return files in chains, of each of which a file begins where the one before has ended, or later."""
+    """Arrange files in chains: in each chain, a file begins after the end of the one before it."""
     made: list[list[SealedFile]] = []
     for file in sorted(files, key=lambda file: (file.first_position, file.last_position)):
         chain = next((chain for chain in made if chain[-1].last_position < file.first_position), None)
@@ -114,10 +114,10 @@ def chains(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
 
 
 def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all sources, each of which is in order of position, in that order."""
+    """Merge sources that are each ordered by position."""
     heads = [(batch, source) for source in sources for batch in [next(source, None)] if batch is not None]
     while len(heads) > 1:
-        # What stands after it may be preceded by what was not read yet.
+        # Rows after the smallest last position may have to follow rows that were not read yet.
         bound = min(batch["position"][-1].as_py() for batch, _ in heads)
         taken, left = [], []
         for batch, source in heads:
@@ -137,7 +137,7 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
 
 
 def _shares(files: Sequence[SealedFile]) -> Iterator[list[SealedFile]]:
-    """Yield files in some groups of about as many rows."""
+    """Yield files in groups with about the same number of rows."""
     least = sum(file.rows for file in files) / _STEPS
     group: list[SealedFile] = []
     for file in files:
@@ -155,7 +155,7 @@ def _from(files: Sequence[SealedFile]) -> str:
 
 @contextlib.contextmanager
 def _duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open DuckDB, with a folder for what its memory can't hold."""
+    """Open DuckDB, with a folder for data that exceeds its memory."""
     with (
         scratch("bwtui-replay-") as folder,
         session(temp_directory=str(folder / "spill")) as connection,
@@ -164,16 +164,16 @@ def _duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 class FileRows:
-    """What a selection has of a sealed recording."""
+    """The selected rows of a sealed recording."""
 
     def __init__(self, sealed: Sealed, selection: Selection) -> None:
-        """Raises UsageError when no file can hold any of it."""
+        """Raises UsageError when no file can have any of them."""
         self._selection = selection
         found = tuple(
             replace(file, path=str((sealed.root / file.path).resolve()))
             for file in files_of(sealed, selection)
         )
-        #: What a task needs to read them.
+        #: Passed to the tasks to read the rows.
         self.files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
 
     def of_topics(self, topics: Sequence[str]) -> "FileRows":
@@ -184,7 +184,7 @@ class FileRows:
         return found
 
     def count(self, on_rows: Callable[[int, int], None]) -> Count:
-        """Count what is meant, in the small columns; ``on_rows`` gets the rows done, and all."""
+        """Count the selected rows, reading small columns only; ``on_rows`` gets rows done, and all rows."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
         found, done, total = Count(), 0, self.count_read
         for files in _shares(self.files.files):
@@ -195,7 +195,7 @@ class FileRows:
         return found
 
     def among(self, asked: pa.Table) -> pa.Table:
-        """Return position and part of the messages that are meant, repeats too, and are in ``asked``."""
+        """Return position and part of the selected messages, including repeats, that are in ``asked``."""
         where = f"{conditions(self._selection)} and {NOT_REFUSED}"
         with _duckdb() as connection:
             connection.register("asked", asked)
@@ -206,7 +206,7 @@ class FileRows:
 
     @property
     def count_read(self) -> int:
-        """How many rows their files have, which are read whatever is meant of them."""
+        """Number of rows in the files, which are all read, whether they are selected or not."""
         return sum(file.rows for file in self.files.files)
 
     def received_at(self, position: int) -> int | None:
@@ -216,7 +216,7 @@ class FileRows:
         return int(found[0].received) if found else None
 
     def is_spread(self, topic: str) -> bool:
-        """Whether a key of a topic was in two partitions."""
+        """Return whether any key of a topic was in two partitions."""
         return bool(self._ask(_SPREAD, self.files.files, where=self.files.where, topic=quoted(topic)))
 
     def _ask(self, text: str, files: Sequence[SealedFile], **parts: str) -> list[Any]:
@@ -227,13 +227,13 @@ class FileRows:
             return [row(*values) for values in answer.fetchall()]
 
     def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
-        """Return, for each route, how its messages spread; ``on_rows`` gets the rows done, and all."""
+        """Return the distribution of each route's messages; ``on_rows`` gets rows done, and all rows."""
         files, counts, done = self.files.files, lane_counts((), routes), 0
 
         def count(file: SealedFile) -> Ints:
             return lane_counts(self.files.read(file, _SURVEYED), routes)
 
-        # Nearly all of it is done outside Python, so threads do.
+        # Nearly all of this runs outside Python, so threads help.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for file, counted in zip(files, pool.map(count, files), strict=True):
                 counts += counted

@@ -1,4 +1,4 @@
-"""Messages that Spark has put together, as ``--only-missing`` does: few, and out of several sources."""
+"""Messages collected by Spark for ``--only-missing``: few, from several sources."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bwtui.replay.plan import NOT_REFUSED, conditions, files_of
 from bwtui.replay.rows import Route
 from bwtui.spark.failure import in_task
 
-#: What is read of a message; the headers' columns come with them.
+#: The columns of a message, in addition to those for the headers.
 _COLUMNS = (
     "position",
     "part",
@@ -30,15 +30,15 @@ _COLUMNS = (
 
 
 def messages(spark: SparkSession, sealed: Sealed) -> DataFrame:
-    """Return all messages of a recording with all columns, repeats too, but those that were refused."""
+    """Return all messages of a recording with all columns, including repeats, except rejected ones."""
     files = [str((sealed.root / file.path).resolve()) for file in files_of(sealed, Selection())]
-    # Folders' names are no columns here, and a recording's own name may hold what looks like a pattern.
+    # Folder names are not partition columns here, and a recording's name may look like a glob pattern.
     reader = spark.read.option("recursiveFileLookup", True).option("__globPaths__", False)
     return reader.parquet(*files).where(f"{conditions(Selection())} and {NOT_REFUSED}")
 
 
 def columns(rows: DataFrame) -> DataFrame:
-    """Return what is read of each message."""
+    """Select the columns that a replay needs."""
     return rows.selectExpr(*_COLUMNS, *HEADER_COLUMNS)
 
 
@@ -58,12 +58,12 @@ class FrameRows:
         return None if row is None else int(row.received)
 
     def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
-        """Return, for each route, how its messages spread; they are few, and ``on_rows`` is not called."""
+        """Return the distribution of each route's messages; they are few, so ``on_rows`` is not called."""
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
         return surveys(lane_counts(keys.toArrow().to_batches(), routes), routes)
 
     def placed(self, placing: Placing) -> DataFrame:
-        """Return them ready to be sent, those of each task in a partition of their own, in order."""
+        """Return the rows ready to send: one Spark partition per task, in order."""
         placed = self._rows.mapInArrow(_Placed(placing), from_arrow_schema(placing.schema))
         tasks = placed.repartitionById(max(placing.tasks) + 1, "task")
         return tasks.sortWithinPartitions("position", "part")

@@ -1,4 +1,4 @@
-"""A replay's job and options, its plan, its outcome, and the watch that follows it."""
+"""A replay's job and options, its plan, its outcome, and the watch that observes it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,145 +13,145 @@ from bwtui.replay.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to replay."""
+    """The options of a replay."""
 
-    #: In place of the recorded prefix of topics; None: the topics of the recording.
+    #: Replaces the recorded topic prefix; None keeps the recorded topics.
     prefix: str | None = None
     keep_ids: bool = False
     rate: float | None = None
     pace: float | None = None
     dry_run: bool = False
-    #: Begin anew, whatever an earlier run has done.
+    #: Start from scratch, ignoring the progress of an earlier run.
     restart: bool = False
-    #: A report of `bwtui verify`: only what it found missing.
+    #: A report of `bwtui verify`: send only the messages that it reports as missing.
     only_missing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is replayed into what."""
+    """A recording, a selection, and a target."""
 
     recording: Path
     target: Target
     selection: Selection
-    #: Where progress is kept.
+    #: Folder in which progress is saved.
     state: Path
     options: Options = field(default_factory=Options)
 
 
 @dataclass(slots=True)
 class TopicPlan:
-    """What goes into one topic."""
+    """The messages for one topic."""
 
     recorded: str
     topic: str
     messages: int
     bytes: int
     exists: bool
-    #: Every message has one, so that the topic may be compacted.
+    #: True if every message has a key, so that the topic may be compacted.
     has_keys: bool
-    #: By partition; empty while that is not known.
+    #: Messages by partition; empty while unknown.
     partitions: dict[int, int] = field(default_factory=dict)
-    #: By partition, what may be there of the window already.
+    #: Number of messages by partition that the topic may already have within the time window.
     held: dict[int, int] = field(default_factory=dict)
     placement: str = "key"
 
 
 class MissingCounts(TypedDict):
-    """How many messages a report has as missing, and what becomes of them."""
+    """Number of messages that a report lists as missing, and how they are handled."""
 
     reported: int
-    #: Of these, how many are sent.
+    #: Number of these that are sent.
     messages: int
-    #: How many will stand after newer ones of their keys, and how many keys' newest message is sent again.
+    #: Number sent after newer messages of their keys, and number of keys whose newest message is sent again.
     late: int
     sent_again: int
-    #: How many are in the topics by now, and of how many the recording has no message.
+    #: Number that are in the topics again, and number for which the recording has no message.
     there: int
     without_message: int
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a replay is about to do."""
+    """The plan of a replay."""
 
     count: Count
     topics: list[TopicPlan] = field(default_factory=list)
     schemas: SchemaMap = field(default_factory=SchemaMap)
-    #: What an earlier run has done: messages.
+    #: Number of messages that an earlier run has sent.
     resumed: int = 0
     is_resumed: bool = False
-    #: Of ``--only-missing``.
+    #: Only with ``--only-missing``.
     missing: MissingCounts | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
-        """How many messages there are, sent or not."""
+        """Number of messages, sent or not."""
         return sum(topic.messages for topic in self.topics)
 
     @property
     def held(self) -> int:
-        """How many messages of the window the topics may hold already."""
+        """Number of messages that the topics may already have within the time window."""
         return sum(sum(topic.held.values()) for topic in self.topics)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay did."""
+    """The result of a replay."""
 
     plan: Plan
     state: str
-    #: By this run.
+    #: Number of messages sent by this run.
     sent: int = 0
-    #: Written, but not noted, by an earlier run that was killed; not sent again.
+    #: Number of messages that a killed run had written but not saved in its progress; not sent again.
     found: int = 0
-    #: At most so many are in a topic twice.
+    #: Maximum number of messages that are in a topic twice.
     doubled: int = 0
     done: int = 0
     seconds: float = 0.0
 
 
 class Watch:
-    """Follows a replay; its methods may be called from other threads."""
+    """Observes a replay; its methods may be called from other threads."""
 
     def phase(self, name: str) -> None:
-        """Something else is being done now."""
+        """Report that a new phase begins."""
 
     def count(self, done: int, total: int) -> None:
-        """So much of what is being done before anything is sent is done."""
+        """Report the progress of a phase before sending."""
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
-        """So many messages of all are durable, at so many a second, with so many seconds left."""
+        """Report the number of durable messages, the total, messages per second, and seconds left."""
 
     def will_ask(self, missing: int) -> None:
-        """Raise, before any work is done, if nobody can be asked whether to send so many missing messages.
+        """Raise if the user can't be asked to confirm this number of missing messages.
 
-        ``--only-missing`` is never begun without asking.
+        This is called before any work begins, since ``--only-missing`` always needs a confirmation.
         """
 
     def confirm(self, plan: Plan) -> None:
-        """Raise to keep anything from being written."""
+        """Raise to prevent that anything is written."""
 
     def is_cancelled(self) -> bool:
-        """Whether to stop: what is on its way becomes durable, and the next run goes on from there."""
+        """Return True to stop; messages in flight become durable, and the next run resumes there."""
         return False
 
 
 class Control:
-    """Tells a watch how a run goes, and ends the run between two steps when the watch says so."""
+    """Reports a run's progress to a watch, and ends the run between two steps if the watch cancels it."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
     def phase(self, name: str) -> None:
-        """Tell what is being done now. Raises Interrupted when it was cancelled."""
+        """Report a new phase. Raises Interrupted if the run was cancelled."""
         if self.watch.is_cancelled():
             raise Interrupted()
         self.watch.phase(name)
 
     def count(self, done: int, total: int) -> None:
-        """Tell how many messages or rows of it are done. Raises Interrupted when it was cancelled."""
+        """Report the progress of a phase. Raises Interrupted if the run was cancelled."""
         if self.watch.is_cancelled():
             raise Interrupted()
         self.watch.count(done, total)

@@ -1,9 +1,9 @@
-"""``--only-missing``: what an audit found missing, and what keeps every key's latest value right after it.
+"""``--only-missing``: send what an audit found missing, and keep every key's latest value correct.
 
-A message that is sent late stands after newer ones of its key, and no later writing mends that. What can
-be kept right is what a reader of the latest value sees. So after the missing messages of a key its newest
-one is sent once more, unless that is the last of the missing ones: the newest that the recording has, or the
-one that the topic has if that came after the recording.
+A message that is sent late follows newer ones of its key, and nothing can fix that order later. But a reader
+of the latest value can still see the right one. So after the missing messages of a key, its newest message is
+sent again, unless that is the last of the missing ones. The newest message is the newest in the recording, or
+the topic's latest if that is newer than the recording.
 """
 
 import functools
@@ -30,17 +30,17 @@ from bwtui.replay.place import RAW
 from bwtui.replay.plan import Count, TopicCount
 from bwtui.spark.kafka_source import read_kafka
 
-#: Positions after all of a recording's: first what it has, then what only the topic has.
+#: Positions after all of the recording's, first for its own messages, then for those only in the topic.
 _AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
 _OTHER = "verify this recording against this Kafka, and give the new report"
 
 
 class Missing:
-    """The findings of one report, and what follows from them."""
+    """The findings of one report, and the messages to send."""
 
     def __init__(self, report: Path) -> None:
-        """Read a report. Raises UsageError, or RefusedError when it does not list all that it counts."""
+        """Read a report. Raises UsageError, or RefusedError if it lists fewer messages than it counts."""
         try:
             raw = report.read_bytes()
             content = json.loads(raw)
@@ -67,12 +67,12 @@ class Missing:
         if not isinstance(self._recording, str):
             raise UsageError(f"{report} is no report of the audit of a recording", _HINT)
         self.reported: int = self._wanted.num_rows
-        #: What is known of them once `look` has looked.
+        #: Set by `look`.
         self.counts: MissingCounts | None = None
         self._rows: DataFrame | None = None
 
     def refuse_other(self, recording: str, cluster: str) -> None:
-        """Raise RefusedError if the report is of another recording, whose positions mean other messages."""
+        """Raise RefusedError if the report is about a different recording or cluster."""
         if self._recording != recording:
             raise RefusedError("the report is of another recording", _OTHER)
         if self._cluster and cluster and self._cluster != cluster:
@@ -90,11 +90,11 @@ class Missing:
     ) -> None:
         """Find the messages in the recording, and the newest of their keys there and in the topics.
 
-        ``every`` has all messages of the recording, ``chosen`` those that are meant. ``ends``: where each
-        "topic/partition" ended when the replay began, if an earlier run has begun it.
+        ``every`` has all messages of the recording, ``chosen`` the selected ones. ``ends`` has the end of
+        each "topic/partition" when the replay began, if an earlier run has begun it.
         """
         spark = every.sparkSession
-        # DuckDB understands what queries mean, and Spark has to find no more than these.
+        # DuckDB evaluates the selection's query, so that Spark only has to find the resulting messages.
         wanted = spark.createDataFrame(chosen.among(self._wanted))
         reported = columns(every).join(wanted, ["position", "part"], "left_semi").localCheckpoint()
         by_topic = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
@@ -115,8 +115,8 @@ class Missing:
         }
         for name, view in views.items():
             view.createOrReplaceTempView(f"replay_{name}")
-        # Each is made at once. As views of views, Spark would plan, and tell its plan of, each as often as
-        # others refer to it: more than the memory holds.
+        # Materialize each view at once. Spark would otherwise plan each nested view as often as it is
+        # referred to, and describe that plan, which takes more memory than there is.
         for name, text in _VIEWS.items():
             spark.sql(text).localCheckpoint().createOrReplaceTempView(f"replay_{name}")
         sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
@@ -125,7 +125,7 @@ class Missing:
         self.counts = self._counts(sum(by_topic.values()))
 
     def _counts(self, recorded: int) -> MissingCounts:
-        """Count what is sent; the recording has ``recorded`` of the messages that were reported."""
+        """Count what is sent; the recording has ``recorded`` of the reported messages."""
         again = f"position >= {_AGAIN}"
         late = "select count(*) from replay_missing left semi join replay_again using (topic, key)"
         row = (
@@ -148,12 +148,12 @@ class Missing:
         }
 
     def rows(self) -> DataFrame:
-        """Return the rows to send, in the form in which they are placed."""
+        """Return the rows to send, in the form that `Placing` needs."""
         assert self._rows is not None
         return self._rows
 
     def count(self) -> Count:
-        """Return what there is to send."""
+        """Count the rows to send."""
         total = Count(with_headers=True)
         groups = self.rows().selectExpr(
             *("topic", "key_schema_id kid", "value_schema_id vid", "recorded", "stamp", "received"),
@@ -194,9 +194,9 @@ def _topics(
     ends: Mapping[str, int] | None,
     seen: Mapping[tuple[str, int], int],
 ) -> dict[str, DataFrame]:
-    """Return what the topics hold, as they were when the replay began, and whose times are the messages'.
+    """Return the topics' contents when the replay began, and whether timestamps are the messages' own.
 
-    And where each ended when the audit looked (``seen``), whose word holds for what stands before that.
+    Also return each end when the audit read it (``seen``); its findings are valid for what precedes that end.
     """
     pinned = pin(config, topics)
     for place, end in seen.items():
@@ -210,7 +210,7 @@ def _topics(
         end = (ends or {}).get(f"{topic}/{partition}", high)
         offsets[topic, partition] = (low, max(low, min(high, end)))
     wanted = ("kind", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    # What a transaction has taken back is no message, and no latest value.
+    # Records of aborted transactions are neither messages nor latest values.
     there = read_kafka(spark, config, offsets, columns=wanted, isolation="read_committed")
     times = [
         (name, (state.settings or {}).get("message.timestamp.type") != "LogAppendTime")
@@ -225,18 +225,19 @@ def _topics(
     }
 
 
-# What an audit found missing is missing: a message for each time that it was sent, so a repeat is, although
-# the first one is there. All that can have changed is that it came back, after the end that the audit saw.
+# What an audit found missing stays missing: it reports one message per time it was sent, so a repeat is
+# missing even if the first copy is there. Only this can have changed: the message returned after the end that
+# the audit saw.
 _IDENTITY = "struct(lsn, ordinal, part, op)"
-# What was put into the stream may have the LSN of the transaction behind it, which is newer.
+# Backfilled rows may have the LSN of the following transaction, whose changes are newer.
 _AGE = "struct(lsn, op not in ('snapshot', 'cleanup', 'backfill') as committed, ordinal, part, position)"
 _SAME = "{0}.topic = {1}.topic and {0}.key <=> {1}.key and {0}.value <=> {1}.value and {0}.at <=> {1}.at"
 _VIEWS = {
-    # How often each message was reported.
+    # Number of times each message was reported.
     "twins": """select topic, key, value, at, count(*) as n from (
             select r.*, if(timed, stamp, null) as at from replay_reported r join replay_times using (topic))
          group by all""",
-    # How often it has come back since.
+    # Number of times it has returned since.
     "back": f"""select t.topic, t.key, t.value, t.at, count(*) as n from (
             select h.*, if(timed, timestamp, null) as at
               from replay_there h join replay_times using (topic)
@@ -244,7 +245,7 @@ _VIEWS = {
              where h.offset >= coalesce(s.high, 0)) t
           left semi join replay_twins w on {_SAME.format("t", "w")}
          group by all""",
-    # Of messages that are the same, as many as the topics lack.
+    # Of identical messages, as many as the topics lack.
     "missing": f"""select r.* except (at, place) from (
             select r.*, row_number() over (
                 partition by topic, key, value, at order by position desc, part desc) as place
@@ -256,7 +257,7 @@ _VIEWS = {
     # The keys, and which of their messages is sent last.
     "keys": f"""select topic, key, max_by({_IDENTITY}, struct(position, part)) as last
         from replay_missing where key is not null group by topic, key""",
-    # What the topic has as their latest values.
+    # The latest values of these keys in the topics.
     "latest": """select topic, key,
             max_by(struct(partition, offset, timestamp, value, headers, timed), offset) as at
         from replay_there join replay_times using (topic) left semi join replay_keys using (topic, key)
@@ -265,7 +266,7 @@ _VIEWS = {
     "known": "select * from replay_every left semi join replay_keys using (topic, key)",
     "newest": f"""select topic, key, max_by(struct(*), {_AGE}) as message
         from replay_known group by topic, key""",
-    # The latest value came after the recording, perhaps from a later run of the relay.
+    # The latest value is newer than the recording, perhaps from a later run of the relay.
     "later": """select l.topic, l.key, l.at from replay_latest l join replay_newest n using (topic, key)
         left anti join replay_known k on k.topic = l.topic and k.key = l.key
             and k.value <=> l.at.value and (k.stamp = l.at.timestamp or not l.at.timed)
@@ -276,7 +277,7 @@ _VIEWS = {
            or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part,
                      n.message.op as op) <> k.last""",
 }
-#: What is sent: the missing messages, and after them the newest ones, which the recording or the topic has.
+#: The messages to send: the missing ones, then the newest ones, from the recording or from the topic.
 _SENT = (
     f"select *, cast(null as {COLUMNS[RAW]}) as headers from replay_missing",
     f"""select message.*, cast(null as {COLUMNS[RAW]}) as headers from (

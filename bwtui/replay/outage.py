@@ -1,4 +1,4 @@
-"""An outage of the Kafka that is replayed into: it is waited for as long as it may last."""
+"""Wait for the end of an outage of the target Kafka, up to a limit."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import Config, plain_kafka_error
 from bwtui.kafka.offsets import pin
 
-#: An outage that is longer ends the replay, which can be gone on with; the relay waits for ever.
+#: A longer outage ends the replay, which can be resumed; the relay, in contrast, waits without limit.
 _SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 
 
 class Outage:
-    """How long Kafka has taken no message."""
+    """Measures for how long Kafka has accepted no message."""
 
     def __init__(self, client: Config, topics: Sequence[str], is_stopped: Callable[[], bool]) -> None:
         self._client = client
@@ -25,9 +25,10 @@ class Outage:
         self._since = 0.0
 
     def wait(self, sent: int) -> None:
-        """Wait until Kafka answers, or nobody wants to know; ``sent`` messages are durable by now.
+        """Wait until Kafka answers or the replay is stopped; ``sent`` messages are durable so far.
 
-        Raises ConnectionFailed when none became so for too long, and RefusedError when a topic is gone.
+        Raises ConnectionFailed when no message became durable for too long, RefusedError when a topic is
+        missing.
         """
         if sent != self._sent:
             self._sent, self._since = sent, time.monotonic()

@@ -1,4 +1,4 @@
-"""The place of every message of a replay: which partition, and so which task, and with which schema ids."""
+"""Place the messages of a replay: choose each one's partition, and so its task, and its schema ids."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from bwtui.kafka.columns import HEADERS
 from bwtui.recording.format.sent_headers import sent_headers
 from bwtui.replay.rows import Ints, Route, partitions_of, routes_of, with_ids
 
-#: Headers as they stand in Kafka.
+#: Name of the column with headers as Kafka stores them.
 RAW = "headers"
-#: What goes to the tasks that send.
+#: The columns for the sending tasks.
 _SENT = pa.schema(
     [
         ("task", pa.int32()),
@@ -26,7 +26,7 @@ _SENT = pa.schema(
         ("value", pa.binary()),
     ]
 )
-#: What the headers of a message follow from.
+#: The columns that determine a message's headers.
 _HEADER_TYPES = [
     ("header_form", pa.string()),
     ("lsn", pa.int64()),
@@ -39,14 +39,14 @@ HEADER_COLUMNS = tuple(name for name, _ in _HEADER_TYPES)
 
 
 class Survey(NamedTuple):
-    """How many messages of a route go into each partition, and how many were recorded in another one."""
+    """Number of a route's messages by partition, and of those recorded in a different partition."""
 
     messages: dict[int, int]
     moved: int
 
 
 def lane_counts(batches: Iterable[pa.RecordBatch], routes: Sequence[Route]) -> Ints:
-    """Return two rows with a number for each lane: its messages, and those recorded in another partition."""
+    """Return two rows of counts per lane: its messages, and those recorded in a different partition."""
     lanes = routes[-1].first_lane + routes[-1].partitions
     messages, moved = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     for batch in batches:
@@ -59,7 +59,7 @@ def lane_counts(batches: Iterable[pa.RecordBatch], routes: Sequence[Route]) -> I
 
 
 def surveys(counts: Ints, routes: Sequence[Route]) -> list[Survey]:
-    """Return, for each route, how its messages spread; ``counts`` are those of `lane_counts`."""
+    """Return the distribution of each route's messages from the result of `lane_counts`."""
     made = []
     for route in routes:
         messages, moved = counts[:, route.first_lane : route.first_lane + route.partitions].tolist()
@@ -68,7 +68,7 @@ def surveys(counts: Ints, routes: Sequence[Route]) -> list[Survey]:
 
 
 def _place(batch: pa.RecordBatch, of: Ints, routes: Sequence[Route]) -> tuple[Ints, Ints, pa.Array]:
-    """Return the lane and the partition of each row, and the keys as they will be written."""
+    """Return the lane and the partition of each row, and the keys to be written."""
     keys = with_ids(batch["key"], batch["key_schema_id"], of, routes, "key")
     positions = batch["position"].to_numpy(zero_copy_only=False)
     chosen = partitions_of(keys, batch["recorded"], positions, of, routes)
@@ -78,26 +78,26 @@ def _place(batch: pa.RecordBatch, of: Ints, routes: Sequence[Route]) -> tuple[In
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Makes rows ready to be sent: ids, lane and task; leaves out what an earlier run has sent."""
+    """Prepares rows for sending: sets schema ids, lane and task, and skips what an earlier run has sent."""
 
     routes: Sequence[Route]
     #: Lane → task.
     tasks: Sequence[int]
-    #: Lane → (position, part) of the last message that was sent.
+    #: Lane → (position, part) of the last message sent.
     done: dict[int, tuple[int, int]]
     with_headers: bool
-    #: There is a column with headers as they stand in Kafka, too.
+    #: True if there is also a column with headers as Kafka stores them.
     with_raw: bool = False
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that are yielded."""
+        """The columns of the prepared rows."""
         schema = pa.schema([*_SENT, *_HEADER_TYPES]) if self.with_headers else _SENT
         return schema.append(pa.field(RAW, HEADERS)) if self.with_raw else schema
 
     @property
     def begin(self) -> int:
-        """The first position of which a message may be left."""
+        """The first position that may not have been sent yet."""
         if any(lane not in self.done for lane in range(len(self.tasks))):
             return 0
         return min(position for position, _ in self.done.values())
@@ -105,7 +105,7 @@ class Placing:
     def placed(
         self, batches: Iterator[pa.RecordBatch], task: int | None = None
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the rows that are left, all or those of one task."""
+        """Yield the remaining rows, of all tasks or of one."""
         tasks = np.array(self.tasks, np.int32)
         for batch in batches:
             of = routes_of(batch["topic"], self.routes)
@@ -136,7 +136,7 @@ class Placing:
 
 
 def share_out(counts: dict[int, int], lanes: int, most: int) -> list[int]:
-    """Return the task of each lane, so that all have about the same to do; lanes without messages too."""
+    """Assign every lane, even an empty one, to a task, with about the same number of messages per task."""
     tasks = max(1, min(most, len(counts)))
     loads = [0] * tasks
     chosen = [lane % tasks for lane in range(lanes)]
@@ -147,7 +147,7 @@ def share_out(counts: dict[int, int], lanes: int, most: int) -> list[int]:
 
 
 def row_headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
-    """Return what tells the headers of a row, or None where no row has any."""
+    """Return a function that returns the headers of a row, or None if no row has headers."""
     if "header_form" not in columns:
         return None
     said = [columns[name] for name in HEADER_COLUMNS]

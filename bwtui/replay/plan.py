@@ -1,4 +1,4 @@
-"""What a replay is about to do: which messages are meant, how many they are and how large."""
+"""Count the messages of a replay: which are selected, how many there are and how large they are."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +14,14 @@ NOT_REFUSED = "state <> 'refused'"
 
 @dataclass(slots=True)
 class TopicCount:
-    """What the selection has of one recorded topic."""
+    """The selected messages of one recorded topic."""
 
     messages: int = 0
     bytes: int = 0
     largest: int = 0
     without_key: int = 0
     unplaced: int = 0
-    #: Milliseconds of the first and the last message.
+    #: Timestamps of the first and the last message in milliseconds.
     first_stamp: int = 0
     last_stamp: int = 0
     #: Messages by recorded partition.
@@ -48,7 +48,7 @@ class TopicCount:
 
 @dataclass(slots=True)
 class Count:
-    """What the selection has."""
+    """The selected messages of all topics."""
 
     topics: dict[str, TopicCount] = field(default_factory=dict)
     repeats: int = 0
@@ -58,12 +58,12 @@ class Count:
 
     @property
     def messages(self) -> int:
-        """How many messages there are to send."""
+        """Number of messages to send."""
         return sum(topic.messages for topic in self.topics.values())
 
     @property
     def bytes(self) -> int:
-        """Of their keys and values."""
+        """Total size of their keys and values in bytes."""
         return sum(topic.bytes for topic in self.topics.values())
 
     def add(self, row: Any) -> None:
@@ -79,7 +79,7 @@ class Count:
 
 
 def files_of(sealed: Sealed, selection: Selection) -> list[SealedFile]:
-    """Return the files that may hold what is meant. Raises UsageError when there is none."""
+    """Return the files that may have selected messages. Raises UsageError when there is none."""
     files = [
         file
         for file in sealed.manifest.files
@@ -94,7 +94,7 @@ def files_of(sealed: Sealed, selection: Selection) -> list[SealedFile]:
 
 
 def conditions(selection: Selection) -> str:
-    """Return the condition of a selection in SQL, repeats and refused messages left aside."""
+    """Return a selection's SQL condition, without those on repeats and refused messages."""
     terms = ["topic is not null"]
     for column, sign, lsn in (("lsn", ">=", selection.from_lsn), ("lsn", "<=", selection.to_lsn)):
         terms += [] if lsn is None else [f"{column} {sign} {lsn}"]
@@ -105,5 +105,5 @@ def conditions(selection: Selection) -> str:
 
 
 def sendable(selection: Selection) -> str:
-    """Return the condition that takes repeats and refused messages away."""
+    """Return the SQL condition that excludes refused messages and, by default, repeats."""
     return NOT_REFUSED + ("" if selection.with_repeats else " and not is_repeat")

@@ -1,8 +1,8 @@
-"""How far a replay has come, in a file that a later run goes on from.
+"""The progress of a replay, in a file from which a later run resumes.
 
-It lies in the state folder, not beside the recording: a recording may be read-only, and may be replayed
-into several clusters. It is replaced as a whole; one that is some tenths of a second old does no harm, for
-what was written after it is found in the topics (`bwtui.replay.tail`).
+It is in the state folder rather than next to the recording, because a recording may be read-only, and may be
+replayed into several clusters. The file is replaced as a whole. It may be some tenths of a second old:
+messages written since are found in the topics (`bwtui.replay.tail`).
 """
 
 import contextlib
@@ -22,9 +22,9 @@ _FORMAT = 2
 
 @dataclass(slots=True)
 class LaneProgress:
-    """What was sent of one partition; offsets are those of the topic."""
+    """The progress of one partition; offsets are those of the topic."""
 
-    #: Where the log ended before the first run sent anything.
+    #: End of the log before the first run sent anything.
     start: int
     messages: int = 0
     position: int = -1
@@ -33,30 +33,30 @@ class LaneProgress:
 
     @property
     def tail(self) -> int:
-        """From where on the topic may hold what was not noted."""
+        """The offset from which the topic may have messages that are missing from the progress."""
         return max(self.start, self.last_offset + 1)
 
 
 @dataclass(slots=True)
 class RouteProgress:
-    """Where the messages of a recorded topic go, and on what it depends that they go there."""
+    """The target of a recorded topic, and the settings that determine the partitions of its messages."""
 
     topic: str
-    #: Empty where the broker has none.
+    #: Empty if the broker has no topic ids.
     topic_id: str
     partitions: int
     keeps_partitions: bool
     hash: str
-    #: Recorded schema id → the one that is written.
+    #: Recorded schema id → written schema id.
     keys: dict[int, int]
     values: dict[int, int]
 
 
 @dataclass(slots=True)
 class Progress:
-    """One replay: what it is, and what was done of it."""
+    """The identity of a replay, and its progress."""
 
-    #: What makes it this replay: recording, selection, cluster, names.
+    #: Identity of the replay: recording, selection, cluster, names.
     what: dict[str, Any]
     #: By recorded topic.
     routes: dict[str, RouteProgress] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Progress:
 
     @property
     def sent(self) -> int:
-        """How many messages are durable."""
+        """Number of durable messages."""
         return sum(lane.messages for lane in self.lanes.values())
 
 
@@ -83,7 +83,7 @@ class ProgressFile:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second run of the same replay out. Raises RefusedError or StateFailed."""
+        """Lock the file against a second run of the same replay. Raises RefusedError or StateFailed."""
         in_use = RefusedError("another process is running this very replay", "wait until it has ended")
         with contextlib.ExitStack() as held:
             try:
@@ -94,7 +94,7 @@ class ProgressFile:
             yield
 
     def load(self) -> Progress | None:
-        """Return what an earlier run noted, or None. Raises StateFailed."""
+        """Return the progress of an earlier run, or None. Raises StateFailed."""
         try:
             content = json.loads(self.path.read_text())
             if content["format"] != _FORMAT:
@@ -116,7 +116,7 @@ class ProgressFile:
             ) from error
 
     def save(self, progress: Progress) -> None:
-        """Write it down, from whatever thread. Raises StateFailed."""
+        """Write the progress; any thread may call this. Raises StateFailed."""
         try:
             with self._saving:
                 write_durably(self.path, json.dumps({"format": _FORMAT, **asdict(progress)}))
@@ -131,6 +131,6 @@ class ProgressFile:
 
 
 def _route(content: dict[str, Any]) -> RouteProgress:
-    # JSON has no numbers for names.
+    # JSON object keys are always strings.
     ids = {part: {int(one): id for one, id in content[part].items()} for part in ("keys", "values")}
     return RouteProgress(**{**content, **ids})

@@ -1,15 +1,15 @@
-"""Replay: the messages of a recording are written into topics again, byte for byte, each key in order.
+"""Replay: write the messages of a recording into topics again, byte for byte, in the order of each key.
 
 ::
 
     job = Job(Path("recordings/shop"), target, Selection(), Options(prefix="again"))
     outcome = Replay(job, watch).run(lambda: spark_session(config=WRITE_ONCE))
 
-A small one does without Spark, unless that is asked for (``is_wanted``).
+A small replay runs without Spark, unless the caller requests it (``is_wanted``).
 
-`Watch` follows phases and progress, is asked before anything is written, and may cancel; a screen gives
-one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next
-(docs/replay.md, docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
+A `Watch` observes phases and progress, must confirm before anything is written, and may cancel; screens pass
+their own. Progress is saved, so the next run resumes one that was cancelled or killed (docs/replay.md,
+docs/adr/0023-seal-replay-and-audit-outside-the-jvm.md).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ __all__ = ["Job", "Options", "Outcome", "Plan", "Replay", "Target", "TopicPlan",
 
 
 class Replay:
-    """One run."""
+    """One run of a replay."""
 
     def __init__(self, job: Job, watch: Watch | None = None) -> None:
         self._job = job
@@ -45,12 +45,12 @@ class Replay:
         self._control = Control(self._watch)
 
     def run(self, open_session: OpenSession, *, is_wanted: bool = False) -> Outcome:
-        """Do it. The session must be one with `bwtui.spark.session.WRITE_ONCE`.
+        """Run the replay. The session must have the configuration `bwtui.spark.session.WRITE_ONCE`.
 
-        It is opened when the replay is large, or ``is_wanted`` whatever it is.
+        It is opened if the replay is large or ``is_wanted`` is set.
 
         Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, SchemaRefused, or
-        Interrupted when it was cancelled.
+        Interrupted if it was cancelled.
         """
         job = self._job
         first, *_ = existing_segments(job.recording)
@@ -75,20 +75,20 @@ class Replay:
         return Missing(self._job.options.only_missing)
 
     def _foresee(self, missing: "Missing", first: SegmentPath, cluster: str) -> None:
-        """Have refused before Spark starts what would be refused after it all."""
+        """Check, before Spark starts, for reasons that would end the replay later."""
         job = self._job
         with contextlib.closing(SegmentReader(first)) as segment:
             recording = str(segment.head.get("recording", ""))
         if recording:
             missing.refuse_other(recording, cluster)
-        # A run that was interrupted is gone on with unasked, as it was begun with a yes.
+        # An interrupted run was confirmed when it began, so it resumes without another question.
         is_begun = not job.options.restart and progress_file(job, recording, cluster, missing).load()
         if not is_begun and not job.options.dry_run:
             self._watch.will_ask(missing.reported)
 
     @contextlib.contextmanager
     def _sealed(self, spark: SparkWhenNeeded) -> Iterator[Sealed]:
-        """Open the sealed recording; what is not sealed is sealed first."""
+        """Open the sealed recording, after sealing what is not sealed yet."""
         folder = self._job.recording
         found: Sealed | None = None
         with contextlib.suppress(UsageError):
@@ -98,7 +98,7 @@ class Replay:
             yield found
             return
         with _sealable(folder) as place:
-            # Of a folder that is read-only all is sealed anew.
+            # In a read-only folder nothing sealed can be extended: everything is sealed again elsewhere.
             session = spark.for_sealing(unsealed_bytes(place, found if place == folder else None))
             self._control.phase("sealing the recording")
             seal(place, lambda: session, self._watch.count)
@@ -107,7 +107,7 @@ class Replay:
     def _check(self, found: Sealed) -> None:
         self._control.phase("checking the recording")
         rows = found.manifest.rows
-        # Bytes are what is checked; progress counts rows everywhere.
+        # The check counts bytes, but progress is shown in rows everywhere.
         check_all(
             found.root,
             found.manifest.files,
@@ -117,7 +117,7 @@ class Replay:
 
 @contextlib.contextmanager
 def _sealable(folder: Path) -> Iterator[Path]:
-    """Yield a folder in which to seal: the recording's own, or one of links where that is read-only."""
+    """Yield a folder to seal in: the recording's own, or one with links if that is read-only."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

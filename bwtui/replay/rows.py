@@ -1,7 +1,7 @@
-"""Rows of a sealed recording on their way to a topic: schema ids put in, and a partition chosen.
+"""Columns of a sealed recording's rows on their way to a topic: set schema ids, and choose partitions.
 
-All of it is done on columns, not on rows. A *lane* is a partition of a target topic: all that goes there goes
-through one task, in the order of the recording, and so does every key.
+All operations work on columns, not on rows. A *lane* is a partition of a target topic: all messages for it go
+through one task, in the order of the recording, and so do all messages of a key.
 """
 
 import zlib
@@ -25,23 +25,23 @@ _ID = np.arange(1, 5)
 
 @dataclass(slots=True)
 class Route:
-    """Where the messages of one recorded topic go."""
+    """The target of one recorded topic."""
 
     recorded: str
     topic: str
     partitions: int
-    #: Recorded schema id → the one that is written; empty where there is no registry.
+    #: Recorded schema id → written schema id; empty without a registry.
     keys: Mapping[int, int] = field(default_factory=dict)
     values: Mapping[int, int] = field(default_factory=dict)
-    #: Every message stays in the partition that it was recorded with; otherwise its key decides.
+    #: True if every message stays in its recorded partition; otherwise its key determines the partition.
     keeps_partitions: bool = False
-    #: The number of its partition 0 among the lanes of all routes.
+    #: Lane number of its partition 0, counted over all routes.
     first_lane: int = 0
     hash: Hash = "murmur2"
 
 
 def number_lanes(routes: Sequence[Route]) -> int:
-    """Give every route its lanes, and return how many there are."""
+    """Number the lanes of all routes, and return how many there are."""
     count = 0
     for route in routes:
         route.first_lane = count
@@ -57,9 +57,9 @@ def routes_of(topics: pa.Array, routes: Sequence[Route]) -> Ints:
 
 
 def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], part: str) -> pa.Array:
-    """Return keys or values (``part``) with the ids that are to be written, which are checked first.
+    """Return keys or values (``part``) with their new schema ids, after a check of the recorded ids.
 
-    Raises RefusedError for an id that has none, DamagedRecording when the bytes hold another id than said.
+    Raises RefusedError for an id without a new one, DamagedRecording when the bytes have a different id.
     """
     has_id = ids.is_valid().to_numpy(zero_copy_only=False)
     if not has_id.any():
@@ -87,7 +87,7 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], 
     return pa.Array.from_buffers(pa.binary(), len(cells), buffers, offset=cells.offset)
 
 
-#: What helps when a recording's parts contradict each other.
+#: Hint for a recording whose parts contradict each other.
 _CHECK = "'bwtui recording check' says which file is damaged; restore it from a copy"
 
 
@@ -102,7 +102,7 @@ def _check(
 
 
 def parts_of(cells: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
-    """Return where each cell begins, its length, and all bytes."""
+    """Return the start of each cell, its length, and all bytes."""
     _, offsets, content = cells.buffers()
     ends = np.frombuffer(offsets, np.int32)[cells.offset : cells.offset + len(cells) + 1].astype(np.int64)
     data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
@@ -112,7 +112,7 @@ def parts_of(cells: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
 def partitions_of(
     keys: pa.Array, recorded: pa.Array, positions: Ints, of: Ints, routes: Sequence[Route]
 ) -> Ints:
-    """Return each message's partition; a message without a key keeps its own, or is spread."""
+    """Return each message's partition; one without a key keeps its own, or is distributed by position."""
     counts = np.array([route.partitions for route in routes], np.int64)[of]
     keeps = np.array([route.keeps_partitions for route in routes], bool)[of]
     at = pc.fill_null(recorded, -1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -128,16 +128,16 @@ def partitions_of(
 
 
 def crc32(keys: pa.Array) -> Ints:
-    """Return what librdkafka's partitioner ``consistent`` makes of keys."""
+    """Hash keys as librdkafka's partitioner ``consistent`` does."""
     return np.array([zlib.crc32(key) for key in keys.to_pylist()], np.int64)
 
 
 def murmur2(keys: pa.Array) -> Ints:
-    """Return what the Java clients make of keys: the partition is its remainder by their number."""
+    """Hash keys as the Java clients do: the remainder by the number of partitions is the partition."""
     starts, lengths, data = parts_of(keys)
     different = np.unique(lengths).tolist()
     if len(different) == 1:
-        # One behind the other they are a matrix already.
+        # Keys of one length already form a matrix.
         (length,) = different
         cells = data[starts[0] : starts[0] + len(keys) * length]
         found = _murmur2(cells.reshape(len(keys), length), length)
@@ -150,7 +150,7 @@ def murmur2(keys: pa.Array) -> Ints:
 
 
 def _murmur2(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint32]:
-    """Hash keys of one length, one a row, all at a time."""
+    """Hash keys of one length, one per row, all at once."""
     h = np.full(len(keys), _SEED ^ length, np.uint32)
     whole = length & ~3
     words = np.ascontiguousarray(keys[:, :whole]).view("<u4").astype(np.uint32)

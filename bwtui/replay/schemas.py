@@ -1,4 +1,4 @@
-"""The schema ids of a replay: what the target's registry calls the schemas that the recording refers to."""
+"""Map the schema ids of a recording to those of the target's registry."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SchemaUse:
-    """One schema that messages refer to, and what becomes of its id."""
+    """One schema that messages refer to, and its new id."""
 
     recorded_topic: str
     part: Literal["key", "value"]
@@ -25,19 +25,19 @@ class SchemaUse:
     subject: str
     text: str
     messages: int
-    #: The id in the target's registry; None: not known before it is registered.
+    #: The id in the target's registry; None until it is registered.
     id: int | None = None
     is_new: bool = False
 
 
 @dataclass(slots=True)
 class SchemaMap:
-    """All schemas that are used."""
+    """All schemas in use."""
 
     uses: list[SchemaUse] = field(default_factory=list)
 
     def ids(self, topic: str, part: str) -> dict[int, int]:
-        """Return recorded id → written id for a recorded topic, as far as they are known."""
+        """Return recorded id → written id for a recorded topic, without the unregistered ones."""
         return {
             use.recorded_id: use.id
             for use in self.uses
@@ -45,7 +45,7 @@ class SchemaMap:
         }
 
     def changes_keys(self, topic: str) -> bool:
-        """Whether the keys of a recorded topic get other bytes."""
+        """Return whether the key bytes of a recorded topic change."""
         return any(
             use.id != use.recorded_id
             for use in self.uses
@@ -54,17 +54,17 @@ class SchemaMap:
 
     @property
     def new(self) -> list[SchemaUse]:
-        """Those that have to be registered."""
+        """Schemas that must be registered."""
         return [use for use in self.uses if use.is_new]
 
 
 def used_schemas(
     sealed: Sealed, topics: Mapping[str, str], used: Mapping[tuple[str, str], Mapping[int, int]]
 ) -> SchemaMap:
-    """Return every schema that is used, oldest first.
+    """Return every schema in use, oldest first.
 
-    ``topics`` goes from recorded to target topic, ``used`` from (recorded topic, part) to messages by id.
-    Raises RefusedError when the recording does not hold one's text.
+    ``topics`` maps recorded to target topics, ``used`` maps (recorded topic, part) to messages by id. Raises
+    RefusedError when the recording does not have a schema's text.
     """
     texts: dict[tuple[str, int], str] = {}
     for path in sealed.paths("schemas"):
@@ -84,16 +84,17 @@ def used_schemas(
             named = subject_names(topics[recorded])[which]
             kind: Literal["key", "value"] = "key" if part == "key" else "value"
             uses.append(SchemaUse(recorded, kind, number, named, text, messages))
-    # A subject's versions in the order in which they came, for each must fit the one before.
+    # Register a subject's versions in their original order, since each must be compatible with the one
+    # before.
     uses.sort(key=lambda use: order[subject_names(use.recorded_topic)[use.part == "value"], use.recorded_id])
     return SchemaMap(uses)
 
 
 def find_ids(schemas: SchemaMap, registry: "SchemaRegistry", same: Iterable[str], *, keep: bool) -> None:
-    """Find out which ids the schemas have in the registry; nothing is registered.
+    """Look up the schemas' ids in the registry, without registering anything.
 
-    ``same``: recorded topics that are the target's too, whose bytes stay as they are where the registry
-    knows their ids. With ``keep`` no byte may change: raises RefusedError when it does not know one.
+    ``same`` has the recorded topics that are also targets; their bytes stay unchanged if the registry has the
+    recorded ids. With ``keep`` no byte may change: raises RefusedError when the registry lacks an id.
     """
     same = set(same)
     for use in schemas.uses:
@@ -114,7 +115,7 @@ def find_ids(schemas: SchemaMap, registry: "SchemaRegistry", same: Iterable[str]
 
 
 def register(schemas: SchemaMap, registry: "SchemaRegistry") -> None:
-    """Register what is new. Raises SchemaRefused or ConnectionFailed."""
+    """Register the new schemas. Raises SchemaRefused or ConnectionFailed."""
     for use in schemas.uses:
         if use.is_new:
             use.id = registry.register_id(use.subject, use.text)

@@ -1,10 +1,10 @@
-"""One task of a replay: sends the rows of its lanes, each lane in order, and knows what became of them.
+"""One task of a replay: sends the rows of its lanes, each lane in order, and tracks their delivery.
 
-What is durable of a lane is always its beginning: the producer is idempotent, and ends at the first message
-that is refused; the first message of a lane goes alone, since a broker takes any sequence number as the first
-of a producer in a partition (KIP-360). What is on its way is bounded in messages and bytes here, and
-librdkafka's own queue never fills: a message that is refused for a full queue while the next is taken would
-change the order of a key.
+The durable messages of a lane are always a prefix: the producer is idempotent, and stops at the first
+rejected message. The first message of a lane is sent alone, since a broker accepts any sequence number as the
+first of a producer in a partition (KIP-360). This module limits the messages and bytes in flight, so that
+librdkafka's own queue never fills: if it refused a message for a full queue and accepted the next, the order
+of a key would change.
 """
 
 import time
@@ -34,9 +34,9 @@ _CHUNK_BYTES = 8 << 20
 _WAIT_SECONDS = 0.05
 _REPORT_SECONDS = 0.25
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-#: Too old for the topic, or without a key where it is compacted; librdkafka does not always say which.
+#: Too old for the topic, or without a key in a compacted topic; librdkafka does not always say which.
 _INVALID = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
-#: What a replay keeps to itself.
+#: Producer settings that the user can't override.
 FIXED = {
     "enable.idempotence": True,
     "enable.gapless.guarantee": True,
@@ -45,12 +45,12 @@ FIXED = {
     "delivery.report.only.error": False,
     "queue.buffering.max.messages": 10_000_000,
     "queue.buffering.max.kbytes": 2_097_151,
-    # librdkafka would leave out a message that took too long, and go on with the next.
+    # librdkafka would drop a message that took too long, and continue with the next.
     "message.timeout.ms": 0,
-    # Nothing is tried a second time. A broker tells a request that it knows by what it remembers of its
-    # producer, and forgets one whose last message bears a time of a day ago (producer.id.expiration.ms).
-    # Messages that were recorded are often as old: when their broker comes back, or the ten minutes are over
-    # after which it looks for such producers, it would write them twice. The topic tells what was written.
+    # Nothing is retried. A broker recognizes a repeated request by its state for the producer, and drops that
+    # state if the last message has a timestamp more than a day old (producer.id.expiration.ms). Recorded
+    # messages are often that old: when the broker restarts, or at its check for expired producers every ten
+    # minutes, it would write them twice. The topic shows what was written.
     "retry.backoff.ms": 300_000,
     "retry.backoff.max.ms": 300_000,
 }
@@ -58,17 +58,17 @@ FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every task knows."""
+    """The settings of all tasks."""
 
     producer: Mapping[str, Any]
     client: Mapping[str, Any]
     #: Topic and partition of every lane.
     places: Sequence[tuple[str, int]]
     coordinator: CoordinatorAddress
-    #: Recorded time runs so many times as fast, from ``pace_from`` (Unix microseconds); None: at once.
+    #: Speed relative to recorded time, from ``pace_from`` (Unix microseconds); None sends without delay.
     pace: float | None = None
     pace_from: int = 0
-    #: Lane → the offset from which an earlier run may have written what it did not note.
+    #: Lane → the offset from which an earlier run may have written messages missing from its progress.
     tails: Mapping[int, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -79,11 +79,12 @@ class Work:
 def send(
     batches: Iterator[pa.RecordBatch], work: Work, is_over: Callable[[], bool] = lambda: False
 ) -> Iterator[Sent]:
-    """Send a task's rows, and yield what became of them.
+    """Send a task's rows, and yield the results of its lanes.
 
-    Raises Interrupted once ``is_over()``, and then waits for nothing; ConnectionFailed, RefusedError.
+    Raises Interrupted once ``is_over()`` is true, without waiting for deliveries; ConnectionFailed,
+    RefusedError.
     """
-    # Nothing is opened for a task without rows.
+    # Do not connect for a task without rows.
     first = next(batches, None)
     if first is None:
         return
@@ -101,14 +102,14 @@ def send(
 
 
 def _sizes(batch: pa.RecordBatch) -> Ints:
-    """Return how many bytes each row of a batch takes in the producer's queue, about."""
+    """Return the approximate size of each row in the producer's queue, in bytes."""
     lengths = (pc.fill_null(pc.binary_length(batch[name]), 0).to_numpy() for name in ("key", "value"))
     sizes: Ints = sum(lengths, np.full(batch.num_rows, 50, np.int64))
     return sizes
 
 
 def _by_lane(lanes: npt.NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
-    """Yield each lane with the places at which it stands, in order."""
+    """Yield each lane with the indexes of its rows, in order."""
     order = np.argsort(lanes, kind="stable")
     found, starts = np.unique(lanes[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
@@ -121,9 +122,9 @@ class _Sender:
         self._lanes: dict[int, Lane] = {}
         self._dirty: set[int] = set()
         self._failed: BwtuiError | None = None
-        #: Why the producer has ended for good.
+        #: The fatal error that ended the producer.
         self._ended: KafkaError | None = None
-        #: Size of the largest message that was refused.
+        #: Size of the largest rejected message.
         self._refused = 0
         self._bytes = 0
         self._granted = 0
@@ -132,7 +133,7 @@ class _Sender:
         self._heard = Heard(has_answered=True)
         self._patience = Patience(self._heard)
         self.is_stopped = False
-        #: Whether Kafka does not say what became of some messages: nothing more is sent.
+        #: True once some messages have no delivery report: nothing more is sent.
         self._is_cut = False
         self._looked = time.monotonic()
         settings = {**work.producer, **FIXED, "error_cb": self._heard}
@@ -141,7 +142,7 @@ class _Sender:
         self._ask(0)
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of one batch, as fast as is allowed."""
+        """Send the rows of one batch, as fast as allowed."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         lanes, sizes = batch["lane"].to_numpy(), _sizes(batch)
         size, count = max(batch.nbytes, 1), batch.num_rows
@@ -168,30 +169,31 @@ class _Sender:
         self._ask(0)
 
     def close(self) -> None:
-        """Let go of everything; what is not durable is dropped."""
+        """Release everything; messages that are not durable are dropped."""
         self._producer.purge()
-        # What was not sent has its callback in librdkafka, where Python can't look for cycles. It would keep
-        # the error, and with that all that failed, to the end of the process, where DuckDB tells of it.
+        # librdkafka still has the callbacks of unsent messages, where Python's cycle collector can't see
+        # them. These would keep the error and all that it refers to until the process ends, when DuckDB
+        # complains.
         self._failed = None
         self._coordinator.close()
 
     def result(self) -> Iterator[Sent]:
-        """Yield what became of each lane."""
+        """Yield the result of each lane."""
         yield from (lane.result() for lane in self._lanes.values())
 
     # -- how fast ------------------------------------------------------------------------------------------
 
     def _allowed(self, want: int) -> int:
-        """Return how many messages may be sent now; asks the coordinator when none are left."""
+        """Return how many messages may be sent now; requests more from the coordinator when none are left."""
         if want and not self._granted:
-            # The coordinator gives less where there is a rate.
+            # With a rate limit, the coordinator grants less.
             self._ask(MOST)
         found = min(want, self._granted)
         self._granted -= found
         return found
 
     def _due(self, received: list[int], at: int, until: int) -> int:
-        """Return how far the rows are due; waits a little when none is."""
+        """Return the end of the rows that are due; waits a little when none is."""
         pace = self._work.pace
         assert pace is not None
         now = self._clock[0] + time.monotonic() - self._clock[1]
@@ -241,7 +243,7 @@ class _Sender:
         return lane
 
     def _unfound(self, lane: Lane, columns: Mapping[str, list[Any]], rows: Ints) -> Ints:
-        """Return the rows that an earlier run has not written already."""
+        """Return the rows that no earlier run has written."""
         assert lane.tail is not None
         keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
         for count, row in enumerate(rows.tolist()):
@@ -267,7 +269,8 @@ class _Sender:
         headers = row_headers(columns)
         try:
             for row in rows:
-                # By position, which costs half of what keywords do; librdkafka's own batches take no times.
+                # Positional arguments cost half of keyword arguments; librdkafka's batch API has no
+                # timestamps.
                 produce(
                     topic,
                     values[row],
@@ -279,9 +282,9 @@ class _Sender:
                     headers and headers(row),
                 )
         except (KafkaException, BufferError) as error:
-            # The client does not let go of what it raises here, nor that of us.
+            # The client keeps the exception that it raises here, and its traceback would keep this frame.
             error.__traceback__ = None
-            # Nothing after the first that was not taken may follow.
+            # Nothing may follow the first message that was not accepted.
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
                 self._await_failure()
             self._producer.purge()
@@ -295,7 +298,7 @@ class _Sender:
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None or lane.is_broken:
-                # What is acknowledged after a refused message does not count: a lane has no holes.
+                # Acknowledgements after a rejected message do not count: a lane must not have gaps.
                 lane.is_broken = True
                 self._refuse(error, lane.topic, message)
                 return
@@ -304,7 +307,7 @@ class _Sender:
                 _, size, position, part = batches.popleft()
                 self._bytes -= size
                 lane.noted = lane.acknowledged + lane.found
-                # A copy that the broker knew already may come back without an offset.
+                # A message that the broker recognized as a duplicate may be reported without an offset.
                 offset = message.offset()
                 lane.done, lane.last_offset = (position, part), lane.last_offset if offset is None else offset
                 self._dirty.add(lane.number)
@@ -313,17 +316,17 @@ class _Sender:
 
     def _refuse(self, error: KafkaError | None, topic: str, message: Message) -> None:
         if error is not None and error.code() == KafkaError._PURGE_QUEUE:
-            # Behind the message that ended the producer, whose own report comes before this one or after.
+            # It followed the message that ended the producer, which is reported before or after this one.
             return
         size = len(message.value() or b"")
-        # The broker refuses a whole batch for one message, which is the largest.
+        # The broker rejects a whole batch for one message, which is the largest.
         if error is not None and (
             self._failed is None or (error.code() in _TOO_LARGE and size > self._refused)
         ):
             self._failed, self._refused = self._refusal(error, topic, size), size
 
     def _await_failure(self) -> None:
-        """Wait for the report of the message that ended the producer, and raise it."""
+        """Wait for the report of the message that ended the producer, and raise its error."""
         while len(self._producer):
             self._poll(_WAIT_SECONDS)
         self._poll(0)
@@ -338,7 +341,7 @@ class _Sender:
         try:
             self._producer.poll(seconds)
         except KafkaException as error:
-            # That the producer has ended comes as an exception, and once; why, the reports say.
+            # The end of the producer is raised as an exception, once; the delivery reports have the cause.
             if not error.args[0].fatal():
                 raise
             self._ended = error.args[0]
@@ -351,7 +354,7 @@ class _Sender:
             self._failed = plain_kafka_error(self._heard.error, self._work.client)
         if self._failed is not None:
             self._producer.purge()
-            # What is durable counts, whatever came after it.
+            # Report what is durable, whatever failed after it.
             self._dirty.update(self._lanes)
             self._ask(0)
             raise self._failed
@@ -364,9 +367,9 @@ class _Sender:
             self._ask(0)
 
     def _cut(self) -> None:
-        """Take back what was not sent or is to be tried again, and wait until Kafka can't take any more."""
+        """Purge messages that are unsent or waiting for a retry, until Kafka can't receive any of them."""
         while len(self._producer):
-            # What is under way is answered, or waits to be tried again when its connection is lost.
+            # A request in flight is answered, or waits for a retry when its connection is lost.
             self._producer.purge(in_flight=False)
             self._serve(_WAIT_SECONDS)
         self._is_cut = any(lane.handed > lane.acknowledged for lane in self._lanes.values())

@@ -1,4 +1,4 @@
-"""The steps of a replay, from a sealed recording on: what there is to send, and where it goes."""
+"""The steps of a replay after its recording is sealed: what to send, and where."""
 
 import time
 from typing import TYPE_CHECKING, Union
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bwtui.replay.frames import FrameRows
     from bwtui.replay.missing import Missing
 
-#: The messages of a replay: a selection's, or those that an audit found missing.
+#: The messages of a replay: selected ones, or those that an audit found missing.
 Rows = Union[FileRows, "FrameRows"]
 
 _TOPIC_SECONDS = 30.0
@@ -33,14 +33,14 @@ _LOOK_SECONDS = 0.1
 
 
 def progress_file(job: Job, recording: str, cluster: str, missing: "Missing | None") -> ProgressFile:
-    """Return where it is noted how far this replay has come, by what makes it this one."""
+    """Return the progress file of this replay; its name is derived from what identifies the replay."""
     selection, options = job.selection, job.options
     what = {
         "recording": recording,
         "cluster": cluster,
         "prefix": options.prefix,
         "keep_ids": options.keep_ids,
-        # Not its text: a time like -5m means another one when the recording has grown.
+        # Not the text: a time like -5m means a different time when the recording has grown.
         "where": to_sql(selection.query) if selection.query is not None else None,
         "table": selection.table.pattern if selection.table is not None else None,
         "lsn": [selection.from_lsn, selection.to_lsn],
@@ -52,7 +52,7 @@ def progress_file(job: Job, recording: str, cluster: str, missing: "Missing | No
 
 
 class Steps:
-    """The steps of a run, from a sealed recording on."""
+    """The steps of a run after its recording is sealed."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Steps:
         self._file = progress_file(job, sealed.manifest.recording, cluster, missing)
 
     def run(self) -> Outcome:
-        """Plan, ask, and send."""
+        """Plan, confirm, and send."""
         if self._job.options.dry_run:
             return self._run()
         with self._file.locked():
@@ -144,7 +144,7 @@ class Steps:
         from bwtui.replay.frames import FrameRows, messages
 
         missing.refuse_other(self._sealed.manifest.recording, self._cluster)
-        # What is missing is told one by one, so a repeat may be among it.
+        # The report lists individual messages, which may be repeats.
         chosen = FileRows(self._sealed, self._job.selection)
         every = messages(self._spark.spark(), self._sealed)
         starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
@@ -177,7 +177,7 @@ class Steps:
                 plan.notes += judge_topic(pinned.topics[topic.topic], counts[topic.topic])
 
     def _look_ahead(self, plan: Plan, rows: Rows, earlier: Progress | None) -> None:
-        """Say by partition what would go where, as far as topics and ids are there already."""
+        """Add messages by partition to the plan, for topics that exist with all schemas registered."""
         unregistered = {use.recorded_topic for use in plan.schemas.new}
         ready = [topic for topic in plan.topics if topic.exists and topic.recorded not in unregistered]
         if ready:
@@ -193,11 +193,11 @@ class Steps:
     # -- where it goes -------------------------------------------------------------------------------------
 
     def _prepare(self, plan: Plan) -> dict[str, int]:
-        """Register schemas and make topics; return how many partitions each topic has."""
+        """Register schemas and create topics; return the number of partitions of each topic."""
         target = self._job.target
         if plan.schemas.new and target.registry is not None:
             register(plan.schemas, target.registry)
-        # Much may have happened while the recording was sealed, or somebody was asked.
+        # Topics may have changed while the recording was sealed or the user was asked.
         _, found = partitions(target.client)
         for topic in plan.topics:
             if topic.topic not in found:
@@ -205,7 +205,7 @@ class Steps:
         return self._when_ready([topic.topic for topic in plan.topics])
 
     def _when_ready(self, topics: list[str]) -> dict[str, int]:
-        """Return how many partitions topics have, as soon as their brokers know of them too."""
+        """Return the number of partitions of all topics, once the brokers have the metadata of ``topics``."""
         deadline = time.monotonic() + _TOPIC_SECONDS
         while True:
             try:
@@ -221,7 +221,7 @@ class Steps:
     def _routes(
         self, plan: Plan, topics: list[TopicPlan], earlier: Progress | None, counts: dict[str, int]
     ) -> list[Route]:
-        """Return the topics' routes; ``counts``: how many partitions each topic has."""
+        """Return the topics' routes; ``counts`` has the number of partitions of each topic."""
         routes = []
         for topic in topics:
             keeps_partitions = self._missing is not None
@@ -249,7 +249,7 @@ class Steps:
         return surveys
 
     def _keep_partitions(self, plan: Plan, rows: Rows, routes: list[Route], surveys: list[Survey]) -> bool:
-        """Keep the recorded partitions where keys alone would choose others; return whether any are kept."""
+        """Keep recorded partitions where keys would choose different ones; return whether any are kept."""
         are_kept = False
         for route, survey in zip(routes, surveys, strict=True):
             if survey.moved and self._can_keep(plan, route, rows):
@@ -268,5 +268,5 @@ class Steps:
             return False
         if max(count.partitions) >= route.partitions:
             return False
-        # A key that was in two partitions can't be kept in order where it was.
+        # A key in two partitions can't be kept in order there.
         return isinstance(rows, FileRows) and not rows.is_spread(route.recorded)

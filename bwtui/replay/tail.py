@@ -1,11 +1,12 @@
-"""What a killed run has written after what it noted: found in the topic, so that it is not doubled.
+"""Find messages that a killed run has written after its last saved progress, so that they are not sent again.
 
-A producer that is idempotent writes a lane in order. So of what comes next in the recording, a beginning is
-in the topic already, perhaps among the messages of others: it is looked for one by one, and what follows the
-first that is not there was never written.
+An idempotent producer writes a lane in order. So of the next messages of the recording, a prefix is already
+in the topic, perhaps mixed with other producers' messages: the search finds them one by one, and everything
+after the first that is missing was never written.
 
-But what was under way when a connection broke may still be written after that look: the kernel sends on what
-it was given, and a broker takes the request of a client that is gone. So `came_twice` looks once more.
+But requests in flight when a connection broke may still be written after that search: the kernel continues to
+send its buffers, and a broker accepts the request of a client that has gone. So `came_twice` checks again
+afterwards.
 """
 
 from array import array
@@ -25,10 +26,10 @@ _CREATE_TIME = 1
 
 
 class Tail:
-    """The messages of a partition from some offset on, as far as they were there when it was opened."""
+    """The messages of a partition from some offset on, as of the time it was read."""
 
     def __init__(self, found: list[tuple[int, int]], *, with_times: bool) -> None:
-        """``found`` has digest and offset of each message."""
+        """``found`` has the digest and the offset of each message."""
         self._found = found
         self._with_times = with_times
         self._at = 0
@@ -37,11 +38,11 @@ class Tail:
 
     @property
     def doubtful(self) -> int:
-        """How many of its messages may be doubled: those that were not recognised."""
+        """Number of its messages that may be duplicates: those that were not recognized."""
         return len(self._found) - self._seen
 
     def find(self, key: bytes | None, value: bytes | None, stamp: int) -> int | None:
-        """Return the offset of the recording's next message; None: this and all after it is not there."""
+        """Return the offset of the recording's next message; None if it and all after it are missing."""
         if self.is_passed:
             return None
         wanted = digest(key, value, stamp if self._with_times else 0)
@@ -55,23 +56,23 @@ class Tail:
 
 
 def digest(key: bytes | None, value: bytes | None, stamp: int) -> int:
-    """Return a number for a message; it means nothing in another process."""
+    """Return a digest of a message that is valid only within this process."""
     return hash((key, value, stamp))
 
 
 def message_digest(message: Message) -> int:
-    """Return the number of a message that was read."""
+    """Return the digest of a consumed message."""
     kind, stamp = message.timestamp()
-    # A topic whose times are the broker's has no other ones.
+    # With LogAppendTime, the message's own timestamp is lost.
     return digest(message.key(), message.value(), stamp if kind == _CREATE_TIME else 0)
 
 
 def read_tail(
     config: Config, topic: str, partition: int, start: int, check: Callable[[], None] = lambda: None
 ) -> Tail:
-    """Read what stands in a partition from ``start`` on. Raises ConnectionFailed or RefusedError.
+    """Read a partition from ``start`` on. Raises ConnectionFailed or RefusedError.
 
-    ``check`` is called now and then, and may raise to end it.
+    ``check`` is called regularly, and may raise to end the read.
     """
     low, _, high = ends(config, (topic, partition))
     start = max(start, low)
@@ -89,21 +90,21 @@ def read_tail(
 
 @dataclass(slots=True)
 class Cut:
-    """A lane when its task was first cut: where what is not known begins, and what was noted before."""
+    """A lane when its task was first cut off: where the unknown messages begin, and its progress."""
 
     tail: int
     noted: int
-    #: Messages of which Kafka did not say what became of them, in all rounds: no others can come late.
+    #: Number of messages without a delivery report over all attempts: only these can arrive late.
     unknown: int = 0
 
 
 def came_twice(
     config: Config, cuts: Mapping[tuple[str, int], Cut], noted: Callable[[tuple[str, int]], int]
 ) -> int:
-    """Return how many messages at most are twice behind the cuts of topics' partitions.
+    """Return the maximum number of messages that are in the partitions twice after the cuts.
 
-    ``noted(place)``: how many of a lane are durable by now. Where nobody answers it may be all that were
-    under way.
+    ``noted(place)`` returns the number of durable messages of a lane. If Kafka does not answer, all messages
+    without a delivery report may be there twice.
     """
     return sum(_of_one(config, place, cut, noted(place) - cut.noted) for place, cut in cuts.items())
 
@@ -123,10 +124,10 @@ def _of_one(config: Config, place: tuple[str, int], cut: Cut, sent: int) -> int:
 
 
 def twice(digests: "array[int]", sent: int, unknown: int, *, has_holes: bool) -> int:
-    """Return how many of a log's messages may be there twice, of which ``sent`` are to be there.
+    """Return how many of a log's messages may be duplicates, if ``sent`` of them are expected.
 
-    A recording may have equal ones, and others may write there: so it takes more than are to be there, and
-    equal ones. How many are to be there is not known with holes in the log.
+    A recording may have equal messages, and other producers may write to the topic: so duplicates require
+    both more messages than expected, and equal ones. With holes in the log, the expected number is unknown.
     """
     equal = len(digests) - len(np.unique(np.frombuffer(digests, np.int64))) if digests else 0
     more = unknown if has_holes else max(0, len(digests) - sent)

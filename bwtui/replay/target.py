@@ -1,4 +1,4 @@
-"""The Kafka that a replay writes into: names of topics, and what they hold of the window already."""
+"""The target Kafka of a replay: names of topics, and the messages they already have in the time window."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from bwtui.encode.registry import SchemaRegistry
 
 _TOPIC = re.compile(r"(?!\.{1,2}$|__)[A-Za-z0-9._-]{1,249}")
-#: What a batch has beside its messages, rounded up.
+#: Size of a batch's headers in bytes, rounded up.
 _BATCH_OVERHEAD = 100
-#: librdkafka's own bound of a batch.
+#: librdkafka's default limit on a batch.
 _BATCH_SIZE = 1_000_000
 _HASHES: Mapping[str, Hash] = {
     "murmur2": "murmur2",
@@ -33,23 +33,23 @@ _HASHES: Mapping[str, Hash] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a replay writes."""
+    """The Kafka cluster and registry that a replay writes to."""
 
-    #: What every client needs: brokers and security.
+    #: Settings of all clients: brokers and security.
     client: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Any] = field(repr=False)
-    #: Makes a topic if it is missing, given its name and whether all its messages have keys.
+    #: Creates a topic, given its name and whether all its messages have keys.
     make_topic: Callable[[str, bool], None]
     registry: "SchemaRegistry | None" = None
 
     def close(self) -> None:
-        """Close the registry's client: for the target's maker, once its replays have ended."""
+        """Close the registry's client; the creator of the target calls this after its replays have ended."""
         if self.registry is not None:
             self.registry.close()
 
     @property
     def hash(self) -> Hash:
-        """How a key is turned into a number. Raises UsageError."""
+        """The hash function of the partitioner. Raises UsageError."""
         name = str(self.producer.get("partitioner", "murmur2_random"))
         if name not in _HASHES:
             raise UsageError(
@@ -59,9 +59,9 @@ class Target:
 
 
 def target_topic(recorded: str, recorded_prefix: str, prefix: str | None) -> str:
-    """Return the name under ``prefix``, which stands in the recorded one's place; None: as recorded.
+    """Return the topic's name with ``prefix`` instead of the recorded prefix; None keeps the recorded name.
 
-    Raises UsageError for a name that Kafka does not take.
+    Raises UsageError for a name that Kafka does not accept.
     """
     if prefix is None:
         return recorded
@@ -73,13 +73,13 @@ def target_topic(recorded: str, recorded_prefix: str, prefix: str | None) -> str
 
 
 def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
-    """Return the id of each topic, which a topic that is made anew does not share; "" where there is none.
+    """Return the id of each topic, which changes when a topic is recreated; "" if the broker has no ids.
 
     Raises ConnectionFailed, or RefusedError for a topic that does not exist.
     """
     names = sorted(set(topics))
     ids: dict[str, str] = {}
-    # Its answers come only as long as the client is there.
+    # Keep the client: its futures complete only while it exists.
     admin = new_client(AdminClient, config)
     for name, answer in admin.describe_topics(TopicCollection(names)).items() if names else ():
         try:
@@ -92,10 +92,10 @@ def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
 
 
 def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) -> dict[str, Any]:
-    """Return a producer's settings with batches that every topic takes.
+    """Return the producer's settings with a batch size that every topic accepts.
 
-    A broker refuses a whole batch that is larger than the topic's ``max.message.bytes``, however small the
-    messages in it are. A single message that is too large makes a batch of its own, and is refused by itself.
+    A broker rejects a whole batch that is larger than the topic's ``max.message.bytes``, however small its
+    messages are. A single message that is too large forms a batch of its own, which is rejected alone.
     """
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
     admin = new_client(AdminClient, config)
@@ -104,7 +104,8 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
         try:
             found = answer.result()["max.message.bytes"].value
         except KafkaException as error:
-            # Without the right to see it, the broker's refusal is what is left.
+            # Without the right to read the limit, too large batches are only noticed when the broker rejects
+            # them.
             if error.args[0].code() in NOT_LET_IN:
                 continue
             raise plain_kafka_error(error.args[0], config, resource.name) from error
@@ -113,12 +114,12 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
 
 
 def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]]) -> dict[str, dict[int, int]]:
-    """Return, by topic and partition, how many messages may be of the window already.
+    """Return, by topic and partition, how many messages may already be there within the time window.
 
-    ``windows`` has the first and the last millisecond that will be written into each topic. What counts are
-    the offsets from the first message of that time or later up to the first that is later than all of it. A
-    topic whose times are the broker's counts whole. Only where nothing is found so, what stands after later
-    messages is read: somebody may have sent the window after them.
+    ``windows`` has the first and the last millisecond that will be written into each topic. The count is from
+    the first offset at or after the window's beginning to the first offset after its end. With LogAppendTime
+    the whole partition counts. Only if this finds nothing, the messages after the window are read too: the
+    window may have been sent after later messages.
     """
     places = [place for place, (low, high) in pinned.offsets.items() if place[0] in windows and high > low]
     first = _offsets(config, {place: windows[place[0]][0] for place in places})
@@ -154,7 +155,7 @@ def _held_behind(
 
 
 def _offsets(config: Config, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-    """Return the first offset at each time or later, -1 where there is none."""
+    """Return the first offset at or after each time, -1 if there is none."""
     if not times:
         return {}
     settings = {**config, "group.id": "bwtui-unused", "enable.auto.commit": False}

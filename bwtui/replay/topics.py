@@ -1,4 +1,4 @@
-"""Whether the topics of a replay fit what is to be sent into them."""
+"""Check whether the topics of a replay can accept its messages."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _HOUR, _DAY = 3_600_000, 86_400_000
 
 
 def refuse_names(names: Mapping[str, str], there: Mapping[str, int]) -> None:
-    """Raise for target topics (by recorded one) that can't be beside each other or what is ``there``."""
+    """Raise if target topics (by recorded one) have names that collide, with each other or with ``there``."""
     if len(set(names.values())) < len(names):
         raise UsageError("two recorded topics would become one", _OTHER)
     new = set(names.values()) - there.keys()
@@ -27,7 +27,7 @@ def refuse_names(names: Mapping[str, str], there: Mapping[str, int]) -> None:
 
 
 def judge_topic(state: TopicState, count: TopicCount) -> list[str]:
-    """Return what should be known of a topic that is there. Raises RefusedError if it can't take it all."""
+    """Return warnings about an existing topic. Raises RefusedError if it can't accept all messages."""
     if state.compacts and not state.deletes and count.without_key:
         has = "has" if count.without_key == 1 else "have"
         raise RefusedError(

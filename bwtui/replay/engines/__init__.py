@@ -1,1 +1,1 @@
-"""What does the sending of a replay: Spark's tasks, or this process, where it is small."""
+"""The engines of a replay: Spark's tasks, or this process for a small one."""

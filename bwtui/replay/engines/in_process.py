@@ -1,6 +1,6 @@
-"""The sending of a small replay in a thread of this process: Spark would start longer than it takes.
+"""Send a small replay in a thread of this process: starting Spark would take longer than the replay.
 
-One producer has all lanes, and every message is read once: tasks of Spark each read all of them.
+One producer has all lanes, and every message is read once, whereas each Spark task reads all of them.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ _ABANDONED_SECONDS = 5.0
 
 
 class InProcess:
-    """Sends the rows of files; reads and places the next while some are sent."""
+    """Sends the rows of files; reads and places the next batch while one is being sent."""
 
-    #: Where the coordinator listens, and into how many tasks the lanes are shared out at most.
+    #: Address of the coordinator, and maximum number of tasks that the lanes are divided into.
     host, tasks = "127.0.0.1", 1
 
     def __init__(self, rows: FileRows) -> None:
@@ -29,18 +29,19 @@ class InProcess:
         self._is_cancelled = threading.Event()
 
     def send(self, placing: Placing, work: Work) -> list[Sent]:
-        """Send them. Raises what `bwtui.replay.send.send` raises."""
+        """Send the messages. Raises what `bwtui.replay.send.send` raises."""
         rows = placing.placed(self._rows.files.to_send(placing))
-        # Closed, or DuckDB would be open at the end of the process, and tell of that, if this fails.
+        # Close the rows: if this fails, DuckDB would otherwise still be open, and complain, when the process
+        # ends.
         with contextlib.closing(rows) as placed, ThreadPoolExecutor(1, "replay-reader") as pool:
             return list(send(self._ahead(placed, pool), work, self._is_cancelled.is_set))
 
     def cancel(self) -> None:
-        """End the sending at once; what was under way, the topics tell the next run."""
+        """Stop sending at once; the next run finds the messages in flight in the topics."""
         self._is_cancelled.set()
 
     def abandon(self, ended: threading.Event) -> None:
-        """End it, and wait a little for that: a process does not end well while a thread is in librdkafka."""
+        """Stop, and wait briefly: a process must not end while a thread is inside librdkafka."""
         self.cancel()
         ended.wait(_ABANDONED_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The sending of a replay on Spark: on this machine's cores, or on a cluster's."""
+"""Send a replay on Spark: on this machine's cores, or on a cluster's."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,40 +22,40 @@ _RESULT = pa.schema([(name, pa.int32() if name in ("lane", "part") else pa.int64
 
 
 class OnSpark:
-    """Sends rows in a session of Spark, which must be one with `bwtui.spark.session.WRITE_ONCE`."""
+    """Sends rows in a Spark session with the configuration `bwtui.spark.session.WRITE_ONCE`."""
 
     def __init__(self, spark: SparkSession, rows: FileRows | FrameRows) -> None:
         self._spark = spark
         self._rows = rows
-        #: Where the coordinator listens.
+        #: Address of the coordinator.
         self.host = spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
-        #: Into how many tasks the lanes are shared out at most.
+        #: Maximum number of tasks that the lanes are divided into.
         self.tasks = spark.sparkContext.defaultParallelism
 
     def send(self, placing: Placing, work: Work) -> list[Sent]:
-        """Send them in as many tasks as ``placing`` has. Raises what tasks raise, and RefusedError."""
+        """Send the messages in the tasks of ``placing``. Raises what tasks raise, and RefusedError."""
         handed = hand_over(self._spark, work, work.producer, work.client)
         with plain_errors():
             if isinstance(self._rows, FrameRows):
                 made = self._rows.placed(placing).mapInArrow(_OfFrames(handed), from_arrow_schema(_RESULT))
                 return [Sent(*row) for row in made.collect()]
             tasks = max(placing.tasks) + 1
-            # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
+            # An RDD rather than a data frame: Spark would plan and compile the latter for nothing.
             numbers = self._spark.sparkContext.parallelize(range(tasks), tasks)
             return numbers.mapPartitions(_OfFiles(self._rows.files, placing, handed)).collect()
 
     def cancel(self) -> None:
-        """End all tasks at once."""
+        """Stop all tasks at once."""
         self._spark.sparkContext.cancelAllJobs()
 
     def abandon(self, _: threading.Event) -> None:
-        """Raise KeyboardInterrupt, at which the session, which ends them, ends at once."""
+        """Raise KeyboardInterrupt, which ends the session and with it the tasks at once."""
         raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)
 class _OfFiles:
-    """What is given to the tasks that read files."""
+    """The function of tasks that read files."""
 
     files: Files
     placing: Placing
@@ -68,7 +68,7 @@ class _OfFiles:
 
 @dataclass(frozen=True, slots=True)
 class _OfFrames:
-    """What is given to the tasks that are given their rows."""
+    """The function of tasks that get their rows from Spark."""
 
     work: Handed[Work]
 
