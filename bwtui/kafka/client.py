@@ -1,7 +1,7 @@
-"""What Kafka clients share: their configuration, and what their errors mean.
+"""Shared code of all Kafka clients: their creation, and the translation of their errors.
 
-A configuration is a plain mapping of librdkafka properties with bootstrap.servers in it, as
-`bwtui.kafka.config.client_config` makes it of -b and -C.
+A configuration is a plain mapping of librdkafka properties including bootstrap.servers, as
+`bwtui.kafka.config.client_config` builds it from -b and -C.
 """
 
 import logging
@@ -24,10 +24,10 @@ C = TypeVar("C")
 
 #: Names and values of a record's headers.
 RecordHeaders = list[tuple[str, bytes | None]]
-#: Stands for the headers of a record of which one has a name that is no UTF-8: the client gives none of them.
+#: The headers of a record if any of their names is not UTF-8: the client then returns none of them.
 UNREADABLE: RecordHeaders = [("(a name that is no UTF-8)", None)]
 
-#: Of a consumer that reads between offsets: it is in no group, and makes no topic by asking for it.
+#: Settings of a consumer that reads between offsets: it joins no group, and its requests create no topic.
 READING: Config = {
     "group.id": "bwtui-unused",
     "enable.auto.commit": False,
@@ -39,19 +39,18 @@ READING: Config = {
 #: Kafka's default for socket.request.max.bytes.
 _REQUEST_BYTES = 104_857_600
 REQUEST_SECONDS = 10.0
-#: A broker that is down, or is no broker, is told of after so long: the first of several addresses, or of a
-#: name's, may be the one that is.
+#: Time after which unreachable or invalid brokers are reported: another one of several addresses may answer.
 QUICK_SECONDS = 1.0
-#: After so long without a word it is asked whether it is a web server.
+#: Time without any answer after which a probe checks for a web server.
 _SILENT_SECONDS = 1.5
 _PROBE_SECONDS = 0.5
-#: What librdkafka says of an answer that is none of Kafka's, with its first four bytes as a number.
+#: librdkafka's error for an answer that is not Kafka's, with its first four bytes as a number.
 _NO_ANSWER = re.compile(r"Invalid response size (-?\d+)")
 _HTTP = int.from_bytes(b"HTTP", "big")
 
 log = logging.getLogger("bwtui.kafka")
-# What librdkafka says ten times a second of a broker that is away is told once, as an error. Without any
-# handler Python would write it on stderr.
+# librdkafka logs an unreachable broker ten times a second; bwtui reports it once, as an error. Without a
+# handler Python would write these lines to stderr.
 log.addHandler(logging.NullHandler())
 
 _UNREACHABLE = frozenset(
@@ -67,7 +66,7 @@ _UNREACHABLE = frozenset(
         KafkaError.BROKER_NOT_AVAILABLE,
     }
 )
-#: Errors that another try does not mend.
+#: Errors that a retry does not fix.
 NOT_LET_IN = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -79,8 +78,8 @@ NOT_LET_IN = frozenset(
     }
 )
 TOPIC_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-#: Errors of a partition that has no leader for a moment, as its topic was just made or its broker has just
-#: gone: client and broker may then know different epochs of it, too. Kafka's own clients ask again.
+#: Errors of a partition that briefly has no leader, because its topic was just created or its broker has just
+#: left; client and broker may also have different leader epochs then. Kafka's own clients retry.
 WITHOUT_LEADER = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -95,15 +94,16 @@ WITHOUT_LEADER = frozenset(
 
 
 def headers_of(message: Message) -> RecordHeaders:
-    """Return a record's headers, or UNREADABLE. To be called once for a record.
+    """Return a record's headers, or UNREADABLE. Call this only once per record.
 
-    At a name that is no UTF-8 the client notes an error, and returns a list in which the name is missing: to
-    touch it would end the process. Python may notice the error only where it next looks for one.
+    If a name is not UTF-8, the client sets an error and returns a list in which that name is NULL: touching
+    it would crash the process. Python may raise the error only at its next check for one.
     """
     try:
-        # The stubs allow what a producer is given, too.
+        # The type stubs also allow the types that a producer accepts.
         found: Any = message.headers()
-        # It looks for an error since -1 may stand for one.
+        # This call makes Python check for an error, because -1 is also the error value of its argument's
+        # parser.
         "".ljust(-1)
     except (UnicodeDecodeError, SystemError):
         return UNREADABLE
@@ -111,7 +111,7 @@ def headers_of(message: Message) -> RecordHeaders:
 
 
 def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = None) -> BwtuiError:
-    """Return what to tell of ``error``."""
+    """Return the bwtui error for a Kafka error."""
     broker = config.get("bootstrap.servers", "")
     code, reason = error.code(), error.str()
     if code in NOT_LET_IN:
@@ -128,7 +128,7 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
 
 
 def not_let_in(place: str, error: KafkaError) -> NotLetIn:
-    """Return what to tell when Kafka refuses certificate, user, password or rights."""
+    """Return the error for a rejected certificate, user or password, or missing rights."""
     hint = "check the security settings in -C"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         hint = "grant the user that -C names the rights (ACLs) Read and Describe on the topic"
@@ -136,10 +136,10 @@ def not_let_in(place: str, error: KafkaError) -> NotLetIn:
 
 
 def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
-    """Return what to tell when no answer comes.
+    """Return the error for a cluster that does not answer.
 
-    Of a broker that hangs up librdkafka tells no more than that all are down; of one that can't be reached
-    it also tells why. A listener with TLS or SASL hangs up on who begins without.
+    If brokers close every connection, librdkafka reports only that all brokers are down; if they can't be
+    reached, it also reports the reason. A listener with TLS or SASL closes connections from clients without.
     """
     if error.code() == KafkaError._ALL_BROKERS_DOWN:
         return ConnectionFailed(
@@ -153,37 +153,37 @@ def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
 
 
 def topic_gone(topic: str) -> RefusedError:
-    """Return the error for a topic that is not there."""
+    """Return the error for a missing topic."""
     return RefusedError(f"topic {topic} does not exist", "check its name and --topic-prefix")
 
 
 class Heard:
-    """The error that a client itself told of: a request that times out does not say why."""
+    """The last error that a client reported in its callback: a request's timeout does not have the reason."""
 
     def __init__(self, *, has_answered: bool = False) -> None:
-        """``has_answered``: another client of these settings has reached the cluster, maybe a while ago."""
-        #: Whether the cluster ever answered: one that hangs up since then wants no other protocol.
+        """Set ``has_answered`` if another client with these settings has reached the cluster before."""
+        #: True once the cluster has answered: if it closes connections later, the protocol is not the reason.
         self.has_answered = has_answered
         self._error: KafkaError | None = None
-        #: Brokers that could not be reached, or are none, by the name that librdkafka gives them.
+        #: Brokers that could not be reached or are not Kafka, by librdkafka's names for them.
         self.failed: set[str] = set()
-        #: Whether that was said of all of them together.
+        #: True after librdkafka's summary that all brokers are down.
         self.all_failed = False
 
     @property
     def error(self) -> KafkaError | None:
-        """What was told of, if anything."""
+        """The reported error, if any."""
         if self.has_answered and self.is_summary:
             return KafkaError(KafkaError._TRANSPORT, "it does not answer any more")
         return self._error
 
     @property
     def is_summary(self) -> bool:
-        """Whether librdkafka has no more to tell than that all brokers are down."""
+        """Return whether the only error is librdkafka's summary that all brokers are down."""
         return self._error is not None and self._error.code() == KafkaError._ALL_BROKERS_DOWN
 
     def __call__(self, error: KafkaError) -> None:
-        """Take librdkafka's word; a refusal is not forgotten for an outage, nor a reason for its summary."""
+        """Store an error; an outage does not replace a refusal, nor the summary a specific reason."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.all_failed = True
         else:
@@ -194,33 +194,33 @@ class Heard:
             self._error = error
 
     def forget(self) -> None:
-        """Forget what was told of earlier connections."""
+        """Forget the errors of earlier connections."""
         self._error, self.all_failed = None, False
         self.failed.clear()
 
     def instead_of(self, error: KafkaError) -> KafkaError:
-        """Return what was heard, if anything, and ``error`` is only that no answer came."""
+        """Return the reported error instead of ``error`` if that is only a missing answer."""
         return self.error if self.error is not None and error.code() in _UNREACHABLE else error
 
     @property
     def is_refusal(self) -> bool:
-        """Say whether another try is in vain."""
+        """Return whether a retry is useless."""
         return self.error is not None and (self.error.code() in NOT_LET_IN or bool(self.error.fatal()))
 
 
 def cluster_metadata(
     admin: "AdminClient", heard: Heard, broker: str, patience: float = QUICK_SECONDS
 ) -> "ClusterMetadata":
-    """Return what the cluster of ``broker`` knows of itself. ``heard`` is the client's ``error_cb``.
+    """Return the metadata of the cluster of ``broker``. ``heard`` is the client's ``error_cb``.
 
-    Brokers that are all down are given ``patience`` seconds to come back; one that is silent, since it may be
-    far away, `REQUEST_SECONDS`. Raises KafkaException with what was heard, since a login that is
-    refused shows itself as a timeout only. Ctrl-C is obeyed meanwhile.
+    If all brokers are down, they have ``patience`` seconds to return; a silent one, which may be far away,
+    has `REQUEST_SECONDS`. Raises KafkaException with the reported error, because a rejected login otherwise
+    appears only as a timeout. Ctrl-C interrupts the wait.
     """
     brokers, begin, has_probed = broker.split(","), time.monotonic(), False
 
     def look(_: float) -> None:
-        """Raise KafkaException when no answer will come."""
+        """Raise KafkaException when no answer is to be expected."""
         nonlocal has_probed
         admin.poll(0)
         waited = time.monotonic() - begin
@@ -234,7 +234,7 @@ def cluster_metadata(
 
     calls = BlockingCalls(look)
     try:
-        # All topics are asked for: asking for one by name could make it.
+        # Request all topics: requesting one by name could create it.
         answer = calls.make(lambda: admin.list_topics(timeout=REQUEST_SECONDS))
         heard.has_answered = True
         return answer
@@ -246,7 +246,7 @@ def cluster_metadata(
 
 
 def _plain(error: KafkaError) -> KafkaError:
-    """Return what to tell of ``error``: librdkafka takes what is no broker for one that answers too much."""
+    """Return a readable error: librdkafka takes a server that is not Kafka for one with too large answers."""
     match = _NO_ANSWER.search(error.str())
     if match is None:
         return error
@@ -258,7 +258,7 @@ def _no_broker(what: str) -> KafkaError:
 
 
 def _speaks_http(broker: str) -> bool:
-    """Return whether a web server listens there; one that waits for a line says nothing to a Kafka client."""
+    """Return whether a web server listens there; some never answer a Kafka client."""
     host, _, port = broker.strip().rpartition("://")[2].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS) as connection:
@@ -270,7 +270,7 @@ def _speaks_http(broker: str) -> bool:
 
 
 def new_client(kind: Callable[..., C], settings: Config) -> C:
-    """Return a client of a kind. Raises UsageError for a property that librdkafka refuses."""
+    """Create a client. Raises UsageError for a property that librdkafka rejects."""
     try:
         return kind({**settings}, logger=log)
     except (KafkaException, ValueError, TypeError) as error:
@@ -281,9 +281,10 @@ def new_client(kind: Callable[..., C], settings: Config) -> C:
 
 
 def may_be_hung_up(max_message_bytes: int) -> str:
-    """Return what is to be said of an outage where messages may be larger than brokers read by default.
+    """Return an addition to an outage's message if messages may exceed the brokers' default request size.
 
-    A broker hangs up on a request above its socket.request.max.bytes, and says why in its own log alone.
+    A broker closes the connection on a request above its socket.request.max.bytes, and logs the reason only
+    itself.
     """
     if max_message_bytes <= _REQUEST_BYTES:
         return ""

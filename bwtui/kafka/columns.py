@@ -39,20 +39,20 @@ _TYPES = {
     "binary": pa.binary(),
     COLUMNS["headers"]: HEADERS,
 }
-#: Spark takes a batch whole, so a batch of large messages is cut.
+#: Spark accepts only whole batches, so batches of large messages are split.
 _BATCH_BYTES = 16 * 1024 * 1024
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 _compiled: Columns | None = PACKAGE.columns if PACKAGE is not None else None
 
 
 class Batches:
-    """Makes record batches of one split with the columns that were asked for."""
+    """Makes record batches of one split with the requested columns."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
         self._split = split
         self._columns = columns
         self._takes_contents = {"key", "value"} <= set(columns)
-        # Spark's schemas are nullable throughout, and it wants just these.
+        # Spark's schemas are nullable throughout, and it accepts no others.
         self._schema = pa.schema([(name, _TYPES[COLUMNS[name]]) for name in columns])
 
     def of_messages(
@@ -105,7 +105,7 @@ class Batches:
 
 
 def _arrays(count: int, times: bytes, keys: Buffers, values: Buffers) -> dict[str, pa.Array]:
-    """Return the columns that the compiled twin has made."""
+    """Return the columns that the C extension has made."""
     made = {"timestamp": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(times)])}
     for name, buffers in (("key", keys), ("value", values)):
         each = [pa.py_buffer(buffer) if buffer is not None else None for buffer in buffers]
@@ -125,7 +125,7 @@ def _headers(messages: list[Message]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pairs, type=HEADERS)
 
 
-# Python's lock is kept meanwhile, and `map` takes half as long as a comprehension.
+# This runs with the interpreter's lock held; `map` takes half the time of a comprehension.
 _MADE: dict[str, Callable[[list[Message]], pa.Array]] = {
     "timestamp": lambda messages: pa.array(list(map(_SECOND, map(Message.timestamp, messages))), pa.int64()),
     "timestamp_type": lambda messages: pa.array(

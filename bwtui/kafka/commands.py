@@ -1,4 +1,4 @@
-"""Kafka's admin client, whose requests the log of commands notes."""
+"""Kafka's admin client with its requests in the command log."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -11,14 +11,14 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, 
 from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.kafka.client import Heard
 
-#: So many names are told of a request that is about more.
+#: Maximum number of names in the log entry of a request.
 _NAMED = 3
 
 Of = TypeVar("Of")
 
 
 class LoggedAdmin(AdminClient):
-    """Notes every request with how it ended; a request about several things ends as the last of them."""
+    """Logs every request with its result; a request about several things ends when the last one does."""
 
     def list_topics(self, *args: Any, **more: Any) -> ClusterMetadata:
         """See `AdminClient`."""
@@ -67,15 +67,15 @@ class LoggedAdmin(AdminClient):
     ) -> dict[str, Future[Any]]:
         """See `AdminClient`."""
         request = list_consumer_group_offsets_request
-        # Without names: each group is asked of alone, and there may be thousands.
+        # Without names: each group needs its own request, and there may be thousands.
         end = _begin("list_consumer_group_offsets", ())
         return _ended(partial(super().list_consumer_group_offsets, request, **more), end)
 
 
 def to_ask(admin: LoggedAdmin, heard: Heard) -> LoggedAdmin:
-    """Return the client for a request: what it ``heard`` of earlier connections is forgotten.
+    """Prepare the client for a request: drop the errors that ``heard`` has of earlier connections.
 
-    It is served first, or it would be kept for ever.
+    Pending callbacks are served first; otherwise they would be kept forever.
     """
     admin.poll(0)
     heard.forget()
@@ -95,7 +95,7 @@ def _text(name: str, about: Iterable[object]) -> str:
 def _ended(
     request: Callable[[], Mapping[Of, Future[Any]]], end: Callable[[str], None]
 ) -> dict[Of, Future[Any]]:
-    """Make a request, and note how it ended; one that is refused at once, or about nothing, ends at once."""
+    """Make a request and log its result; one that fails at once, or is about nothing, ends at once."""
     try:
         futures = request()
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""librdkafka's settings: ours, the user's, and those on which the promise rests."""
+"""librdkafka's settings: defaults, the user's, and those that bwtui's guarantees depend on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from bwtui.settings import RelaySettings
 #: Messages larger than Kafka's default of 1 MiB are ordinary in change data capture.
 DEFAULT_MAX_MESSAGE_BYTES = 67_108_864
 
-#: Defaults that -C and -T may change.
+#: Defaults that -C and -T may override.
 DEFAULTS: Mapping[str, Any] = {
     "client.id": "bwtui",
-    # The relay gathers rows by itself.
+    # The relay batches rows itself.
     "linger.ms": 0,
-    # Else it is none then, and rows without a key, which go together into one partition, scatter.
+    # Otherwise it would follow linger.ms=0, and rows without a key would scatter over partitions.
     "sticky.partitioning.linger.ms": 10,
     "batch.num.messages": 10_000,
     "compression.type": "lz4",
@@ -27,15 +27,15 @@ DEFAULTS: Mapping[str, Any] = {
     "topic.metadata.refresh.fast.interval.ms": 100,
 }
 
-#: The same where rows come by the thousand and nobody waits for one: a snapshot, a replay.
+#: Defaults for bulk transfers, where throughput matters more than latency: a snapshot, a replay.
 IN_BULK: Mapping[str, Any] = {**DEFAULTS, "linger.ms": 5}
 
-#: What keeps later rows back when Kafka refuses one. By itself librdkafka goes on after a refused request,
-#: under a new epoch, so that a key's later row comes before its earlier one, which is then sent again. With
-#: this the producer ends instead. See also `bwtui.sink.first_requests`.
+#: Prevents that later rows overtake one that Kafka has rejected. By default librdkafka continues after a
+#: rejected request with a new epoch, so that a key's later row is written before its earlier one, which is
+#: then retried. With this setting the producer ends instead. See also `bwtui.sink.first_requests`.
 IN_ORDER: Mapping[str, Any] = {"enable.gapless.guarantee": True}
 
-#: Settings that bwtui keeps to itself, each with the values that do no harm and the reason.
+#: Settings that the user can't change, each with the harmless values and the reason.
 FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "enable.idempotence": (("true", "1"), "without it a retry can double or reorder rows"),
     "acks": (("all", "-1"), "a row counts as durable when every replica in sync has it"),
@@ -60,7 +60,7 @@ FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 def client_config(settings: RelaySettings) -> dict[str, Any]:
-    """Return what every Kafka client of the relay shares: brokers and the user's security settings."""
+    """Return the settings of every Kafka client of the relay: brokers and the user's security settings."""
     security = ("security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "client.", "broker.", "debug")
     config: dict[str, Any] = {"bootstrap.servers": settings.broker}
     config |= {key: value for key, value in settings.kafka_config if key.startswith(security)}
@@ -72,7 +72,7 @@ def producer_config(
 ) -> dict[str, Any]:
     """Return the producer's configuration.
 
-    Raises UsageError for a setting that would break the promise; ``place`` says where it was set.
+    Raises UsageError for a setting that would break a guarantee; ``place`` says where it was set.
     """
     config: dict[str, Any] = dict(defaults)
     given = [("kafka-config", *pair) for pair in settings.kafka_config]
@@ -88,7 +88,7 @@ def producer_config(
         config["client.id"] = f"bwtui-{settings.slot}"
     return config | {
         "bootstrap.servers": settings.broker,
-        # A topic that was deleted must not come back with the broker's defaults, and unnoticed.
+        # A deleted topic must not be recreated unnoticed, with the broker's defaults.
         "allow.auto.create.topics": False,
         "enable.idempotence": True,
         "acks": "all",

@@ -1,9 +1,9 @@
-"""Where a log can be read again after a damaged batch.
+"""Find where a log is readable again after a damaged batch.
 
-A batch has one checksum. librdkafka says where one begins that does not match, and what it reads after it
-in the same answer of the broker makes no sense. Whatever offset within the batch is asked for, the broker
-sends it again; so its end is the first offset for which it does not. That is looked for in steps that
-double, and then halve, each with a new assignment.
+A batch has one checksum. librdkafka reports where a batch with a wrong checksum begins, and the rest of the
+broker's answer is unusable. The broker sends the batch again for every offset within it; so the batch ends at
+the first offset for which it does not. The search for that offset doubles its steps, then halves them, with a
+new assignment for each.
 """
 
 import time
@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bwtui.kafka.splits import Split
 
-#: What librdkafka says of bytes that are no batch, and a broker of a log that it can't read itself.
+#: librdkafka's errors for bytes that are not a batch, and a broker's error for a log that it can't read
+#: itself.
 _DAMAGE = frozenset(
     {
         KafkaError._BAD_MSG,
@@ -23,29 +24,29 @@ _DAMAGE = frozenset(
     }
 )
 _WAIT_SECONDS = 0.1
-#: Of a batch of no known version librdkafka says nothing, unless it is asked for its first offset.
+#: For a batch of an unknown version librdkafka reports nothing, except for its first offset.
 _SILENCE_SECONDS = 1.5
-#: How long a broker may take to say that there is nothing after the log's end.
+#: Timeout for a broker to report that nothing follows the log's end.
 _ANSWER_SECONDS = 10.0
-#: So often is an offset asked for that the broker says it does not have.
+#: Maximum requests for an offset that the broker claims not to have.
 _ASTRAY = 3
 
 
 def is_damage(event: Message) -> bool:
-    """Whether ``event`` says that a batch can't be read."""
+    """Return whether ``event`` reports an unreadable batch."""
     error = event.error()
     return error is not None and error.code() in _DAMAGE
 
 
 def begins(event: Message) -> int | None:
-    """Return where the damaged batch of ``event`` begins, or None where that is not known."""
+    """Return where the damaged batch of ``event`` begins, or None if unknown."""
     error = event.error()
     known = error is not None and error.code() in (KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED)
     return event.offset() if known else None
 
 
 def is_always_told(event: Message) -> bool:
-    """Whether asking for any offset of the damaged batch of ``event`` brings the same answer."""
+    """Return whether requests for any offset of the damaged batch of ``event`` report the damage."""
     error = event.error()
     return error is not None and error.code() == KafkaError._BAD_MSG
 
@@ -53,11 +54,11 @@ def is_always_told(event: Message) -> bool:
 def readable_behind(
     consumer: Consumer, split: Split, at: int, batch: int | None, *, always_told: bool = False
 ) -> int:
-    """Return where the batch ends that begins at ``batch`` and holds offset ``at``: ``split.high`` at most.
+    """Return where the batch that begins at ``batch`` and has offset ``at`` ends, at most ``split.high``.
 
-    Where it begins may be unknown; then it is all that is damaged from ``at`` on, up to where another batch
-    begins. Raises TimeoutError when the broker is silent; of a batch that is ``always_told`` of, silence
-    is no answer.
+    ``batch`` may be unknown; then the result covers all damage from ``at`` on, until a different batch
+    begins. Raises TimeoutError when the broker is silent; if the damage is ``always_told``, silence does not
+    count as damage.
     """
 
     def holds(offset: int) -> bool:
@@ -66,9 +67,9 @@ def readable_behind(
             return True
         start = begins(event)
         if batch is not None:
-            # Where another batch that is damaged begins, this one has ended.
+            # The damage of a different batch means that this one has ended.
             return is_damage(event) and start in (None, batch)
-        # One after what was asked for stands after a gap, or it is the damage that says so.
+        # An event after the requested offset follows a gap, or is the report of the damage.
         return is_damage(event) and not (start is not None and at < start <= offset)
 
     low, step = at, 1
@@ -84,7 +85,7 @@ def readable_behind(
 
 
 def is_within(consumer: Consumer, split: Split, offset: int) -> bool:
-    """Whether the broker answers with a damaged batch when it is asked for ``offset``.
+    """Return whether the broker answers a request for ``offset`` with a damaged batch.
 
     Raises TimeoutError when it does not answer.
     """
@@ -93,7 +94,7 @@ def is_within(consumer: Consumer, split: Split, offset: int) -> bool:
 
 
 def _answer(consumer: Consumer, split: Split, offset: int, *, always_told: bool) -> Message | None:
-    """Return what comes for ``offset``; None when nothing does, though the broker tells the log's end."""
+    """Return the event for ``offset``; None if there is none although the broker reports the log's end."""
     event = _first_event(consumer, split, offset, _ANSWER_SECONDS if always_told else _SILENCE_SECONDS)
     if event is not None:
         return event
@@ -110,7 +111,7 @@ def _answer(consumer: Consumer, split: Split, offset: int, *, always_told: bool)
 
 
 def _first_event(consumer: Consumer, split: Split, offset: int, seconds: float) -> Message | None:
-    """Return what the broker sends of ``offset``, or that it is the log's end; None when it sends nothing."""
+    """Return the record at ``offset``, or the event for the log's end; None when the broker sends nothing."""
     place = TopicPartition(split.topic, split.partition, offset)
     consumer.assign([place])
     deadline, astray = time.monotonic() + seconds, 0
@@ -120,7 +121,8 @@ def _first_event(consumer: Consumer, split: Split, offset: int, seconds: float) 
             if error is None or error.code() == KafkaError._PARTITION_EOF or is_damage(event):
                 return event
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                # What it made of the answer before may still have moved it, to an offset that never was.
+                # The answer to an earlier assignment may have moved the position to an offset that never
+                # existed.
                 astray += 1
                 if astray > _ASTRAY:
                     return event

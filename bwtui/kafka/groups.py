@@ -1,8 +1,8 @@
-"""Who reads topics: consumer groups with committed offsets in them, and how far behind each of them is.
+"""Consumer groups that read topics: those with committed offsets in them, and the lag of each.
 
-A look asks Kafka's admin API for groups, their committed offsets and the partitions' ends, and reads the
-first message that a group has not read for its timestamp. What it reads is bounded, and remembered: the
-message at an offset stays the same. Nothing is committed, and no group joined.
+Each poll uses Kafka's admin API to get the groups, their committed offsets and the partitions' ends, and
+reads the first message that a group has not read for its timestamp. These reads are bounded and cached, since
+the message at an offset never changes. Nothing is committed, and no group is joined.
 """
 
 import time
@@ -27,11 +27,11 @@ from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.kafka.offsets import Place
 from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
 
-#: Groups, and partitions of each, that one answer holds: those that are furthest behind.
+#: Maximum number of groups, and of partitions of each, in one answer: those with the largest lag.
 _GROUPS, _PARTITIONS = 200, 200
-#: First unread messages that one look reads, how long it tries, and how many it remembers.
+#: Maximum number of first unread messages per poll, the time limit for these, and the size of the cache.
 _READS, _READ_SECONDS, _REMEMBERED = 100, 2.0, 10_000
-#: Just one batch of a partition, as small as the broker has it.
+#: Settings to fetch a single batch of a partition, as small as the broker has it.
 _FETCH: Mapping[str, Any] = {
     "group.id": "bwtui-unused",
     "enable.auto.commit": False,
@@ -40,11 +40,11 @@ _FETCH: Mapping[str, Any] = {
     "auto.offset.reset": "earliest",
     "fetch.message.max.bytes": 1_024,
     "queued.min.messages": 1,
-    # A partition that has nothing more would keep the next one waiting.
+    # A partition without more messages would delay the next one.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 10,
 }
-#: What leaves out the one thing that was asked of, and not the whole look.
+#: Errors that exclude one topic or group from the result, rather than fail the whole poll.
 _PASSED_OVER = frozenset(
     {
         *TOPIC_GONE,
@@ -54,27 +54,27 @@ _PASSED_OVER = frozenset(
     }
 )
 
-#: Offsets by partition: what a group committed, or where logs end.
+#: Offsets by partition: a group's committed offsets, or the ends of logs.
 _Offsets = dict[Place, int]
-#: A place, and the offset from which on a group has not read there.
+#: A partition, and the first offset that a group has not read there.
 _Unread = tuple[Place, int]
 
 
 class GroupReader:
-    """Looks at the groups over clients that are there from the first look to `close`; for one thread."""
+    """Polls the groups with clients that live from the first poll to `close`; for one thread."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._heard = Heard()
         self._admin: LoggedAdmin | None = None
         self._consumer: Consumer | None = None
-        #: When the first message from an offset on was written, where it says so.
+        #: Timestamp of the first message from an offset on, if it has one.
         self._times: dict[_Unread, float | None] = {}
-        #: From where on the last look met nothing but marks of transactions, or offsets compacted away.
+        #: Offsets after which the last poll found only transaction markers or compacted offsets.
         self._empty: set[_Unread] = set()
 
     def look(self, topics: Collection[str]) -> Consumers:
-        """Return the groups that read ``topics``; what can't be asked is said in it."""
+        """Return the groups that read ``topics``; the result says what could not be read."""
         begun = time.monotonic()
         notes: list[str] = []
         try:
@@ -86,11 +86,11 @@ class GroupReader:
         return Consumers(time.time(), "", tuple(notes), time.monotonic() - begun, groups)
 
     def close(self) -> None:
-        """Hang up; the next look connects again."""
+        """Disconnect; the next poll connects again."""
         if self._consumer is not None:
             self._consumer.close()
         self._admin = self._consumer = None
-        # A topic may be made again meanwhile.
+        # A topic may be recreated in the meantime.
         self._times.clear()
 
     def _groups(self, topics: set[str], notes: list[str]) -> tuple[GroupEntry, ...]:
@@ -121,12 +121,12 @@ class GroupReader:
         found = self._asked().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
         self._heard.has_answered = True
         for error in found.errors:
-            # The client's own type of it is not an Exception.
+            # The client's own error class is not an Exception.
             raise error if isinstance(error, KafkaException) else KafkaException(error)
         return {one.group_id: _words(one.state) for one in found.valid}
 
     def _committed(self, groups: Iterable[str], topics: set[str], notes: list[str]) -> dict[str, _Offsets]:
-        """Return what each group has committed in ``topics``, without the groups that have nothing there."""
+        """Return each group's committed offsets in ``topics``, without groups that have none there."""
         admin = self._asked()
         asked = {
             name: admin.list_consumer_group_offsets(
@@ -150,7 +150,7 @@ class GroupReader:
         return committed
 
     def _ends(self, topics: set[str], notes: list[str]) -> _Offsets:
-        """Return where every partition of ``topics`` ends."""
+        """Return the end of every partition of ``topics``."""
         if not topics:
             return {}
         admin = self._asked()
@@ -206,10 +206,10 @@ class GroupReader:
         unread = 0 if which in self._empty else end - committed
         return PartitionLag(*place, committed, end, unread, self._times.get(which))
 
-    # When messages were written.
+    # Timestamps of messages.
 
     def _read_times(self, unread: list[_Unread], notes: list[str]) -> None:
-        """Look up when the first unread messages were written, as far as that is not known."""
+        """Look up the timestamps of first unread messages that are not cached."""
         left = [which for which in unread if which not in self._times][:_READS]
         until = time.monotonic() + _READ_SECONDS
         self._empty.clear()
@@ -217,7 +217,7 @@ class GroupReader:
             return
         with COMMANDS.issued(KAFKA, "read the first unread message of partitions"):
             while left and time.monotonic() < until:
-                # A partition is read from one place at a time.
+                # A partition can be read only from one offset at a time.
                 now = dict(reversed(left))
                 left = [which for which in left if now.get(which[0]) != which[1]]
                 if not self._read(now, until, notes):
@@ -226,7 +226,7 @@ class GroupReader:
             del self._times[next(iter(self._times))]
 
     def _read(self, places: Mapping[Place, int], until: float, notes: list[str]) -> bool:
-        """Read one message of each partition; tell whether it is worth trying others."""
+        """Read one message per partition; return whether it is worth reading more."""
         if self._consumer is None:
             self._consumer = new_client(Consumer, {**self._config, **_FETCH})
         consumer, waiting = self._consumer, dict(places)
@@ -265,7 +265,7 @@ class GroupReader:
 
 
 def _unread(committed: Mapping[str, _Offsets], ends: _Offsets) -> list[_Unread]:
-    """Return from where on groups have not read, those with the most before them first."""
+    """Return the first unread offsets of groups, those with the most unread messages first."""
     found = {
         (place, offset): ends[place] - offset
         for offsets in committed.values()
@@ -276,7 +276,7 @@ def _unread(committed: Mapping[str, _Offsets], ends: _Offsets) -> list[_Unread]:
 
 
 def _result(future: Future[Any]) -> Any:
-    """Return an answer, or None where the user has no right to it, or it is gone. Raises KafkaException."""
+    """Return a result, or None if the user has no right to it, or it is missing. Raises KafkaException."""
     try:
         return future.result()
     except KafkaException as error:

@@ -1,8 +1,8 @@
-"""Reads single records, and those of one key, for somebody who looks: within bounds, and to be stopped.
+"""Read single records, and those of one key, for interactive use: bounded, and cancellable.
 
-A partition's index knows offsets and times, no keys. So a key's records are found by reading the newest part
-of its partition, or of all partitions where it is not known in which one it is. How much was
-read, and whether that was all there is, goes with what was found.
+A partition's index has offsets and times, but no keys. So a key's records are found by reading the newest
+part of its partition, or of all partitions if the key's partition is unknown. The result includes how much
+was read, and whether that was everything.
 """
 
 import time
@@ -26,18 +26,18 @@ from bwtui.kafka.client import (
 )
 from bwtui.kafka.damage import is_damage
 
-#: Offsets that a search reads in all partitions together, and records that it keeps of a key: the newest.
+#: Maximum number of offsets that a search reads over all partitions, and of records kept: the newest ones.
 MOST_OFFSETS, KEPT = 50_000, 1_000
-#: Bytes of the values that it keeps.
+#: Maximum total size of the kept values in bytes.
 _KEPT_BYTES = 16 << 20
-#: So long a call waits until it looks whether it is still wanted.
+#: Seconds between two checks for cancellation.
 _TRY_SECONDS = 0.5
-#: A broker that wants TLS hangs up before that; of one that is frozen librdkafka comes to say the same.
+#: A broker that requires TLS closes connections sooner; for a frozen one librdkafka reports the same later.
 _HANGS_UP_SECONDS = 5.0
-#: Messages taken at a time: the screens' thread waits meanwhile.
+#: Messages per read: the thread of the screens waits meanwhile.
 _AT_A_TIME = 1_000
 _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-#: What ends the reading of a partition: its end, or that its beginning was deleted meanwhile.
+#: Events that end the read of a partition: its end, or that its beginning was deleted meanwhile.
 _ENDS = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _SETTINGS: Mapping[str, Any] = {
     **READING,
@@ -45,7 +45,7 @@ _SETTINGS: Mapping[str, Any] = {
     "check.crcs": True,
     "isolation.level": "read_uncommitted",
     "queued.max.messages.kbytes": 16_384,
-    # A partition that has nothing more would keep the next one waiting.
+    # A partition without more messages would delay the next one.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 10,
     "reconnect.backoff.ms": 100,
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Stored(NamedTuple):
-    """A record as it stands in a partition; ``timestamp`` is in Unix milliseconds."""
+    """A record in a partition; ``timestamp`` is in Unix milliseconds."""
 
     partition: int
     offset: int
@@ -68,43 +68,43 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class KeyRecords:
-    """The records of a key that were found."""
+    """The result of a search for the records of a key."""
 
-    #: The newest ones, each partition's in order; a key that has moved stands in two.
+    #: The newest ones, in order within each partition; a key that has moved is in two partitions.
     records: deque[Stored] = field(default_factory=lambda: deque(maxlen=KEPT))
-    #: All that were met, also those that are not kept.
+    #: Number of all records found, including those not kept.
     count: int = 0
-    #: Offsets that were read, and whether older ones were left out.
+    #: Number of offsets read; ``is_cut`` if older ones were not read.
     looked: int = 0
     is_cut: bool = False
-    #: Whether records could not be read, as their checksum does not hold.
+    #: True if some records were unreadable because of a wrong checksum.
     is_damaged: bool = False
 
     @property
     def newest(self) -> Stored | None:
-        """The newest record of the key; where it is in two partitions, that of the latest time."""
+        """The newest record of the key; if it is in two partitions, the one with the latest time."""
         return max(self.records, key=lambda one: (one.timestamp, one.partition, one.offset), default=None)
 
     def at(self, partition: int, offset: int) -> Stored | None:
-        """Return the record at a place, if it was met."""
+        """Return the record at an offset of a partition, if it was found."""
         place = (partition, offset)
         return next((one for one in self.records if (one.partition, one.offset) == place), None)
 
 
 class KeyReader:
-    """One consumer without a group, which commits nothing; for one thread."""
+    """A consumer without a group that commits nothing; for one thread."""
 
     def __init__(self, config: Config, stopped: Callable[[], bool] = lambda: False) -> None:
-        """``stopped``: nobody waits for an answer any more."""
+        """``stopped`` returns True to cancel."""
         self._config = config
         self._stopped = stopped
         self._heard = Heard()
         self._client: Consumer | None = None
 
     def record(self, topic: str, partition: int, offset: int) -> Stored | str:
-        """Return the record at a place, or the kind of hole that is there.
+        """Return the record at an offset, or the kind of hole there.
 
-        That is "gap", "expired", "truncated" or "damaged": see `bwtui.kafka.scan`. Raises BwtuiError.
+        The kind is "gap", "expired", "truncated" or "damaged" (see `bwtui.kafka.scan`). Raises BwtuiError.
         """
         low, high = self._bounds(topic, partition)
         if not low <= offset < high:
@@ -114,9 +114,9 @@ class KeyReader:
         return "gap"
 
     def of_key(self, topic: str, is_key: Callable[[bytes], bool], partition: int | None = None) -> KeyRecords:
-        """Return the newest records of the key that ``is_key`` knows by its bytes. Raises BwtuiError.
+        """Return the newest records of the key whose bytes ``is_key`` recognizes. Raises BwtuiError.
 
-        ``partition``: where it is, if that is known.
+        ``partition`` is the key's partition, if known.
         """
         numbers = self._partitions(topic) if partition is None else [partition]
         found = KeyRecords()
@@ -145,7 +145,7 @@ class KeyReader:
         return found
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -171,7 +171,7 @@ class KeyReader:
         return int(low), int(high)
 
     def _patiently(self, ask: Callable[[float], T], topic: str | None = None) -> T:
-        """Ask again and again for as long as a request may take. Raises BwtuiError."""
+        """Repeat a request until it succeeds or its time limit is over. Raises BwtuiError."""
         begun = time.monotonic()
         self._heard.forget()
         while True:
@@ -179,7 +179,7 @@ class KeyReader:
             try:
                 answer = ask(_TRY_SECONDS)
             except KafkaException as error:
-                # What the client has to say of its brokers it says only when it is polled.
+                # The client reports the errors of its brokers only when it is polled.
                 self._consumer.poll(0)
                 waited = time.monotonic() - begun
                 is_down = self._heard.is_refusal or (self._heard.all_failed and waited > QUICK_SECONDS)
@@ -194,7 +194,7 @@ class KeyReader:
                 return answer
 
     def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
-        """Yield what lies in these ranges; of a partition that is damaged, that it is. Raises BwtuiError."""
+        """Yield the records in these ranges, or for a damaged partition the damage. Raises BwtuiError."""
         left = {number: bounds[1] for number, bounds in ranges.items() if bounds[1] > bounds[0]}
         consumer, heard_at = self._consumer, time.monotonic()
         consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in left])
@@ -219,7 +219,7 @@ class KeyReader:
             consumer.unassign()
 
     def _is_news(self, message: Message, topic: str) -> bool:
-        """Tell whether it is a record, or ends its partition. Raises BwtuiError for what no try mends."""
+        """Return whether it is a record or ends its partition. Raises BwtuiError for permanent errors."""
         error = message.error()
         if error is None or error.code() in _ENDS or is_damage(message):
             return True

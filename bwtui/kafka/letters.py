@@ -1,6 +1,7 @@
-"""Where in a topic dead letters stand: each is known by what it says, among whatever others wrote there.
+"""Find dead letters in their topic: each is identified by its contents, among other records in the topic.
 
-The end of each partition is read once, and then what is new. Nothing is committed, and no group joined.
+The end of each partition is read once, and then only what is new. Nothing is committed, and no group is
+joined.
 """
 
 import json
@@ -24,15 +25,15 @@ from bwtui.kafka.client import (
 )
 from bwtui.model.looks import LetterPlace, Letters
 
-#: Records of a partition that are read from its end on, and changes whose letters' places are remembered.
+#: Maximum number of records read from a partition's end, and of changes whose dead letters are remembered.
 _RECORDS, _REMEMBERED = 20_000, 50_000
-#: Places of each change, the newest: a row that is sent again and again has a letter each time.
+#: Maximum number of positions per change, the newest: each retry of a row adds a dead letter.
 _PLACES = 5
-#: Seconds that one look may take, and bytes that it reads; what is left is read by the next one. Letters are
-#: taken apart in the engine's process, whose relay waits meanwhile.
+#: Maximum duration of one poll, and bytes that it reads; the next poll reads the rest. Dead letters are
+#: parsed in the engine's process, whose relay waits meanwhile.
 _LOOK_SECONDS = 2.0
 _LOOK_BYTES, _AT_ONCE = 16 << 20, 50
-#: All is forgotten so many seconds after nobody looks any more.
+#: Seconds without a poll after which everything is forgotten.
 _KEPT_SECONDS = 300.0
 _CONFIG = {
     **READING,
@@ -44,12 +45,12 @@ _CONFIG = {
 
 
 class LetterReader:
-    """Looks at the topic over a client that is there from the first look to `close`; for one thread."""
+    """Polls the topic with a client that lives from the first poll to `close`; for one thread."""
 
     def __init__(
         self, config: Config, topic: str, on_letter: Callable[[bytes], None] = lambda _: None
     ) -> None:
-        """``on_letter`` is called with each letter's bytes."""
+        """``on_letter`` is called with the bytes of each dead letter."""
         self._config = config
         self._topic = topic
         self._on_letter = on_letter
@@ -60,21 +61,21 @@ class LetterReader:
         self._forget()
 
     def _forget(self) -> None:
-        #: Whether a look ended since all was forgotten.
+        #: True if a poll has ended since everything was forgotten.
         self.has_read = False
-        #: Whether the last look has come to the end of all partitions.
+        #: True if the last poll has reached the end of all partitions.
         self.is_through = False
-        #: By partition: the next offset that is read.
+        #: The next offset to read, by partition.
         self._next: dict[int, int] = {}
         self._places: dict[str, tuple[LetterPlace, ...]] = {}
         self._records = self._foreign = self._left_out = 0
 
     def places(self, about: Sequence[str]) -> tuple[LetterPlace, ...]:
-        """Return where letters stand, by `identity`, as far as the topic was read; any thread may ask."""
+        """Return the positions of dead letters by `identity`, as far as read; any thread may call this."""
         return tuple(place for one in about for place in self._places.get(one, ()))
 
     def look(self) -> Letters:
-        """Read on; the places are asked for apart."""
+        """Read what is new; `places` returns the positions separately."""
         self._keep()
         if not self._topic:
             return Letters(time.time())
@@ -90,7 +91,7 @@ class LetterReader:
         return Letters(time.time(), "", (), self._topic, self._records, self._foreign, self._left_out)
 
     def close(self) -> None:
-        """Hang up; the next look reads on, unless nobody looks for minutes."""
+        """Disconnect; the next poll continues, unless there is none for minutes."""
         self._keep()
         if self._next:
             with self._lock:
@@ -102,7 +103,7 @@ class LetterReader:
             consumer.close()
 
     def _keep(self) -> None:
-        """Forget nothing for now."""
+        """Cancel a pending forget."""
         with self._lock:
             if self._forgetting is not None:
                 self._forgetting.cancel()
@@ -110,7 +111,7 @@ class LetterReader:
 
     def _forget_unlooked(self) -> None:
         with self._lock:
-            # Somebody may have looked between the timer's end and this line.
+            # A poll may have happened between the timer's end and this line.
             if self._forgetting is threading.current_thread():
                 self._forgetting = None
                 self._forget()
@@ -138,7 +139,7 @@ class LetterReader:
             self.is_through = not open_ends
 
     def _ends(self, consumer: Consumer) -> dict[int, int]:
-        """Return where each partition ends, and begin with those that are new. Raises KafkaException."""
+        """Return the end of each partition, and start with new partitions. Raises KafkaException."""
         metadata = consumer.list_topics(self._topic, timeout=REQUEST_SECONDS).topics[self._topic]
         self._heard.has_answered = True
         if metadata.error is not None:
@@ -148,7 +149,7 @@ class LetterReader:
             place = TopicPartition(self._topic, number)
             low, high = consumer.get_watermark_offsets(place, timeout=REQUEST_SECONDS)
             if high < self._next.get(number, 0):
-                # The topic was made again.
+                # The topic was recreated.
                 self._forget()
                 return self._ends(consumer)
             if number not in self._next:
@@ -158,7 +159,7 @@ class LetterReader:
         return ends
 
     def _take(self, message: Message, open_ends: dict[int, int]) -> int:
-        """Take a record, or what else the consumer says; return its bytes. Raises KafkaException."""
+        """Process a record or another event of the consumer; return its bytes. Raises KafkaException."""
         number, offset, error = message.partition() or 0, message.offset() or 0, message.error()
         if number not in open_ends:
             return 0
@@ -179,7 +180,7 @@ class LetterReader:
             while len(self._places) > _REMEMBERED:
                 del self._places[next(iter(self._places))]
         else:
-            # Behind the last record there may be nothing but marks of transactions.
+            # Only transaction markers may follow the last record.
             self._next[number] = max(self._next[number], offset)
         if self._next[number] >= open_ends[number]:
             del open_ends[number]
@@ -192,7 +193,7 @@ class LetterReader:
 
 
 def _identity(value: bytes | None) -> str | None:
-    """Return which change a letter is of; None of what is no letter."""
+    """Return the identity of the change that a dead letter is about; None if it is not a dead letter."""
     try:
         found: Any = json.loads(value or b"")
         names = (found["table"], found["operation"], found["commit_lsn"], found["ordinal"])
@@ -202,5 +203,5 @@ def _identity(value: bytes | None) -> str | None:
 
 
 def identity(table: str, operation: str, commit_lsn: str, ordinal: int) -> str:
-    """Return which change a letter is of, as one text; one that was read again has several letters."""
+    """Return the identity of a change as text; a change that was read again has several dead letters."""
     return f"{table} {operation} {commit_lsn} {ordinal}"

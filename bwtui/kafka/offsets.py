@@ -1,13 +1,13 @@
-"""What a scan of topics is pinned to before it starts: offsets, settings, and the cluster.
+"""Pin the state of topics before a scan starts: offsets, settings, and the cluster.
 
 ::
 
     pinned = pin(config, ["shop.orders", "shop.items"])
     pinned.offsets["shop.orders", 0]       # (low, high): the log's start, and after its last record
-    pinned.topics["shop.orders"].compacts  # and every other setting on which an excuse rests
+    pinned.topics["shop.orders"].compacts  # and every other setting that explains missing records
     pinned.cluster_id
 
-Offsets are those of everything that was written, uncommitted transactions too (read_uncommitted).
+Offsets cover everything that was written, including uncommitted transactions (read_uncommitted).
 """
 
 import time
@@ -38,12 +38,12 @@ from bwtui.kafka.client import (
 
 _LEADER_SECONDS = 0.1
 
-#: Topic and number of a partition.
+#: Topic and partition number.
 Place = tuple[str, int]
 #: ``[low, high)``
 Range = tuple[int, int]
 
-#: The settings of a topic that say what may rightly be missing from it.
+#: The settings of a topic that determine which records may legitimately be missing from it.
 SETTINGS = (
     "cleanup.policy",
     "retention.ms",
@@ -59,27 +59,27 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What was pinned of one topic."""
+    """The pinned state of one topic."""
 
     name: str
     partitions: int
-    #: Values as Kafka writes them; None when we may not see them.
+    #: Values in Kafka's notation; None without the right to see them.
     settings: Mapping[str, str] | None
 
     @property
     def compacts(self) -> bool | None:
-        """Say whether the topic is compacted; None when it is not known."""
+        """Return whether the topic is compacted; None if unknown."""
         return None if self.settings is None else "compact" in self.settings["cleanup.policy"]
 
     @property
     def deletes(self) -> bool | None:
-        """Say whether the topic drops old segments; None when it is not known."""
+        """Return whether the topic deletes old segments; None if unknown."""
         return None if self.settings is None else "delete" in self.settings["cleanup.policy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What a scan is pinned to."""
+    """The pinned state for a scan."""
 
     cluster_id: str
     offsets: Mapping[Place, Range]
@@ -87,16 +87,16 @@ class Pinned:
 
     @property
     def messages(self) -> int:
-        """Number of offsets in all ranges, which bounds the number of messages."""
+        """Total number of offsets in the ranges, an upper bound on the number of messages."""
         return sum(high - low for low, high in self.offsets.values())
 
 
 def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -> Pinned:
-    """Return where each partition of ``topics`` starts and ends now, and what is set for them.
+    """Return the current start and end of each partition of ``topics``, and their settings.
 
-    ``some_may_lack``: topics that are not there are left out, unless none is there.
-    Raises RefusedError when there is no such topic, ConnectionFailed when Kafka does not answer or does not
-    let us in, UsageError for a wrong property.
+    With ``some_may_lack``, missing topics are left out, unless all are missing. Raises RefusedError for a
+    missing topic, ConnectionFailed when Kafka does not answer or rejects the login, UsageError for an invalid
+    property.
     """
     names = sorted(set(topics))
     metadata = _metadata(config)
@@ -113,14 +113,14 @@ def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -
 
 
 def partitions(config: Config) -> tuple[str, dict[str, int]]:
-    """Return the cluster's id, and how many partitions each topic has; raises as `pin` does."""
+    """Return the cluster's id, and the number of partitions of each topic; raises as `pin` does."""
     metadata = _metadata(config)
     counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
     return metadata.cluster_id or "", counts
 
 
 def ends(config: Config, place: Place) -> tuple[int, int, int]:
-    """Return (start of the log, end of what is stable, end of the log) of one partition, as it is now."""
+    """Return the current start, stable end and end of one partition's log."""
     admin = new_client(AdminClient, config)
     low = _list(admin, config, [place], OffsetSpec.earliest())[place]
     stable = _list(admin, config, [place], OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)[place]

@@ -1,4 +1,4 @@
-"""Reads some offsets of a partition that lie far apart: by seeking, since nobody wants what is in between."""
+"""Read a partition at offsets that are far apart, by seeking instead of reading what is in between."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from bwtui.kafka.client import Config
 from bwtui.kafka.scan import Delivered, Isolation, SplitScan
 from bwtui.kafka.splits import Split
 
-#: So many messages are read sooner than the next place is sought.
+#: Maximum distance in messages that is read rather than skipped by a seek.
 LEAP = 2_000
 
 
 class PlaceScan(SplitScan):
-    """One reading of a partition at ``offsets``, which rise; messages between them may come, too."""
+    """Reads a partition at ascending ``offsets``; it may also deliver messages between them."""
 
-    #: Whole batches come in any case, and nothing behind them is wanted.
+    #: The broker sends whole batches anyway, and nothing after them is needed.
     tuned: ClassVar[Config] = {"queued.min.messages": 1, "fetch.message.max.bytes": 16_384}
 
     def __init__(
@@ -28,7 +28,7 @@ class PlaceScan(SplitScan):
         isolation: Isolation,
         patience: float,
     ) -> None:
-        """Make the consumer; ``place`` is topic and partition, ``patience`` as in `SplitScan`."""
+        """Create the consumer; ``place`` is topic and partition, ``patience`` as in `SplitScan`."""
         split = Split(*place, offsets[0], offsets[-1] + 1)
         super().__init__(config, split, isolation, patience)
         self._offsets = offsets
@@ -41,7 +41,7 @@ class PlaceScan(SplitScan):
         return delivered
 
     def _leap(self) -> int | None:
-        """Go on at the next place if it is far; ask for no more than lies close together from there on."""
+        """Seek to the next offset if it is far away, and limit the read to offsets close together."""
         at = bisect_left(self._offsets, self._next)
         if at == len(self._offsets):
             return None

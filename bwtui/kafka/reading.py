@@ -1,7 +1,7 @@
-"""Reads one split into Arrow batches: its records, the holes, and what aborted transactions left.
+"""Read one split into Arrow batches: its records, its holes, and records of aborted transactions.
 
-Every offset of the split comes out once, as a record or within a hole. It is the same reader in a task of
-Spark and in a thread of ours.
+Every offset of the split is returned once, as a record or within a hole. Spark tasks and bwtui's own threads
+use the same reader.
 """
 
 from bisect import bisect_right
@@ -15,19 +15,19 @@ from bwtui.kafka.columns import ABORTED, Batches
 from bwtui.kafka.scan import Isolation, SplitScan
 from bwtui.kafka.splits import Hole, Split
 
-#: Holes are kept until there are so many, then sent as rows.
+#: Maximum number of holes to collect before they are yielded as rows.
 _MOST_HOLES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a split, and how."""
+    """The columns to read of a split, and how."""
 
     columns: tuple[str, ...]
     isolation: Isolation = "read_uncommitted"
-    #: With read_committed: what aborted transactions left comes as rows of the kind ``aborted``.
+    #: With read_committed, return records of aborted transactions as rows of kind ``aborted``.
     aborted: bool = False
-    #: Seconds to wait for a transaction that is still open, or for a log that ends too early.
+    #: Seconds to wait for an open transaction to end, or for a log that ends too early.
     patience: float = 5.0
 
 
@@ -36,8 +36,8 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records and the holes of one split.
 
-    ``check`` is called between two reads, and may raise to end the reading. Raises ConnectionFailed, and
-    RefusedError for a topic that is gone.
+    ``check`` is called between two reads, and may raise to end the scan. Raises ConnectionFailed, and
+    RefusedError for a missing topic.
     """
     batches = Batches(split, wanted.columns)
     held: list[Hole] = []
@@ -62,10 +62,10 @@ def read_split(
 
 
 def _aborted(scan: SplitScan, gaps: list[Hole], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Read again from the first gap to the last: what is in them is of aborted transactions."""
+    """Read again from the first gap to the last: the records in the gaps belong to aborted transactions."""
     lows = [gap.low for gap in gaps]
     for part in scan:
-        # Compaction may have made more holes meanwhile, where the first reading had its records.
+        # Compaction may have made more holes meanwhile, where the first scan had records.
         yield from batches.of_holes(within_gaps(part.holes, gaps))
         found = [
             number
@@ -78,7 +78,7 @@ def _aborted(scan: SplitScan, gaps: list[Hole], batches: Batches) -> Iterator[pa
 
 
 def within_gaps(holes: Sequence[Hole], gaps: Sequence[Hole]) -> list[Hole]:
-    """Return what of ``holes`` lies in ``gaps``, which rise."""
+    """Return the parts of ``holes`` within ``gaps``, which must be in ascending order."""
     lows = [gap.low for gap in gaps]
     found = []
     for kind, low, high in holes:

@@ -1,21 +1,21 @@
-"""Reads one split to its very end, and accounts for every offset in it.
+"""Read one split to its very end, and account for every offset in it.
 
-Each offset of ``[low, high)`` comes out once: with its message, or in a hole of one of these kinds.
+Each offset of ``[low, high)`` is returned once: with its message, or in a hole of one of these kinds.
 
 ``gap``
-    The log goes on after it: the record was compacted away, is a marker of a transaction, or belongs to
-    an aborted one (with read_committed).
+    The log continues after it: the record was compacted away, is a transaction marker, or belongs to an
+    aborted transaction (with read_committed).
 ``expired``
-    The log starts after it now: retention took it, perhaps while it was read.
+    The log now starts after it: retention deleted it, perhaps during the scan.
 ``open``
-    Read with read_committed: after it is a transaction that has not ended.
+    With read_committed: it follows the beginning of a transaction that has not ended.
 ``truncated``
-    The log ends before it now, though it reached it when the offsets were pinned: a broker lost its end, or
-    the topic was made again.
+    The log now ends before it, though it did not when the offsets were pinned: a broker lost the end, or the
+    topic was recreated.
 ``damaged``
-    The broker sent it, and its checksum does not hold.
+    The broker sent it with a wrong checksum.
 
-Nothing is waited for without a limit: not for the last offset, which may be a hole, and not for a broker.
+Every wait has a limit: for the last offset, which may be a hole, and for a broker.
 """
 
 import time
@@ -34,7 +34,7 @@ from bwtui.kafka.splits import Hole, Split
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _WAIT_SECONDS = 0.1
-#: How long a broker may stay silent.
+#: Maximum silence of a broker.
 _SILENCE_SECONDS = 30.0
 _MOST_MESSAGES = 10_000
 _AIM_BYTES = 4 * 1024 * 1024
@@ -42,13 +42,13 @@ _SETTINGS = {
     **READING,
     "auto.offset.reset": "error",
     "check.crcs": True,
-    # A full queue makes librdkafka wait a second before it fetches again, unless it is told otherwise.
+    # By default librdkafka waits a second after its queue was full before it fetches again.
     "fetch.queue.backoff.ms": 1,
-    # Bounds what is read ahead: in memory, and in vain at the end of a split.
+    # Limits reading ahead, which takes memory and is useless at the end of a split.
     "queued.max.messages.kbytes": 16_384,
     "queued.min.messages": 50_000,
     "fetch.wait.max.ms": 100,
-    # A topic that was there when the offsets were pinned does not take long to be heard of.
+    # Metadata of a topic that existed when the offsets were pinned does not take long.
     "topic.metadata.propagation.max.ms": 3_000,
     "reconnect.backoff.ms": 100,
     "reconnect.backoff.max.ms": 1_000,
@@ -56,7 +56,7 @@ _SETTINGS = {
 
 
 class Delivered(NamedTuple):
-    """Messages of one read, in the log's order, and their offsets; and the holes before and among them."""
+    """Messages of one read with their offsets, in the log's order, and the holes before and among them."""
 
     messages: list[Message]
     offsets: list[int]
@@ -64,9 +64,9 @@ class Delivered(NamedTuple):
 
 
 class SplitScan:
-    """One reading of one split."""
+    """A single scan of one split."""
 
-    #: Properties of librdkafka that this way of reading needs.
+    #: librdkafka properties that a subclass needs.
     tuned: ClassVar[Config] = {}
 
     def __init__(
@@ -77,7 +77,7 @@ class SplitScan:
         patience: float,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make the consumer; ``patience`` is how many seconds the log may end too early.
+        """Create the consumer; ``patience`` is the number of seconds to wait for a log that ends too early.
 
         ``check`` is called before each read, and may raise to end the scan.
         """
@@ -86,10 +86,10 @@ class SplitScan:
         self._isolation = isolation
         self._patience = patience
         self._check = check
-        #: The next offset that must come out.
+        #: The next offset to account for.
         self._next = split.low
         self._count = 1_000
-        # Its places are known from the cluster itself.
+        # The partition is known to exist: pinning has reached the cluster.
         self._heard = Heard(has_answered=True)
         self._short_since: float | None = None
         settings = {
@@ -119,7 +119,7 @@ class SplitScan:
             events = self._consumer.consume(wanted, _WAIT_SECONDS)
             messages = _without_errors(events)
             if len(messages) < len(events):
-                # Behind a damaged batch nothing in the broker's answer can be trusted.
+                # Nothing after a damaged batch in the same answer is reliable.
                 events, messages = _until_damage(events)
             if messages:
                 heard_at, self._short_since = time.monotonic(), None
@@ -136,7 +136,7 @@ class SplitScan:
             self._give_up_if_refused()
 
     def _take(self, messages: list[Message]) -> Delivered:
-        # Each has one, as the broker sent it.
+        # Consumed messages always have an offset.
         offsets = cast(list[int], list(map(Message.offset, messages)))
         end = self._split.high
         if offsets[-1] >= end:
@@ -150,7 +150,7 @@ class SplitScan:
         return Delivered(messages, offsets, holes)
 
     def _holes(self, offsets: list[int]) -> list[Hole]:
-        """Return the holes from where we are to the last of ``offsets``, which rise."""
+        """Return the holes between the current offset and the last of ``offsets``, which are ascending."""
         expected = self._next
         if offsets[0] == expected and offsets[-1] - expected + 1 == len(offsets):
             return []
@@ -164,7 +164,7 @@ class SplitScan:
         return holes
 
     def _aim(self, messages: list[Message]) -> int:
-        """Return how many messages to ask for, so that a read has some megabytes at most."""
+        """Return the number of messages to request, so that a read has a few megabytes at most."""
         sample = messages[:: max(1, len(messages) // 100)]
         size = sum(len(message) for message in sample) // len(sample) + 100
         return max(1, min(_MOST_MESSAGES, _AIM_BYTES // size, 8 * self._count))
@@ -186,10 +186,10 @@ class SplitScan:
             raise plain_kafka_error(error, self._config, self._split.topic)
 
     def _pass_over(self, event: Message) -> Iterator[Delivered]:
-        """Go on after a damaged batch."""
+        """Continue after a damaged batch."""
         batch = begins(event)
         if batch is not None and batch >= self._ends()[2]:
-            # Its offset is damaged, too: no batch begins after the log's end.
+            # The batch's offset is damaged too: no batch begins after the log's end.
             batch = None
         if batch is not None:
             yield from self._skip("gap", min(batch, self._split.high))
@@ -204,7 +204,7 @@ class SplitScan:
             self._assign(end)
 
     def _look_at_silence(self) -> Iterator[Delivered]:
-        """Pass over what the broker does not send though it answers. Raises ConnectionFailed."""
+        """Skip a range that the broker does not send although it answers. Raises ConnectionFailed."""
         if self._heard.error is not None:
             raise self._silence()
         end = self._next
@@ -217,7 +217,7 @@ class SplitScan:
         self._assign(end)
 
     def _at_end(self, offset: int) -> Iterator[Delivered]:
-        """React to the end of the log, or of what is stable in it: ``offset`` would come next."""
+        """Handle the end of the log, or of its stable part; ``offset`` would be next."""
         if offset < self._split.high:
             self._short_since = self._short_since or time.monotonic()
         yield from self._skip("gap", min(offset, self._split.high))
@@ -232,7 +232,7 @@ class SplitScan:
             self._assign(self._next)
 
     def _look_at_the_end(self) -> Iterator[Delivered]:
-        """Wait a while for a log that ends before our end, and then say why."""
+        """Wait a while if the log ends before the split, then report why."""
         _, stable, high = self._ends()
         readable = stable if self._isolation == "read_committed" else high
         if readable >= self._split.high:
@@ -271,13 +271,13 @@ class SplitScan:
 
 
 def _without_errors(events: list[Message]) -> list[Message]:
-    """Return the events that are messages; nearly always all are."""
+    """Return the events that are messages, usually all of them."""
     if not any(map(Message.error, events)):
         return events
     return [event for event in events if event.error() is None]
 
 
 def _until_damage(events: list[Message]) -> tuple[list[Message], list[Message]]:
-    """Return the events up to the first that tells of damage, and the messages among them."""
+    """Return the events up to the first that reports damage, and the messages among them."""
     end = next((number for number, event in enumerate(events, 1) if is_damage(event)), len(events))
     return events[:end], _without_errors(events[:end])

@@ -1,13 +1,13 @@
-"""Ranges of offsets, cut into pieces that can be read at the same time."""
+"""Ranges of offsets, divided into splits for parallel reading."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from bwtui.kafka.offsets import Place, Range
 
-#: A consumer reads some tens of thousands of messages ahead, which are wasted at the end of a split.
+#: A consumer prefetches tens of thousands of messages, which are wasted at the end of a split.
 SMALLEST = 50_000
-#: Bounds what one task keeps of holes, and what a lost executor costs.
+#: Limits the holes that one task keeps, and the cost of a lost executor.
 LARGEST = 2_000_000
 _SPLITS_A_CORE = 2
 
@@ -32,13 +32,13 @@ class Hole(NamedTuple):
 def split(
     offsets: Mapping[Place, Range], cores: int, smallest: int = SMALLEST, largest: int = LARGEST
 ) -> list[Split]:
-    """Cut ``offsets`` into splits of about the same size, some for each core; empty ranges have none."""
+    """Divide ``offsets`` into splits of similar size, a few per core; empty ranges yield none."""
     total = sum(high - low for low, high in offsets.values())
     size = min(max(-(-total // (cores * _SPLITS_A_CORE)), smallest), largest)
     return [
         Split(*place, low + (high - low) * number // count, low + (high - low) * (number + 1) // count)
         for place, (low, high) in sorted(offsets.items())
-        # A partition that is a little larger than that is no reason for two.
+        # A partition that is only a little larger is not split.
         for count in [max(round((high - low) / size), -(-(high - low) // largest), int(high > low))]
         for number in range(count)
     ]

@@ -1,9 +1,8 @@
-"""The newest part of topics: what was sent from a commit on, as the headers of --headers tell.
+"""Read the newest part of topics: records sent since a commit, according to the headers of --headers.
 
-Records stand in a partition as they were sent, and what is read again is sent again: an old commit may
-stand behind a newer one. But a record's timestamp is the time of its commit, whenever it is sent, and
-Kafka's index of times knows the first record that is as new. So the time of an older commit is where to
-begin.
+Records are in a partition in the order of sending, and rows that are read again are sent again: an old commit
+may follow a newer one. But a record's timestamp is the time of its commit, whenever it is sent, and Kafka's
+time index finds the first record at or after a time. So the scan begins at the time of an older commit.
 """
 
 from collections.abc import Mapping
@@ -16,15 +15,15 @@ from bwtui.kafka.damage import is_damage
 from bwtui.kafka.key_reader import KeyReader
 from bwtui.model.headers import LSN, OPERATION
 
-#: Records that are first looked at in a partition, and how many times more then.
+#: Number of records in the first step into a partition's past, and the factor of each further step.
 _FIRST, _MORE = 1_000, 8
-#: A commit that comes later in the WAL may be told to be so much earlier (milliseconds).
+#: Maximum amount by which a later commit in the WAL may have an earlier time (milliseconds).
 _UNORDERED_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The last record of a key, among those that were asked for."""
+    """The last record of a key in the scanned range."""
 
     partition: int
     offset: int
@@ -35,20 +34,20 @@ class Sent:
 
 @dataclass(slots=True)
 class SentSince:
-    """What was sent from a commit on."""
+    """Records sent since a commit."""
 
     #: By the bytes of the key.
     sent: dict[bytes, Sent] = field(default_factory=dict)
-    #: Records of which nothing tells whether they are older, and of which no key tells whose they are.
+    #: Number of records without a header, whose age is unknown, and of those without a key.
     unknown: int = 0
     keyless: int = 0
 
 
 class TailReader(KeyReader):
-    """For one thread."""
+    """Reads the records sent since a commit; for one thread."""
 
     def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> SentSince:
-        """Return what was sent before ``ends`` of commits whose record begins at ``lsn`` or behind it.
+        """Return the records before ``ends`` of commits whose WAL record begins at or after ``lsn``.
 
         Raises BwtuiError.
         """
@@ -60,7 +59,7 @@ class TailReader(KeyReader):
         return tail
 
     def _first(self, topic: str, partition: int, end: int, lsn: int) -> int:
-        """Return an offset before which nothing can be of these commits."""
+        """Return an offset before which there is no record of these commits."""
         low, _ = self._bounds(topic, partition)
         begin, count, oldest = end, _FIRST, None
         while begin > low and oldest is None:
@@ -73,11 +72,11 @@ class TailReader(KeyReader):
                 if found is not None and found < lsn:
                     kind, time = message.timestamp()
                     if kind == TIMESTAMP_LOG_APPEND_TIME:
-                        # The time of its sending says nothing of its commit.
+                        # LogAppendTime is unrelated to the commit.
                         return low
                     oldest = time if oldest is None else min(oldest, time)
             if not known:
-                # Whoever wrote that wrote no headers: what lies before tells nothing either.
+                # The writer of these records adds no headers, so earlier ones are no help either.
                 return begin
         if oldest is None:
             return begin

@@ -179,7 +179,7 @@ class CoordinatorClient:
             ) from error
 
     def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> Answer:
-        """Report progress and request to send ``want`` messages. Raises ConnectionFailed without an answer."""
+        """Report progress and request ``want`` messages to send. Raises ConnectionFailed without answer."""
         try:
             self._lines.write(json.dumps({"lanes": lanes, "want": want}) + "\n")
             self._lines.flush()

@@ -51,7 +51,7 @@ class Lane:
     acknowledged: int = 0
     found: int = 0
     batches: deque[Batch] = field(default_factory=deque)
-    #: What is durable up to the end of a batch: number of messages, position and part of the last, its
+    #: Durable progress up to the end of a batch: number of messages, position and part of the last, its
     #: offset.
     noted: int = 0
     done: tuple[int, int] = (-1, 0)

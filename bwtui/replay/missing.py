@@ -225,7 +225,7 @@ def _topics(
     }
 
 
-# What an audit found missing stays missing: it reports one message per time it was sent, so a repeat is
+# A message that an audit found missing stays missing: it reports each time it was sent, so a repeat is
 # missing even if the first copy is there. Only this can have changed: the message returned after the end that
 # the audit saw.
 _IDENTITY = "struct(lsn, ordinal, part, op)"
