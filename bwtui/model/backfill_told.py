@@ -1,4 +1,4 @@
-"""What is sent again, in words that the command line and the screens share."""
+"""Texts about backfills that the command line and the screens share."""
 
 import time
 from collections.abc import Iterable
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.figures import count, duration, rate
 
-#: Who asked, as it is put beside a table.
+#: The reason of a request as shown next to its table.
 REASONS = {"snapshot": ""} | {one: one for one in ("joined", "repair", "heal", "first")}
 REASONS["retry"] = "dead letters"
 
 
 def told(status: BackfillStatus, now: float | None = None) -> str:
-    """Return in one line how far a request is; of one that failed, why."""
+    """Describe a request's progress in one line, or why it failed."""
     sent = _sent(status)
     if status.state == "failed":
         return status.error
@@ -29,7 +29,7 @@ def told(status: BackfillStatus, now: float | None = None) -> str:
 
 
 def in_brief(status: BackfillStatus, now: float) -> str:
-    """Return how far a request is that is under way, in some forty characters."""
+    """Describe the progress of a running request in about forty characters."""
     if status.state != "running" or not status.rows:
         return told(status, now)
     done = share(status)
@@ -43,7 +43,7 @@ def in_brief(status: BackfillStatus, now: float) -> str:
 
 
 def share(status: BackfillStatus) -> float | None:
-    """Return how much of it is done (0 to 1), or None where nobody knows; an estimate may be wrong."""
+    """Return the completed share (0 to 1), or None if unknown; it depends on an estimate."""
     if status.state == "done":
         return 1.0
     if not status.estimate:
@@ -69,7 +69,7 @@ def _left_out(status: BackfillStatus) -> str:
 
 
 def _left(status: BackfillStatus, now: float | None) -> str:
-    """Return how long it will take, by its pace so far."""
+    """Return the remaining time at the current rate, as text."""
     done = share(status)
     now = time.time() if now is None else now
     if not done or not status.rows_per_second or not status.started or done >= 0.99:
@@ -79,6 +79,6 @@ def _left(status: BackfillStatus, now: float | None) -> str:
 
 
 def snapshot_command(tables: Iterable[str], *, relay: str = "", unkeyed: bool = False) -> str:
-    """Return the command that sends tables whole; ``unkeyed``: one of them has no key."""
+    """Return the command that sends whole tables; set ``unkeyed`` if one of them has no key."""
     options = [*(["--relay", relay] if relay else []), *(["-u"] if unkeyed else [])]
     return " ".join(["bwtui snapshot", *options, *tables])

@@ -1,33 +1,33 @@
-"""Messages on their way to Kafka: where each is by now, and what is still missing of a batch."""
+"""The delivery state of messages: offsets of each, and what is outstanding of a batch."""
 
 from array import array
 
-#: In the place of a partition: no delivery report has come for the message, or Kafka refused it.
+#: Used instead of a partition: there is no delivery report yet, or Kafka rejected the message.
 UNKNOWN, REFUSED = -1, -2
 
 
 class Receipt:
-    """Where the messages of one section of a recorded batch are; filled in by the sink as reports come."""
+    """Offsets of the messages of one section of a recorded batch; the sink adds them as reports arrive."""
 
     __slots__ = ("batch", "offsets", "partitions", "section")
 
     def __init__(self, batch: int, section: int, count: int) -> None:
         self.batch = batch
         self.section = section
-        #: Of 4 and of 8 bytes each, as a recording has them.
+        #: Arrays of 4-byte and 8-byte numbers, as a recording stores them.
         self.partitions = array("i", [UNKNOWN]) * count
         self.offsets = array("q", [UNKNOWN]) * count
 
 
-#: A table by name, its messages, and the commit time of the oldest.
+#: A table's name, its number of messages, and the commit time of the oldest.
 Part = tuple[str, int, int]
 
 
 class Passage:
-    """How far a sampled message has come: when its batch passed each stage, and where it is.
+    """The progress of a sampled message: when its batch passed each stage, and its offset.
 
-    While the batch is under way that is read from its span; then it is kept, and the span let go. Any thread
-    may read it.
+    While the batch is in progress, this reads from its span; afterwards it keeps the values and releases the
+    span. Any thread may read it.
     """
 
     __slots__ = (
@@ -43,24 +43,24 @@ class Passage:
     )
 
     def __init__(self, span: "Span", route: object, number: int) -> None:
-        """``number``: the message's among those of ``route`` in the batch."""
+        """``number`` is the message's index among those of ``route`` in the batch."""
         self._span: Span | None = span
         self._receipt: Receipt | None = None
         self._times: tuple[float, ...] = ()
         self.route, self.number = route, number
-        #: Of its batch.
+        #: Number of messages in its batch.
         self.messages = 0
         self.partition: int | None = None
         self.offset: int | None = None
-        #: The session ended first, so that the change is read and sent again.
+        #: True if the session ended first: the change is read and sent again.
         self.is_given_up = False
 
     def handed_over(self, receipt: Receipt | None, messages: int) -> None:
-        """Take note that the batch, of so many messages, went to the sink."""
+        """Note that the batch, with this number of messages, was handed to the sink."""
         self._receipt, self.messages, self.route = receipt, messages, None
 
     def settle(self, now: float) -> None:
-        """Keep what is known: the whole batch was acknowledged ``now``, by the monotonic clock; 0: never."""
+        """Keep the values: the whole batch was acknowledged ``now`` (monotonic clock), or never if 0."""
         span, receipt = self._span, self._receipt
         if span is None:
             return
@@ -72,13 +72,13 @@ class Passage:
 
     @property
     def passed(self) -> tuple[float, ...]:
-        """Received, encoded, produced and acknowledged, in Unix seconds; 0 where it has not been."""
+        """Unix times of stages: received, encoded, produced and acknowledged; 0 if not passed yet."""
         span = self._span
         return self._times if span is None else _unix(span, 0.0)
 
 
 def _unix(span: "Span", acknowledged: float) -> tuple[float, ...]:
-    """Return a span's times by the system's clock; nothing of a span that nobody measures."""
+    """Return a span's times by the system's clock; nothing for a span without measurements."""
     if not span.received:
         return ()
     times = (span.received, span.encoded, span.produced, acknowledged)
@@ -88,15 +88,15 @@ def _unix(span: "Span", acknowledged: float) -> tuple[float, ...]:
 class Span:
     """Rows that were handed to the sink together.
 
-    ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
-    so by themselves; ``size`` is in bytes; ``receipts`` are there while recording. ``sealed_at`` is when all
-    of it was handed over, in seconds of the monotonic clock.
+    ``pending`` counts its messages that are not durable, ``failed`` those of them that never will be without
+    a retry by the relay. ``size`` is in bytes. ``receipts`` exist only while recording. ``sealed_at`` is when
+    all of it was handed over, in seconds of the monotonic clock.
 
-    Of a batch of the stream, ``received``, ``encoded`` and ``produced`` are seconds of the monotonic clock:
-    when its first row was there to read, when its last one was encoded, and when the sink had accepted all.
-    ``clock`` is what the system's clock was ahead of that one. ``parts`` are its tables, each with its
-    messages and the oldest commit among them, in Unix microseconds by PostgreSQL's clock. ``sampled`` are the
-    passages of its messages of which people are shown something: few, if any.
+    For a batch of the stream, ``received``, ``encoded`` and ``produced`` are in seconds of the monotonic
+    clock: when its first row was available, when its last one was encoded, and when the sink had accepted
+    all. ``clock`` is the difference between the system's clock and the monotonic clock. ``parts`` has its
+    tables, each with the number of messages and the oldest commit time in Unix microseconds by PostgreSQL's
+    clock. ``sampled`` has the passages of messages that are shown to users: few, if any.
     """
 
     __slots__ = (
@@ -128,11 +128,11 @@ class Span:
         self.sampled: list[Passage] = []
 
     def settle_failed(self) -> None:
-        """Take out a message that had failed: it was dropped, or is delivered by now."""
+        """Remove a failed message: it was dropped, or has been delivered since."""
         self.failed -= 1
         self.pending -= 1
 
     def settle_sampled(self, now: float) -> None:
-        """Tell the sampled messages that all was acknowledged ``now``, by the monotonic clock; 0: never."""
+        """Settle the sampled messages: all was acknowledged ``now`` (monotonic clock), or never if 0."""
         for passage in self.sampled:
             passage.settle(now)

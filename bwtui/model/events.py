@@ -1,11 +1,11 @@
-"""What a relay's log tells of, each by a name that stays: ``event`` of a line with ``--log-format json``.
+"""The events in a relay's log, each with a stable name: ``event`` in a line with ``--log-format json``.
 
-docs/operate.md has the same as a table, which a test compares, with every call of a logger.
+docs/operate.md has the same table; a test compares both with every logger call.
 """
 
 from typing import Any
 
-#: What lines have that are no event of ours, such as a library's.
+#: The event name of lines that are not listed here, such as a library's.
 OTHERS = "log"
 EVENTS = {
     "state": "The relay is in another state, or waits for another service.",
@@ -42,8 +42,8 @@ EVENTS = {
 
 
 def event(name: str, **details: object) -> dict[str, Any]:
-    """Return what a logger takes as ``extra``: the event's name, and what a program wants of it by itself.
+    """Return the ``extra`` argument of a logger call: the event's name and its details for programs.
 
-    Details are texts, numbers, or None where there is nothing to say.
+    Details are texts, numbers, or None if there is nothing to report.
     """
     return {"event": name, "details": details}

@@ -31,7 +31,7 @@ _HEALS: dict[HealState, str] = {
 class Gap(NamedTuple):
     """One reason why topics may differ from tables."""
 
-    #: Two gaps with the same key are the same one, however far its repair is.
+    #: Two gaps with the same key are the same one, whatever the progress of its repair.
     key: tuple[str, ...]
     says: str
     hint: str
@@ -89,7 +89,7 @@ def _is_unfinished(status: Status) -> bool:
 
 
 def _unfinished(status: Status) -> Verdict:
-    """Return the verdict on a relay that is up to date but for a first snapshot by chunks."""
+    """Return the verdict on a relay that is up to date except for a first snapshot by chunks."""
     assert status.first_snapshot is not None
     sentence = f"{status.first_snapshot.sentence}; {status.verdict.sentence}"
     return replace(status.verdict, condition="behind", sentence=sentence)

@@ -1,20 +1,20 @@
-"""The record headers of --headers: which change a message is. Integers are big-endian and unsigned.
+"""The record headers of --headers, which identify a message's change. Integers are big-endian and unsigned.
 
 ``bwtui.lsn`` (8 bytes: the commit's final LSN, or the snapshot's consistent point), ``bwtui.ordinal`` (4, and
 8 from 2³² on: among the row changes of the transaction, or the rows of the table's snapshot), ``bwtui.op``
 (snapshot, insert, update or delete), ``bwtui.xid`` (4; 0 in a snapshot), ``bwtui.session`` (8 random bytes,
 one value a run).
 
-With --exactly-once a message also has ``bwtui.part`` (4 bytes) where its transaction is split over several
-Kafka transactions, and those before it, so many, are committed by themselves.
+With --exactly-once a message also has ``bwtui.part`` (4 bytes) if its transaction is split over several Kafka
+transactions and earlier ones were committed: the number of these.
 """
 
 LSN, ORDINAL, OPERATION, XID = "bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid"
 
-#: The header that rows of a snapshot always carry: see bwtui.relay.snapshot.leftovers.
+#: The header that rows of a snapshot always carry (see bwtui.relay.snapshot.leftovers).
 SESSION = "bwtui.session"
 
-#: The header that says that the transaction began in an earlier Kafka transaction.
+#: The header of a message whose PostgreSQL transaction began in an earlier Kafka transaction.
 PART = "bwtui.part"
 
 Headers = list[tuple[str, bytes]]

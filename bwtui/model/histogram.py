@@ -1,8 +1,8 @@
-"""How often values came: a log-linear histogram, as HdrHistogram is one, in as many buckets as are not empty.
+"""A log-linear histogram in the manner of HdrHistogram, with only as many buckets as are not empty.
 
-Each power of two is parted into 32 equal buckets, so a percentile, which is told as its bucket's middle, is
-off by at most 1/64 (1.6 %) of the value, or by a microsecond where that is more. Count, least and most are
-exact. Two histograms are merged by adding up their buckets, and nothing more is lost.
+Each power of two is divided into 32 equal buckets, so a percentile, reported as the middle of its bucket, has
+an error of at most 1/64 (1.6 %) of the value, or a microsecond if that is more. Count, minimum and maximum
+are exact. Merging two histograms adds their buckets, and loses no further precision.
 docs/benchmarks/measurements.md compares it with the package hdrhistogram.
 """
 
@@ -10,47 +10,47 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: The largest relative error of a percentile between `SMALLEST` and `LARGEST`.
+#: Maximum relative error of a percentile between `SMALLEST` and `LARGEST`.
 ERROR = 1 / 64
-#: What is nearer to zero than this is zero; what is further than that stands in the last bucket. Seconds.
+#: Values nearer to zero count as zero; larger ones are in the last bucket. In seconds.
 SMALLEST, LARGEST = 2.0**-20, 2.0**26
 _PARTS = 32
-#: What is added to a power of two, so that the number of a bucket above zero is above zero.
+#: Added to a power of two, so that buckets above zero have positive numbers.
 _SHIFT = 20
-#: The power of two right below `LARGEST`, and the last bucket.
+#: The power of two of `LARGEST`, and the last bucket.
 _HIGHEST = 26
 _LAST = (_HIGHEST + _SHIFT) * _PARTS + _PARTS - 1
-#: Where the few buckets of a `Distribution` end: from 1 ms to 68 minutes. Each is the end of one of ours, so
-#: that none of ours is parted.
+#: Upper ends of the few buckets of a `Distribution`, from 1 ms to 68 minutes. Each is also the end of a
+#: bucket of the histogram, so that none has to be divided.
 BOUNDS = tuple(2.0**power for power in (*range(-10, 7), 8, 10, 12))
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram as other systems take it: how many values were below each of `BOUNDS`, and of all."""
+    """A histogram for other systems: number of values below each of `BOUNDS`, and of all values."""
 
     below: tuple[int, ...] = (0,) * len(BOUNDS)
     count: int = 0
-    #: Of all values above zero.
+    #: Sum of the values above zero.
     sum: float = 0.0
 
 
 class Histogram:
-    """Values with how often each came; negative ones are mirrored. Not for several threads."""
+    """Values with their frequency; negative ones are mirrored. Not thread-safe."""
 
     __slots__ = ("_counts", "count", "least", "most", "sum")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self.count = 0
-        #: Of the values above zero, exact but for the arithmetic of floats: it never shrinks.
+        #: Sum of the values above zero, exact except for float rounding; it never shrinks.
         self.sum = 0.0
         #: The smallest and the largest value so far.
         self.least = math.inf
         self.most = -math.inf
 
     def add(self, value: float, count: int = 1) -> None:
-        """Take a finite ``value`` that came ``count`` times."""
+        """Add a finite ``value`` that occurred ``count`` times."""
         counts, bucket = self._counts, _bucket(value)
         counts[bucket] = counts.get(bucket, 0) + count
         self.count += count
@@ -62,7 +62,7 @@ class Histogram:
             self.most = value
 
     def merge(self, other: "Histogram") -> None:
-        """Take all that ``other`` holds."""
+        """Add all values of ``other``."""
         counts = self._counts
         for bucket, count in other._counts.items():
             counts[bucket] = counts.get(bucket, 0) + count
@@ -72,11 +72,11 @@ class Histogram:
         self.most = max(self.most, other.most)
 
     def percentile(self, share: float) -> float:
-        """Return the value that ``share`` (0 to 1) of all values are not above; NaN where there is none."""
+        """Return the smallest value that a ``share`` (0 to 1) of all values do not exceed; NaN if empty."""
         return self.percentiles((share,))[share]
 
     def percentiles(self, shares: tuple[float, ...]) -> Mapping[float, float]:
-        """Return the value of each share; ``shares`` grow."""
+        """Return the percentile of each share; ``shares`` must be ascending."""
         found = dict.fromkeys(shares, math.nan)
         waiting = iter(shares)
         share = next(waiting, None)
@@ -90,7 +90,7 @@ class Histogram:
         return found
 
     def distribution(self) -> Distribution:
-        """Return it in the few buckets of `BOUNDS`; a value that is exactly a bound is not below it."""
+        """Return it in the few buckets of `BOUNDS`; a value equal to a bound is not below it."""
         below, seen, bounds = [], 0, iter(BOUNDS)
         bound = next(bounds, None)
         for bucket, count in sorted(self._counts.items()):
@@ -103,7 +103,7 @@ class Histogram:
         return Distribution(tuple(below), self.count, self.sum)
 
     def buckets(self) -> list[tuple[float, float, int]]:
-        """Return the buckets that are not empty, in order: from, to, and how many values."""
+        """Return the non-empty buckets in order: lower end, upper end, and number of values."""
         found = []
         for bucket, count in sorted(self._counts.items()):
             lower, upper = _bounds(bucket)
@@ -118,14 +118,14 @@ def _bucket(value: float) -> int:
     fraction, power = math.frexp(value)
     if power > _HIGHEST:
         return -_LAST if value < 0 else _LAST
-    # The fraction is 0.5 or more, and less than 1.
+    # The fraction is in [0.5, 1).
     if value < 0:
         return -((power + _SHIFT) * _PARTS + int(fraction * -2 * _PARTS) - _PARTS)
     return (power + _SHIFT) * _PARTS + int(fraction * 2 * _PARTS) - _PARTS
 
 
 def _bounds(bucket: int) -> tuple[float, float]:
-    """Return where a bucket begins and ends; the outermost ones have no end."""
+    """Return a bucket's lower and upper end; the outermost buckets are open-ended."""
     if bucket == 0:
         return -SMALLEST, SMALLEST
     power, part = divmod(abs(bucket), _PARTS)

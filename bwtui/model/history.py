@@ -1,4 +1,4 @@
-"""The last ten minutes of a relay, second by second, for whoever looks at it later.
+"""The last ten minutes of a relay, second by second, for viewers that connect later.
 
 Times are seconds since the Unix epoch, durations seconds, sizes bytes.
 """
@@ -9,25 +9,25 @@ from typing import Any, Literal
 
 from bwtui.model.from_json import made_of
 
-#: So many seconds of a relay are kept, and of the rate of each table.
+#: Length of the history, and of the rates by table, in seconds.
 HISTORY_SECONDS, TREND_SECONDS = 600, 120
 
-#: "start" of the relay; "reconnect": another session of the stream; "ddl": a table has another schema.
+#: "start" of the relay; "reconnect": a new session of the stream; "ddl": a table's schema changed.
 MarkKind = Literal["start", "reconnect", "ddl", "error", "audit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """What one second was like; one that is missing was slept through, and counts with the next."""
+    """The metrics of one second; seconds during a suspension are missing and count with the next."""
 
     time: float
-    #: Rows that PostgreSQL's stream, or the snapshot, brought, and messages that were acknowledged.
+    #: Rows per second from PostgreSQL's stream or the snapshot, and acknowledged messages per second.
     read_per_second: float
     acknowledged_per_second: float
     lag_bytes: int
     lag_seconds: float
     retained_wal_bytes: int
-    #: From COMMIT to acknowledgement, of what was acknowledged in this second; None where nothing was.
+    #: From COMMIT to acknowledgement, of messages acknowledged in this second; None if there were none.
     p50: float | None = None
     p99: float | None = None
     max: float | None = None
@@ -35,7 +35,7 @@ class Second:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened, for a chart."""
+    """An event to mark in a chart."""
 
     time: float
     kind: MarkKind
@@ -48,15 +48,17 @@ class History:
 
     seconds: tuple[Second, ...] = ()
     marks: tuple[Mark, ...] = ()
-    #: Rows a second of each table that had some, one point a second, the newest last; up to when the history
-    #: was first asked for.
+    #: Rows per second of each table that had any, one point per second, the newest last, up to the first
+    #: request for the history.
     trends: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    #: How long the last minute's messages took from COMMIT to acknowledgement: from, to, how many.
+    #: Distribution of the last minute's times from COMMIT to acknowledgement: lower, upper, number of
+    #: messages.
     latency: tuple[tuple[float, float, int], ...] = ()
 
     def extended(self, later: "History") -> "History":
-        """Return this history with what was sampled later; the oldest is left out."""
-        # Before there is a second, each answer begins anew; and a clock that was set back has all marks told.
+        """Return this history extended by later samples; the oldest ones are dropped."""
+        # Before the first second every answer has all marks, as after the clock was set back: skip known
+        # ones.
         fresh = (mark for mark in later.marks if mark not in self.marks)
         marks = (*self.marks, *fresh)[-HISTORY_SECONDS:]
         seconds = (*self.seconds, *later.seconds)[-HISTORY_SECONDS:]
@@ -64,7 +66,7 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the control socket."""
-        # Of a thousand tables, `asdict` would copy points for a fifth of a second.
+        # With a thousand tables, `asdict` would take a fifth of a second to copy points.
         return {
             "seconds": [dataclasses.asdict(one) for one in self.seconds],
             "marks": [dataclasses.asdict(mark) for mark in self.marks],
@@ -74,7 +76,7 @@ class History:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "History":
-        """Rebuild a history from `to_json`; keys that this version does not know are left out."""
+        """Rebuild a history from `to_json`, ignoring keys that this version does not know."""
         return cls(
             tuple(made_of(Second, one) for one in data.get("seconds", ())),
             tuple(made_of(Mark, one) for one in data.get("marks", ())),

@@ -1,8 +1,8 @@
-"""What the engine answers only while somebody looks, beside the `Status` that it always has.
+"""Service views: data that the engine provides only on request, in addition to its `Status`.
 
 Sizes are bytes, durations seconds, times seconds since the Unix epoch, and LSNs PostgreSQL's text form. Each
-look has the ``time`` at which it was taken, 0 before the first; ``failure`` says in one sentence why there is
-nothing, and ``notes`` what is missing from it, each with what would show it.
+view has the ``time`` of its poll, 0 before the first. ``failure`` says in one sentence why there is no data,
+and ``notes`` what is missing, each with the way to get it.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 from bwtui.model.from_json import made_of
 from bwtui.model.option_checks import SettingEntry
 
-#: Stands for the newest two versions of a subject that are not deleted.
+#: Requests the newest two versions of a subject that are not deleted.
 NEWEST = "newest"
-#: Has all versions of a subject compared with those before them.
+#: Requests a comparison of all versions of a subject with the ones before them.
 CHANGES = "changes"
 LookName = Literal[
     "slots", "consumers", "commands", "configuration", "stages", "subject", "letters", "transactions"
@@ -22,7 +22,7 @@ LookName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
-    """One replication slot of the server, of whichever database and kind."""
+    """One replication slot of the server, of any database and kind."""
 
     name: str
     type: str
@@ -35,42 +35,42 @@ class SlotEntry:
     restart_lsn: str | None = None
     confirmed_lsn: str | None = None
     retained_wal_bytes: int | None = None
-    #: None: no limit is set, or the slot lost its WAL.
+    #: None if there is no limit, or the slot lost its WAL.
     safe_wal_bytes: int | None = None
-    #: Since when nobody reads it; None while somebody does, and before PostgreSQL 17.
+    #: When its last reader left; None while it has a reader, and before PostgreSQL 17.
     inactive_since: float | None = None
-    #: Why the server gave it up, from PostgreSQL 17 on.
+    #: Why the server invalidated it, from PostgreSQL 17 on.
     invalidation_reason: str | None = None
-    #: What decoding for it wrote to disk so far; None for a physical slot.
+    #: Bytes that decoding for it has spilled to disk so far; None for a physical slot.
     spill_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A transaction that has been open for a while; while it writes, no slot's restart_lsn passes it."""
+    """A long-running transaction; once it has written, it holds back the restart_lsn of all slots."""
 
-    #: "pid 4711", or "prepared NAME" of a transaction that was prepared.
+    #: "pid 4711", or "prepared NAME" for a prepared transaction.
     name: str
     user: str = ""
     database: str = ""
     application: str = ""
-    #: "active", "idle in transaction" …, "prepared"; empty when it is not told.
+    #: "active", "idle in transaction" …, "prepared"; empty if unknown.
     state: str = ""
-    #: Since when it is open; None when the role may not know.
+    #: When it began; None if the role may not see it.
     since: float | None = None
-    #: It has written something, so that slots have to keep WAL from its begin on.
+    #: True if it has written, so that slots must keep WAL from its beginning on.
     writes: bool = False
-    #: Transactions since the oldest one that it can see; None when it keeps vacuum from nothing.
+    #: Age in transactions of the oldest one that it can see; None if it does not hold back vacuum.
     xmin_age: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """A standby, or another reader of physical WAL."""
+    """A standby, or a different reader of physical WAL."""
 
     name: str
     client: str = ""
-    #: Empty when the role may not know; the lags are None then, too.
+    #: Empty if the role may not see it; then the lags are None too.
     state: str = ""
     sync_state: str = ""
     slot: str | None = None
@@ -80,12 +80,12 @@ class Standby:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What keeps WAL on the server."""
+    """Slots and transactions that make the server keep WAL."""
 
     time: float = 0.0
     failure: str = ""
     notes: tuple[str, ...] = ()
-    #: max_slot_wal_keep_size, or None when there is no limit.
+    #: max_slot_wal_keep_size, or None if there is no limit.
     keep_limit_bytes: int | None = None
     slots: tuple[SlotEntry, ...] = ()
     holders: tuple[Holder, ...] = ()
@@ -94,65 +94,65 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is in one partition, by what it last committed."""
+    """The lag of a group in one partition, according to its last committed offset."""
 
     topic: str
     partition: int
-    #: The next offset that it will read; None when it has never committed one.
+    #: The next offset to read; None if it has never committed one.
     committed: int | None
     end: int
-    #: Offsets from there to the end. Where a topic is compacted some of them may be empty.
+    #: Number of offsets up to the end. In a compacted topic some of them may be empty.
     unread: int = 0
-    #: The timestamp of the first message that it has not read; None when it is not known.
+    #: Timestamp of the first unread message; None if unknown.
     unread_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A consumer group that has committed offsets in topics of the relay."""
+    """A consumer group with committed offsets in topics of the relay."""
 
     name: str
-    #: As Kafka says it: "stable", "empty", "preparing rebalance" …
+    #: In Kafka's words: "stable", "empty", "preparing rebalance" …
     state: str = ""
-    #: Consumers in it now; None when the user may not know.
+    #: Number of its consumers; None if the user may not see it.
     members: int | None = None
     topics: tuple[str, ...] = ()
     unread: int = 0
     unread_since: float | None = None
-    #: How many partitions it reads, and those that are furthest behind, the worst one first.
+    #: Number of partitions that it reads; ``partitions`` has those with the largest lag, the worst one first.
     partition_count: int = 0
-    #: Partitions of them with messages, in which it has never committed: nobody knows what it has read there.
+    #: Number of these with messages but without a commit: what it has read there is unknown.
     uncommitted: int = 0
     partitions: tuple[PartitionLag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who reads the relay's topics."""
+    """The consumers of the relay's topics."""
 
     time: float = 0.0
     failure: str = ""
     notes: tuple[str, ...] = ()
-    #: How long the look took.
+    #: Duration of the poll.
     seconds: float = 0.0
     groups: tuple[GroupEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A statement or request that was issued, with all those that were the same and ended in the same way."""
+    """A statement or request, combined with all equal ones that had the same result."""
 
     #: "PostgreSQL", "registry" or "Kafka".
     service: str
-    #: Without values of rows, and without secrets.
+    #: Without row values and secrets.
     text: str
-    #: Empty when it went well, else the kind of failure; "under way" while there is no answer.
+    #: Empty on success, otherwise the kind of failure; "under way" before the answer.
     result: str = ""
     count: int = 1
-    #: When the first of them was issued, and the last.
+    #: When the first and the last of them were issued.
     first: float = 0.0
     time: float = 0.0
-    #: How long the last of them took, the slowest, and all together.
+    #: Duration of the last, of the slowest, and of all together.
     seconds: float = 0.0
     slowest: float = 0.0
     total: float = 0.0
@@ -160,19 +160,19 @@ class CommandEntry:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What the engine's process has issued; the newest comes last."""
+    """The statements and requests of the engine's process; the newest comes last."""
 
     time: float = 0.0
     failure: str = ""
     notes: tuple[str, ...] = ()
     commands: tuple[CommandEntry, ...] = ()
-    #: How many entries had to make room for newer ones.
+    #: Number of entries dropped in favour of newer ones.
     forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings that the engine was started with."""
+    """The settings of the running engine."""
 
     time: float = 0.0
     failure: str = ""
@@ -182,7 +182,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
-    """How far a sampled change has come: see `bwtui.model.status.ChangeSample`."""
+    """The progress of a sampled change (see `bwtui.model.status.ChangeSample`)."""
 
     sequence: int
     passed: tuple[float, ...] = ()
@@ -194,7 +194,7 @@ class StageEntry:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How far the sampled changes have come that the engine still holds."""
+    """The progress of the sampled changes that the engine still has."""
 
     time: float = 0.0
     failure: str = ""
@@ -204,16 +204,16 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """One version of a subject, as far as it was looked at."""
+    """One version of a subject, with what was read of it."""
 
     version: int
     id: int | None = None
-    #: What the registry says; most say nothing.
+    #: The registration time if the registry reports it; most do not.
     registered: float | None = None
-    #: Softly deleted: no schema is compared with it any more, and its id can still be read.
+    #: True if softly deleted: it no longer counts for compatibility, but its id is still readable.
     is_deleted: bool = False
-    #: Fields of the record, and how many were added, removed, or changed since the version before; None: not
-    #: known, or nothing to compare with.
+    #: Number of fields of the record, and number added, removed or changed since the version before; None if
+    #: unknown, or without a version before.
     fields: int | None = None
     added: int | None = None
     removed: int | None = None
@@ -236,73 +236,73 @@ class Subject:
     failure: str = ""
     notes: tuple[str, ...] = ()
     name: str = ""
-    #: The compatibility level that it is held to, its own or the one for all.
+    #: Its compatibility level, its own or the global one.
     level: str = ""
-    #: The oldest one first.
+    #: Oldest first.
     versions: tuple[VersionEntry, ...] = ()
-    #: Of the versions whose texts were asked for, as soon as they are known.
+    #: The requested versions' schemas, once they are known.
     texts: tuple[VersionText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LetterPlace:
-    """Where a dead letter stands in the topic of dead letters."""
+    """The position of a dead letter in the dead-letter topic."""
 
-    #: Of which change, as `bwtui.kafka.letters.identity` has it.
+    #: Identity of the change, see `bwtui.kafka.letters.identity`.
     identity: str
     partition: int
     offset: int
-    #: Letters of the same change that were read before it: only the newest few places are kept.
+    #: Number of earlier dead letters of the same change: only the newest few positions are kept.
     before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """The topic of dead letters."""
+    """The dead-letter topic."""
 
     time: float = 0.0
     failure: str = ""
     notes: tuple[str, ...] = ()
-    #: Empty: the relay sends its letters to none.
+    #: Empty if the relay has no dead-letter topic.
     topic: str = ""
-    #: Records that were read, how many of them are no letters, and how many before them were not read.
+    #: Number of records read, of those that are not dead letters, and of older ones that were not read.
     records: int = 0
     foreign: int = 0
     left_out: int = 0
-    #: Of the letters that were asked for.
+    #: Positions of the requested dead letters.
     places: tuple[LetterPlace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RelayedTransaction:
-    """A transaction with rows of the relay's tables, as the relay has met it."""
+    """A transaction with rows of the relay's tables, as the relay has processed it."""
 
-    #: Tells transactions apart: their xids come again after a wraparound. 0: it is being read now.
+    #: Identifies the transaction, since xids repeat after a wraparound. 0 if it is being read now.
     number: int
     xid: int
     commit_lsn: str
     #: By PostgreSQL's clock.
     commit_time: float
-    #: Changes of rows, and each TRUNCATE, whether they made a message or not; so far, while it is read.
+    #: Number of row changes and TRUNCATEs so far, with or without messages.
     rows: int
-    #: Keys and values of its messages.
+    #: Total size of the keys and values of its messages.
     bytes: int
-    #: When the first of it was there to read.
+    #: When its first change was available.
     received: float
-    #: The tables that messages were made for, with their number, or 0 where they were not counted; None: in
-    #: a backlog of small transactions of many tables they are not noted.
+    #: Number of messages by table, 0 if they were not counted; None in a backlog of small transactions of
+    #: many tables, where they are not recorded.
     tables: dict[str, int] | None = field(default_factory=dict)
-    #: All of it was acknowledged. From its first row received, and from its COMMIT, until then; None: not
-    #: yet, or nobody knows when.
+    #: True if all of it was acknowledged. The times until then are from its first received row, and from its
+    #: COMMIT; None if not acknowledged yet, or unknown.
     acknowledged: bool = False
     relayed_seconds: float | None = None
     commit_seconds: float | None = None
-    #: How often it was read; more than once after a reconnect.
+    #: Number of times it was read; more than one after a reconnect.
     reads: int = 1
-    #: Only the largest tables are named: so many more there are, with so many messages.
+    #: Only the largest tables are named: number of further ones, and of their messages.
     more_tables: int = 0
     more_messages: int = 0
-    #: The server that went on does not have it, so that it will never be acknowledged.
+    #: True if the server that took over does not have it: it will never be acknowledged.
     is_given_up: bool = False
 
 
@@ -313,12 +313,12 @@ class Transactions:
     time: float = 0.0
     failure: str = ""
     notes: tuple[str, ...] = ()
-    #: All that were read since the relay's start, those without rows of its tables included.
+    #: Number of transactions since the relay's start, including those without rows of its tables.
     total: int = 0
-    #: So many of the newest, and of the largest by rows and by bytes, are among them.
+    #: Number of the newest, and of the largest by rows and by bytes, that are included.
     newest: int = 0
     largest: int = 0
-    #: The one that is being read now, if there is one.
+    #: The transaction that is being read now, if any.
     under_way: tuple[RelayedTransaction, ...] = ()
     transactions: tuple[RelayedTransaction, ...] = ()
 
@@ -352,7 +352,7 @@ _PARTS: dict[str, type[Any]] = {
 
 
 def look_from_json(name: LookName, data: dict[str, Any]) -> Look:
-    """Rebuild a look from ``dataclasses.asdict``; what this version does not know is left out."""
+    """Rebuild a view from ``dataclasses.asdict``, ignoring keys that this version does not know."""
     return _rebuilt(LOOKS[name], data)  # type: ignore[no-any-return]
 
 

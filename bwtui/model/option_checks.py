@@ -1,4 +1,4 @@
-"""What the texts of single options must look like; each check raises ValueError with a plain sentence."""
+"""Validate the texts of single options; each check raises ValueError with a plain sentence."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def check_name(text: str) -> None:
 
 
 def check_slot(text: str) -> None:
-    """Raise ValueError unless PostgreSQL takes ``text`` as the name of a replication slot."""
+    """Raise ValueError unless PostgreSQL accepts ``text`` as the name of a replication slot."""
     if not _SLOT.fullmatch(text):
         raise ValueError(
             f"{text!r} can't name a replication slot (lower case letters, digits and '_', at most 63)"
@@ -63,7 +63,7 @@ def check_connection(text: str) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of an address to listen on; the loopback address where only a port is given.
+    """Return host and port of an address to listen on; the default host is the loopback address.
 
     Raises ValueError with a plain sentence.
     """
@@ -93,12 +93,12 @@ def check_property(key: str) -> None:
 
 
 def _is_within(text: str, most: int) -> bool:
-    # More digits than `parse_number` takes are not made a number of.
+    # Longer numbers, which `parse_number` rejects, are never converted.
     return text.isdecimal() and len(text) <= 15 and 1 <= int(text) <= most
 
 
 def check_share(text: str) -> None:
-    """Raise ValueError unless ``text`` can be a share in per cent."""
+    """Raise ValueError unless ``text`` can be a share in percent."""
     if not _is_within(text, 90):
         raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
 
@@ -117,7 +117,7 @@ def check_spark_master(text: str) -> None:
 
 def check_regex(text: str) -> None:
     """Raise ValueError unless ``text`` can be a regular expression."""
-    # As an unset variable of a shell leaves it, which must not come to mean every table.
+    # An unset shell variable yields an empty text, which must not match every table.
     if not text:
         raise ValueError(
             "'' matches no table (it is matched with the whole schema.table; '.*' is all of them)"
@@ -131,7 +131,7 @@ def check_regex(text: str) -> None:
 
 
 def check_characters(text: str) -> None:
-    """Raise ValueError, without the text, which may hold a password, where its bytes were no UTF-8."""
+    """Raise ValueError if the bytes were not UTF-8, without the text, which may contain a password."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -142,7 +142,7 @@ def check_characters(text: str) -> None:
 
 
 def parse_number(text: str) -> int:
-    """Return a positive whole number; k, M and G stand for powers of 1,024."""
+    """Return a positive integer; k, M and G mean powers of 1,024."""
     match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
     if match is None or not int(match[1]):
         raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
@@ -154,7 +154,7 @@ def parse_number(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SettingEntry:
-    """One setting: its value, secrets masked, and where it came from."""
+    """One setting: its value, with secrets masked, and where it was set."""
 
     name: str
     value: str | bool | int | tuple[str, ...] | None
@@ -162,7 +162,7 @@ class SettingEntry:
 
     @property
     def text(self) -> str:
-        """The value as people write it, "-" where there is none."""
+        """The value for display, "-" if there is none."""
         value = self.value
         if value is None or value in ("", ()):
             return "-"

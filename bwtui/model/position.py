@@ -1,7 +1,7 @@
-"""How far the stream stands in Kafka, as a relay with --exactly-once writes it within each transaction.
+"""The stream's position in Kafka, which a relay with --exactly-once writes within each Kafka transaction.
 
-A record of the positions' topic: the key names the slot, the value is a JSON object. A reader finds in it
-whether the Kafka transaction that it belongs to ends within a transaction of PostgreSQL (``open``).
+It is a record of the position topic: the key names the slot, the value is a JSON object. From it a reader
+knows whether the record's Kafka transaction ends within a PostgreSQL transaction (``open``).
 """
 
 import json
@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple
 from bwtui.model.lsn import format_lsn, parse_lsn
 
 Phase = Literal["snapshot", "stream"]
-#: How far requests to put rows into the stream are, by their id: see `bwtui.relay.exactly.chunks`.
+#: Progress of backfill requests, by id (see `bwtui.relay.exactly.chunks`).
 Chunks = dict[str, dict[str, Any]]
 
 
 class Recorded(NamedTuple):
-    """Up to where a recording is in Kafka: all that one of its passes has before one of its positions."""
+    """What of a recording is in Kafka: everything that one of its passes has before a position."""
 
-    #: The run, in hexadecimal.
+    #: The run's id, in hexadecimal.
     session: str
     pass_number: int
     position: int
@@ -29,34 +29,35 @@ _RECORDED = ("session", "pass", "position")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What of one slot is in Kafka, wholly: no more, and no less."""
+    """Exactly what is in Kafka for one slot."""
 
     system: str
     database: str
     slot: str
     timeline: int = 0
-    #: Where the newest transaction commits of which rows are in; those that commit before it are in.
+    #: Commit LSN of the newest transaction with rows in Kafka; all that commit before it are there
+    #: completely.
     lsn: int = 0
-    #: The last of its row changes that is in; None: all of them are.
+    #: Its last row change in Kafka; None if all are.
     ordinal: int | None = None
-    #: How many Kafka transactions hold it so far; 0: it is not split.
+    #: Number of Kafka transactions that contain it so far; 0 if it is not split.
     part: int = 0
-    #: Everything that commits before this LSN is in.
+    #: Everything that commits before this LSN is in Kafka.
     passed: int = 0
-    #: "snapshot": a snapshot at ``passed`` was begun, and is not in.
+    #: "snapshot" if a snapshot at ``passed`` has begun and is not in Kafka.
     phase: Phase = "stream"
-    #: What the ordinals rest on: which tables the relay leaves out.
+    #: The tables that the relay excludes, on which the ordinals depend.
     tables: str = ""
-    #: The run that wrote it, in hexadecimal.
+    #: The id of the run that wrote it, in hexadecimal.
     session: str = ""
     chunks: Chunks = field(default_factory=dict)
-    #: With --transaction-topic, of a transaction that is split: its messages so far, by table.
+    #: With --transaction-topic and a split transaction: its messages so far, by table.
     events: dict[str, int] = field(default_factory=dict)
-    #: The timelines before ``timeline``, each with the LSN at which it was left; empty: none, or not known.
+    #: The timelines before ``timeline``, each with the LSN of the fork; empty if none or unknown.
     forks: tuple[tuple[int, int], ...] = ()
-    #: Where all row changes of the newest transaction are in, how many it has; None: an older relay wrote it.
+    #: Number of row changes of the newest transaction, once all are in Kafka; None from an older relay.
     changes: int | None = None
-    #: Of the session of the stream that wrote it, if that was recorded.
+    #: State of the recording, if the session that wrote it was recorded.
     recorded: Recorded | None = None
 
     @property
@@ -88,7 +89,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: bytes) -> "Position":
-        """Rebuild a position. Raises ValueError for what is none."""
+        """Rebuild a position. Raises ValueError when ``value`` is not one."""
         try:
             data = json.loads(value)
             ordinal, changes, recorded = data["ordinal"], data.get("changes"), data.get("recorded")

@@ -1,4 +1,4 @@
-"""Names and texts in SQL: PostgreSQL's, and DuckDB's, which reads files."""
+"""Quote names and texts in SQL, for PostgreSQL, and for DuckDB, which reads files."""
 
 import glob
 import re
@@ -15,14 +15,14 @@ def quote_identifier(name: str) -> str:
 
 
 def quote_qualified(namespace: str, name: str) -> str:
-    """Return ``"schema"."table"``, as SQL takes it."""
+    """Return ``"schema"."table"``, quoted for SQL."""
     return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
 
 
 def split_qualified(text: str) -> tuple[str, str] | None:
-    """Return schema (or "") and name of ``[schema.]table`` as PostgreSQL reads it, or None where it is none.
+    """Return schema (or "") and name of ``[schema.]table`` as PostgreSQL parses it, or None if it is invalid.
 
-    What is not in quotes is in lower case, for PostgreSQL's ASCII letters.
+    Parts without quotes become lower case, as PostgreSQL does for ASCII letters.
     """
     if (found := _QUALIFIED.fullmatch(text)) is None:
         return None
@@ -39,7 +39,7 @@ def _folded(name: str) -> str:
 
 
 def quote_literal(value: str) -> str:
-    """Return ``value`` as an SQL string literal, safe whatever standard_conforming_strings says."""
+    """Return ``value`` as an SQL string literal that is safe for any standard_conforming_strings."""
     escaped = value.replace("'", "''")
     if "\\" in value:
         return " E'" + escaped.replace("\\", "\\\\") + "'"
@@ -47,15 +47,15 @@ def quote_literal(value: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text as a literal of DuckDB."""
+    """Return a text as an SQL literal of DuckDB."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def exact(paths: Iterable[Path | str]) -> list[str]:
-    """Return paths so that none is taken for a pattern: a recording's own name may look like one."""
+    """Escape paths so that none is taken for a pattern: a recording's name may look like one."""
     return [glob.escape(str(path)) for path in paths]
 
 
 def parquet(paths: Iterable[Path | str]) -> str:
-    """Return the table of some Parquet files; their folders' names are no columns."""
+    """Return the SQL table of some Parquet files; folder names are not partition columns."""
     return f"read_parquet([{', '.join(map(quoted, exact(paths)))}], hive_partitioning = false)"

@@ -1,4 +1,4 @@
-"""What the engine says of itself: immutable values that the UI, ``bwtui status`` and ``--json`` share.
+"""The engine's status: immutable values that the UI, ``bwtui status`` and ``--json`` share.
 
 `Status.to_json` is the contract of ``connect --headless --json`` and ``status --json``: names may be added,
 never renamed. All sizes are bytes, all durations seconds, all times seconds since the Unix epoch, and LSNs
@@ -19,7 +19,7 @@ from bwtui.model.verdict import Verdict
 
 State = Literal["starting", "snapshot", "streaming", "stalled", "paused", "stopped", "failed"]
 STAGES = ("read", "decode", "encode", "produce", "acknowledge")
-#: How a `Status.detail` begins that says since when the lag is not known; a time follows.
+#: Prefix of a `Status.detail` that says since when the lag is outdated; a time follows.
 LAG_IS_OLD = "PostgreSQL has not told of the slot since"
 _LSN_FIELDS = ("confirmed_lsn", "server_lsn", "received_lsn", "restart_lsn")
 
@@ -28,10 +28,10 @@ _LSN_FIELDS = ("confirmed_lsn", "server_lsn", "received_lsn", "restart_lsn")
 class StageStatus:
     """One stage of the pipeline.
 
-    ``per_second`` counts rows (messages for produce and acknowledge) over the last seconds; ``queue`` is what
-    waits in front of the stage or inside it, out of ``capacity`` when that is bounded; ``total`` since start.
-    ``busy`` is the share (0 to 1) of the relay's last seconds that went into the stage, or into waiting for
-    it; decoding and encoding are one step, which stands at "encode".
+    ``per_second`` counts rows (messages for produce and acknowledge) over the last seconds. ``queue`` is the
+    number waiting before or inside the stage, out of ``capacity`` if that is limited. ``total`` is since the
+    start. ``busy`` is the share (0 to 1) of the last seconds that the relay spent in the stage or waiting for
+    it; decoding and encoding are one step, reported as "encode".
     """
 
     per_second: float = 0.0
@@ -47,7 +47,7 @@ class TableStatus:
 
     topic: str = ""
     snapshot_rows: int = 0
-    #: Rows that were put into the stream beside its changes.
+    #: Number of backfilled rows.
     backfill_rows: int = 0
     inserts: int = 0
     updates: int = 0
@@ -56,40 +56,40 @@ class TableStatus:
     messages: int = 0
     bytes: int = 0
     rows_per_second: float = 0.0
-    #: Bytes of messages a second, over the last seconds.
+    #: Message bytes per second, over the last seconds.
     bytes_per_second: float = 0.0
     #: The table's share (0 to 1) of the WAL that the relayed tables write, estimated from rows and messages.
     wal_share: float = 0.0
-    #: What it writes to the WAL a second, estimated in the same way.
+    #: Bytes that it writes to the WAL per second, estimated in the same way.
     wal_bytes_per_second: float = 0.0
-    #: From COMMIT to acknowledgement in the last minute; None where nothing was acknowledged.
+    #: From COMMIT to acknowledgement in the last minute; None if nothing was acknowledged.
     latency_p50: float | None = None
     latency_p99: float | None = None
     errors: int = 0
     dead_letters: int = 0
-    #: Unchanged TOAST values that were read by key, or replaced by a placeholder.
+    #: Number of unchanged TOAST values that were read by key, or replaced by a placeholder.
     toast_fetched: int = 0
     toast_placeholders: int = 0
-    #: Updates that were passed over: their TOAST value could not be read, since the row is gone by now.
+    #: Number of updates skipped because their row was deleted before the TOAST value could be read.
     toast_superseded: int = 0
     key_schema_id: int | None = None
     value_schema_id: int | None = None
-    #: What the registry counts the value's schema as.
+    #: The registry's version number of the value schema.
     value_schema_version: int | None = None
     #: "none" (no snapshot of this table in this run), "pending", "running" or "done".
     snapshot_state: str = "none"
     #: PostgreSQL's estimate of the table's rows (pg_class.reltuples) when the snapshot began, or None.
     snapshot_estimate: int | None = None
-    #: While its snapshot is under way: what is left of it at its pace so far, where that can be told.
+    #: Estimated remaining time of its running snapshot, if known.
     snapshot_seconds_left: float | None = None
-    #: Key columns in order; empty when the table is unkeyed.
+    #: Key columns in order; empty if the table has no key.
     key_columns: tuple[str, ...] = ()
-    #: Plain sentences about what is special: unkeyed, types sent as text, updates not captured…
+    #: Plain sentences on anything special: no key, types sent as text, updates not captured…
     notes: tuple[str, ...] = ()
 
     @property
     def is_key_known(self) -> bool:
-        """Whether ``key_columns`` is what the table has: the relay finds them with the first row it sends."""
+        """Return whether ``key_columns`` is final: the relay determines it with the first row it sends."""
         return bool(self.key_columns or self.messages) or self.value_schema_id is not None
 
 
@@ -98,19 +98,19 @@ class SnapshotWorker:
     """A process that reads tables, or ranges of them, for the first snapshot."""
 
     pid: int
-    #: What it reads at present, or a few of that.
+    #: Tables that it is reading, or some of them.
     tables: tuple[str, ...] = ()
-    #: Of that, rows so far.
+    #: Number of rows read of these so far.
     rows: int = 0
-    #: Without the pages of files, libraries above all, which the relay's own process has, too, if it is here.
+    #: Excludes shared file pages, mainly libraries, if it runs on the relay's own machine.
     resident_bytes: int = 0
     cpu_seconds: float = 0.0
-    #: The machine that it is on; empty: the relay's own.
+    #: Its machine; empty for the relay's own.
     host: str = ""
 
     @property
     def place(self) -> str:
-        """How people find it."""
+        """Where users find the process."""
         if not self.host:
             return f"pid {self.pid}"
         return f"{self.host}:{self.pid}"
@@ -118,24 +118,24 @@ class SnapshotWorker:
 
 @dataclass(frozen=True, slots=True)
 class ErrorEntry:
-    """One error, or one warning, that the relay met; never holds a row value or a password."""
+    """An error or a warning of the relay; it never contains a row value or a password."""
 
     time: float
     kind: str
     table: str | None
     message: str
     hint: str | None = None
-    #: How often the same error came in a row; ``time`` is the latest.
+    #: Number of times the same error occurred in a row; ``time`` is the latest.
     count: int = 1
-    #: When it came first, and when it was over; None: it is not over, or is nothing that passes.
+    #: When it first occurred, and when it was over; None if not over, or not something that ends.
     since: float | None = None
     until: float | None = None
-    #: Whose it is, where it passes once that answers again: "Kafka", "the schema registry", "PostgreSQL"…
+    #: The service whose recovery ends it: "Kafka", "the schema registry", "PostgreSQL"…
     dependency: str = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether it is history: what it was about has recovered."""
+        """Return whether its cause has recovered."""
         return self.until is not None
 
 
@@ -144,29 +144,29 @@ class RecordingStatus:
     """The recording that a relay writes; sizes in bytes."""
 
     path: str
-    #: "recording"; "failed" when the disk refuses it; "stopped" when the relay goes on without.
+    #: "recording"; "failed" after a disk error; "stopped" if the relay continues without it.
     state: str = "recording"
     bytes: int = 0
     segments: int = 0
     bytes_per_second: float = 0.0
-    #: On its disk; None where the disk does not answer.
+    #: Free space on its disk; None if the disk does not answer.
     free_bytes: int | None = None
-    #: Until the disk is full at the present rate, or None.
+    #: Time until the disk is full at the current rate, or None.
     seconds_left: float | None = None
     durable_lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnceStatus:
-    """That a relay runs with --exactly-once, and how its Kafka transactions go; times in seconds."""
+    """The state of a relay with --exactly-once, and of its Kafka transactions; times in seconds."""
 
     transactional_id: str
-    #: The topic of its position.
+    #: The position topic.
     topic: str
-    #: Since it started.
+    #: Number of commits since the start.
     commits: int = 0
-    #: Of the last ten seconds; the times are None where none was committed. A commit takes from the end of
-    #: its transaction, the recording's disk included, to Kafka's word.
+    #: Over the last ten seconds; the times are None without commits. A commit lasts from the end of its
+    #: transaction to Kafka's acknowledgement, including the recording's sync.
     commits_per_second: float = 0.0
     commit_p50: float | None = None
     commit_p99: float | None = None
@@ -174,22 +174,22 @@ class ExactlyOnceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One immutable picture of the relay."""
+    """An immutable status snapshot of the relay."""
 
     state: State
     name: str
     slot: str
-    #: One plain sentence on what the engine is doing or waiting for.
+    #: One plain sentence on what the engine is doing or blocked on.
     detail: str = ""
-    #: What it is at, also while ``state`` is "stalled": "starting", "snapshot" or "streaming".
+    #: The current phase, even while ``state`` is "stalled": "starting", "snapshot" or "streaming".
     phase: str = ""
-    #: How it is, and why. Its sentence stands in JSON as ``reason`` too.
+    #: The verdict and its cause. Its sentence is also ``reason`` in JSON.
     verdict: Verdict = field(default_factory=Verdict)
     pid: int = 0
     started: float = 0.0
     time: float = 0.0
     publication: str = ""
-    #: Where the ends are, without passwords: "host:port/dbname", broker list, registry URL.
+    #: The services' addresses without passwords: "host:port/dbname", broker list, registry URL.
     database: str = ""
     broker: str = ""
     registry: str = ""
@@ -202,7 +202,7 @@ class Status:
     wal_lag_seconds: float = 0.0
     retained_wal_bytes: int = 0
     wal_status: str = ""
-    #: Bytes of WAL until the slot is in danger (pg_replication_slots.safe_wal_size); None: no limit is set.
+    #: WAL bytes until the slot is in danger (pg_replication_slots.safe_wal_size); None if there is no limit.
     safe_wal_bytes: int | None = None
     #: Transactions and bytes that the server spilled to disk while decoding for this slot, or None before 14.
     spill_bytes: int | None = None
@@ -211,37 +211,37 @@ class Status:
     cpu_seconds: float = 0.0
     tables: dict[str, TableStatus] = field(default_factory=dict)
     stages: dict[str, StageStatus] = field(default_factory=dict)
-    #: How long messages took to each of `LATENCY_STAGES`, of those acknowledged in the last ten seconds, the
-    #: last minute, and ever; a stage without any is missing. Rows of a snapshot are not measured.
+    #: Latency of messages by `LATENCY_STAGES`, for those acknowledged in the last ten seconds, the last
+    #: minute, and since the start; stages without messages are missing. Rows of a snapshot are not measured.
     latency: dict[str, Percentiles] = field(default_factory=dict)
     latency_minute: dict[str, Percentiles] = field(default_factory=dict)
     latency_since_start: dict[str, Percentiles] = field(default_factory=dict)
     errors: tuple[ErrorEntry, ...] = ()
-    #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
+    #: Tables that the relay should capture but its publications lack: none of their changes are sent.
     not_captured: tuple[str, ...] = ()
     #: Tables whose topic may differ from them.
     not_proven: tuple[NotProven, ...] = ()
-    #: A slot that was lost and made anew, while topics may differ from tables for it.
+    #: Set after a slot was recreated, while topics may differ from tables because of it.
     heal: HealStatus | None = None
-    #: A first snapshot beside the stream that is not through: topics lack rows of its tables.
+    #: Set while a first snapshot by chunks is unfinished: topics lack rows of its tables.
     first_snapshot: FirstSnapshot | None = None
     recording: RecordingStatus | None = None
     exactly_once: ExactlyOnceStatus | None = None
-    #: What is sent again, or to be, and what was last: the oldest request first.
+    #: Pending, running and recent backfill requests, oldest first.
     backfills: tuple[BackfillStatus, ...] = ()
-    #: While a snapshot is taken by several processes. ``resident_bytes`` and ``cpu_seconds`` count them, too.
+    #: Processes of a running snapshot; ``resident_bytes`` and ``cpu_seconds`` include them.
     snapshot_workers: tuple[SnapshotWorker, ...] = ()
-    #: Set when the engine ended on an error: the exit code of its process.
+    #: The exit code of the engine's process, if it ended with an error.
     exit_code: int | None = None
 
     @property
     def is_copying(self) -> bool:
-        """Whether a snapshot is under way, also one that is stalled."""
+        """Return whether a snapshot is running, even if it is stalled."""
         return (self.phase or self.state) == "snapshot"
 
     @property
     def aside(self) -> str:
-        """What ``detail`` says beside the verdict's sentence: that the lag is old; or ""."""
+        """The part of ``detail`` to show next to the verdict's sentence: that the lag is outdated; or ""."""
         return self.detail if self.verdict.sentence and self.detail.startswith(LAG_IS_OLD) else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class Status:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Status":
-        """Rebuild a status from `to_json`; keys that this version does not know are left out."""
+        """Rebuild a status from `to_json`, ignoring keys that this version does not know."""
         known = {f.name for f in dataclasses.fields(cls)}
         values = {key: value for key, value in data.items() if key in known}
         for name in _LSN_FIELDS:
@@ -266,7 +266,7 @@ class Status:
             values[name] = {key: made_of(kind, value) for key, value in values.get(name, {}).items()}
         for name in ("latency", "latency_minute", "latency_since_start"):
             values[name] = latency_from_json(values.get(name, {}))
-        # Older versions, and every recording, have the details under the name of the word.
+        # Older versions, and all recordings, have the details as "verdict".
         values["verdict"] = Verdict.from_json(data.get("verdict_details", data.get("verdict", {})))
         recording = values.get("recording")
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
@@ -301,7 +301,7 @@ class SchemaEntry:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """One column of a sampled change, as text for people; None is NULL, and absent means not known."""
+    """One column of a sampled change as text for display; None is NULL, and a missing one is unknown."""
 
     name: str
     before: str | None
@@ -312,9 +312,9 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSample:
-    """One change out of the stream, decoded field by field; a bounded sample, not a log."""
+    """A decoded change of the stream; one of a bounded sample, not of a log."""
 
-    #: Grows by one with every sample, so that a client can ask for what it has not seen.
+    #: Increases by one with every sample, so that a client can request what it has not seen.
     sequence: int
     time: float
     commit_time: float
@@ -326,25 +326,25 @@ class ChangeSample:
     topic: str
     key: str
     fields: tuple[FieldChange, ...]
-    #: Its number among the row changes of its transaction, from 1; 0: not told.
+    #: Number among the row changes of its transaction, from 1; 0 if unknown.
     ordinal: int = 0
     key_schema_id: int | None = None
     value_schema_id: int | None = None
-    #: The message's key in hexadecimal; empty without one, and of a long one.
+    #: The message's key in hexadecimal; empty if there is none, or if it is long.
     message_key: str = ""
-    #: When its batch had passed "received", "encoded", "produced" and "acknowledged", in Unix seconds, 0
-    #: where it had not yet; empty where that is not measured. ``batch`` is the number of its messages.
+    #: Unix times at which its batch passed "received", "encoded", "produced" and "acknowledged", 0 for a
+    #: stage not passed yet; empty if not measured. ``batch`` is the number of messages in the batch.
     passed: tuple[float, ...] = ()
     batch: int = 0
-    #: The session ended before Kafka had acknowledged it: it is read and sent again.
+    #: True if the session ended before Kafka acknowledged it: it is read and sent again.
     is_given_up: bool = False
-    #: Where Kafka put it; None unless that is known, as while recording.
+    #: Its partition and offset in Kafka; None unless known, as while recording.
     partition: int | None = None
     offset: int | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ChangeSample":
-        """Rebuild a sample from ``dataclasses.asdict``; what this version does not know is left out."""
+        """Rebuild a sample from ``dataclasses.asdict``, ignoring keys that this version does not know."""
         made: ChangeSample = made_of(
             cls, {**data, "fields": [made_of(FieldChange, f) for f in data["fields"]]}
         )

@@ -1,7 +1,8 @@
-"""The verdict on a relay: one sentence that says how it is, whom it waits for, and what is safe.
+"""The verdict on a relay: one sentence on how it is doing, what it is blocked on, and what is safe.
 
-The engine makes it (`bwtui.relay.watch.judge`), or, once there is none, whoever reads what it left behind
-(`ended`, `killed`, `suspended`). Command line, screens and reports show it, and have no words of their own.
+The engine makes it (`bwtui.relay.watch.judge`), or, after the engine has ended, any reader of the files that
+it left (`ended`, `killed`, `suspended`). Command line, screens and reports show it and add no words of their
+own.
 """
 
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from typing import Any, Literal, get_args
 from bwtui.model.figures import duration, size
 from bwtui.model.from_json import made_of
 
-#: "starting", "healthy"; "behind": it catches up, and ``stage`` holds it up; "waiting": for less time than
-#: that it would be stalled; "not_proven": rows pass, and topics may differ from tables (`bwtui.model.proof`);
-#: "stalled": there is work, and none of it is done; and how it has ended.
+#: "starting", "healthy"; "behind": it is catching up, limited by ``stage``; "waiting": blocked for less time
+#: than it takes to be stalled; "not_proven": rows pass, but topics may differ from tables
+#: (`bwtui.model.proof`); "stalled": there is work, but no progress; and the ways in which it has ended.
 Condition = Literal[
     "starting",
     "healthy",
@@ -39,68 +40,68 @@ _WORDS: dict[str, Word] = {
     "killed": "failed",
     "suspended": "stalled",
 }
-#: Whoever the relay waits for, or what holds it up; "" where nobody does.
+#: The service or resource that blocks or slows down the relay; "" if none.
 Cause = Literal["", "postgresql", "transactions", "kafka", "registry", "disk", "relay"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a relay is; times in Unix seconds, durations in seconds, sizes in bytes."""
+    """The verdict on a relay; times in Unix seconds, durations in seconds, sizes in bytes."""
 
     condition: Condition = "starting"
     #: One plain sentence, without the state's own word: "Kafka at … has acknowledged nothing for 12 s; …".
     sentence: str = ""
     cause: Cause = ""
-    #: Whoever is waited for, with the address: "Kafka at localhost:9092".
+    #: The service it is blocked on, with the address: "Kafka at localhost:9092".
     dependency: str = ""
-    #: The stage that holds the others up; one of `bwtui.model.status.STAGES`, or "".
+    #: The slowest stage, which holds up the others; one of `bwtui.model.status.STAGES`, or "".
     stage: str = ""
-    #: Since when that is so, and for how long; None where it has no beginning.
+    #: When the condition began, and for how long it has lasted; None without a beginning.
     since: float | None = None
     seconds: float = 0.0
-    #: Since when the oldest message waits that was read and is not acknowledged; None: none does.
+    #: Age of the oldest message that was read but is not acknowledged; None if there is none.
     oldest_in_flight_seconds: float | None = None
-    #: WAL that may be written before the slot is in danger, and how long that takes at the present rate;
-    #: None: no limit is set, or no WAL is written.
+    #: WAL bytes until the slot is in danger, and the time that takes at the current rate; None if there is no
+    #: limit, or no WAL is written.
     safe_bytes: int | None = None
     safe_seconds: float | None = None
-    #: What to do; "" where there is nothing.
+    #: What to do; "" if nothing.
     hint: str = ""
 
-    #: Whether the condition lasts until somebody does what the hint says.
+    #: True if the condition lasts until the user follows the hint.
     needs_action: bool = False
 
     @property
     def stands_still(self) -> bool:
-        """Whether no row passes."""
+        """Return whether no row passes."""
         return self.condition in ("stalled", "failed", "killed", "suspended")
 
     @property
     def is_trouble(self) -> bool:
-        """Whether somebody should look."""
+        """Return whether the user should investigate."""
         return self.stands_still or self.condition == "not_proven"
 
     @property
     def word(self) -> Word:
-        """The condition as ``verdict`` of ``status --json``; a later version's is never green."""
+        """The condition as ``verdict`` of ``status --json``; one of a later version never counts as healthy."""
         return _WORDS.get(self.condition, "not_proven")
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | str) -> "Verdict":
-        """Rebuild a verdict from ``dataclasses.asdict``, without keys that this version does not know.
+        """Rebuild a verdict from ``dataclasses.asdict``, ignoring keys that this version does not know.
 
-        ``data`` is a word where a status has no more than that.
+        ``data`` is a word if a status has only that.
         """
         verdict: Verdict = made_of(cls, {} if isinstance(data, str) else data)
         return verdict
 
 
-#: What would last longer counts as no bound: hardly anything is written then, and that does not stay so.
+#: A longer time counts as unlimited: it means that very little is written at the moment.
 FORESEEABLE_SECONDS = 365 * 86_400
 
 
 def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) -> str:
-    """Say how long the slot is safe if nothing more is confirmed."""
+    """Describe how long the slot is safe if nothing more is confirmed."""
     if wal_status == "lost":
         return "the slot is lost"
     if safe_bytes is None:
@@ -116,9 +117,9 @@ def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) 
 def ended(
     message: str | None, hint: str | None, *, confirmed: str = "", left: str = "", at: float | None = None
 ) -> Verdict:
-    """Return the verdict on a relay that has said how it ended, ``at`` a time (Unix seconds).
+    """Return the verdict on a relay that recorded how it ended, ``at`` a time (Unix seconds).
 
-    Without a ``message`` it was stopped; ``left`` is what it has left for its next start.
+    Without a ``message`` it was stopped; ``left`` describes the work left for its next start.
     """
     if message is not None:
         return Verdict("failed", message, "relay", since=at, hint=hint or "")
@@ -127,7 +128,7 @@ def ended(
 
 
 def killed(state: str, log: str) -> Verdict:
-    """Return the verdict on a relay that ended without a word; ``state`` is what it was at last."""
+    """Return the verdict on a relay that ended without recording it; ``state`` is its last known state."""
     return Verdict(
         "killed",
         f"the relay was killed, or its machine went down, while it was {state}; nothing is lost",
@@ -137,9 +138,9 @@ def killed(state: str, log: str) -> Verdict:
 
 
 def suspended(name: str, pid: int, seconds: float, *, is_stopped: bool) -> Verdict:
-    """Return the verdict on a relay that runs, and was last heard of ``seconds`` ago.
+    """Return the verdict on a running relay that last responded ``seconds`` ago.
 
-    ``is_stopped``: the system says that its process is stopped.
+    ``is_stopped`` means that the operating system reports its process as stopped.
     """
     why = f"its process {pid} is suspended" if is_stopped else f"its process {pid} may be suspended"
     goes_on = f"'kill -CONT {pid}' goes on with it"
