@@ -1,17 +1,17 @@
 """Rows of ``COPY … TO STDOUT`` in text format (PostgreSQL documentation, COPY, "Text Format").
 
-Unescaped, a field is the very text that pgoutput sends for the same value, so the snapshot and the stream
+An unescaped field is exactly the text that pgoutput sends for the same value, so the snapshot and the stream
 share one encoder.
 """
 
 from bwtui.pgoutput.messages import Binary
 
-#: NULL; a field of this text itself has its backslash escaped.
+#: NULL; in a field with this text, the backslash is escaped.
 NULL = b"\\N"
-#: Before the bytes of a field that is no text, in hexadecimal. `bwtui.pgoutput.transcode` writes it, and COPY
-#: never does: it doubles a backslash of the text.
+#: Prefix of a field that is not text, followed by its bytes in hexadecimal. `bwtui.pgoutput.transcode` writes
+#: it; COPY never does, since it doubles a backslash in text.
 HEX = b"\\x"
-# The escapes that PostgreSQL writes beside that of the backslash itself.
+# The escapes that PostgreSQL writes, in addition to the escaped backslash.
 _ESCAPES = (
     (b"\\b", b"\b"),
     (b"\\f", b"\f"),
@@ -41,12 +41,12 @@ def unescape(field: bytes) -> bytes | None:
         return None
     if field.startswith(HEX):
         return Binary(bytes.fromhex(field[len(HEX) :].decode()))
-    # No text of PostgreSQL's holds a zero byte: it stands for an escaped backslash meanwhile. Pass after pass
-    # takes no more memory than the field has, where a list of its pieces would take many times that.
+    # PostgreSQL's text never contains a zero byte, so it temporarily replaces an escaped backslash. Repeated
+    # replace calls need no more memory than the field, while a list of its pieces would need many times that.
     field = field.replace(b"\\\\", b"\0")
     if b"\\" in field:
         for escape, meaning in _ESCAPES:
             field = field.replace(escape, meaning)
-        # Any other escaped byte stands for itself.
+        # Any other escaped byte means itself.
         field = field.replace(b"\\", b"")
     return field.replace(b"\0", b"\\")

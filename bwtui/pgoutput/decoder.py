@@ -1,8 +1,8 @@
-"""Bytes of one ``pgoutput`` message in, one message out: no state, no I/O.
+"""Decode one ``pgoutput`` message from bytes, without state or I/O.
 
 The formats are those of the PostgreSQL documentation, "Logical Replication Message Formats", protocol
-versions 1 to 4. Whether a message stands between STREAM START and STREAM STOP is not in its bytes, so the
-caller says it.
+versions 1 to 4. A message does not say whether it is between STREAM START and STREAM STOP, so the caller
+does.
 """
 
 import struct
@@ -12,7 +12,7 @@ from bwtui.pgoutput import messages as m
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 
-# Of names that no row needs: bytes that are no UTF-8 as lone surrogates.
+# For names that no row needs: bytes that are not UTF-8 become lone surrogates.
 _ANY = "surrogateescape"
 
 _begin = struct.Struct(">QqI")
@@ -33,7 +33,7 @@ _column = struct.Struct(">Ii")
 
 
 class _Cursor:
-    """A place in the payload; every read moves it, and refuses to pass the end."""
+    """A position in the payload; every read advances it, and raises at the end."""
 
     __slots__ = ("offset", "payload")
 
@@ -78,11 +78,10 @@ class _Cursor:
 
 
 def decode(payload: bytes, streamed: bool = False) -> m.Message:
-    """Return the message that ``payload`` holds (without the XLogData head of 25 bytes).
+    """Decode the message in ``payload`` (without the XLogData header of 25 bytes).
 
-    ``streamed`` says that it stands between STREAM START and STREAM STOP, where messages carry a
-    transaction's id. Raises DecodeError, with the offset and never with a value, for whatever is not
-    exactly one message.
+    ``streamed`` means that it is between STREAM START and STREAM STOP, where messages carry a transaction's
+    id. Raises DecodeError, with the offset and never with a value, if the payload is not exactly one message.
     """
     if not payload:
         raise DecodeError("the message is empty", 0)
@@ -113,7 +112,7 @@ def _read_origin(cursor: _Cursor, streamed: bool) -> m.Origin:
 def _read_relation(cursor: _Cursor, streamed: bool) -> m.Relation:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
-    # An empty namespace stands for pg_catalog.
+    # An empty namespace means pg_catalog.
     namespace = cursor.text() or "pg_catalog"
     name = cursor.text()
     identity = cursor.char()

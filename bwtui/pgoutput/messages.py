@@ -1,6 +1,6 @@
 """The messages of PostgreSQL's logical replication stream, as the plugin ``pgoutput`` writes them.
 
-One class a message, with the fields of the PostgreSQL documentation's page "Logical Replication Message
+One class per message, with the fields of the PostgreSQL documentation's page "Logical Replication Message
 Formats", in its order. LSNs are ints, times are microseconds since 1970-01-01 00:00 UTC.
 
 ``stream_xid`` is the transaction's id that a message carries between STREAM START and STREAM STOP
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class UnchangedToast:
-    """A large value that an UPDATE did not change, so that PostgreSQL did not send it. It is never NULL."""
+    """A large value that an UPDATE did not change and PostgreSQL therefore did not send. It is never NULL."""
 
     __slots__ = ()
 
@@ -23,12 +23,12 @@ UNCHANGED = UnchangedToast()
 
 
 class Binary(bytes):
-    """A field in binary form: bytes of the database's encoding that are no text in UTF-8.
+    """A field in binary form: bytes in the database's encoding that have no exact equivalent in UTF-8.
 
-    bwtui never asks PostgreSQL for the binary form of a type; `bwtui.pgoutput.transcode` makes these. By
-    chance the bytes may read as UTF-8, which would be another text: so they raise UnicodeDecodeError, as
-    bytes do that are no UTF-8, whether they are decoded or asked for ASCII. With ``surrogateescape`` each
-    byte above ASCII is a lone surrogate.
+    bwtui never requests the binary form of a type from PostgreSQL; `bwtui.pgoutput.transcode` creates these.
+    The bytes may happen to be valid UTF-8 for a different text: so decoding them, or checking them for ASCII,
+    raises UnicodeDecodeError as for bytes that are not UTF-8. With ``surrogateescape`` each byte above ASCII
+    becomes a lone surrogate.
     """
 
     __slots__ = ()
@@ -48,13 +48,13 @@ class Binary(bytes):
         return f"Binary({super().__repr__()})"
 
 
-# One column of a row: its text form (or, as `Binary`, bytes that have none), NULL, or not sent.
+# One column of a row: its text form (or `Binary`, if it has none), NULL, or not sent.
 Field = bytes | None | UnchangedToast
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction begins; ``final_lsn`` is where its COMMIT record starts."""
+    """A transaction begins; its COMMIT record starts at ``final_lsn``."""
 
     final_lsn: int
     commit_time: int
@@ -63,7 +63,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction ends; ``end_lsn``, after its COMMIT record, is what may be confirmed for it."""
+    """A transaction ends; ``end_lsn``, after its COMMIT record, is the LSN to confirm for it."""
 
     flags: int
     commit_lsn: int
@@ -73,7 +73,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A published column; ``is_key`` says that it is part of the replica identity."""
+    """A published column; ``is_key`` means that it is part of the replica identity."""
 
     name: str
     type_oid: int
@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as the rows after this message have it; ``replica_identity`` is d, n, f or i (pg_class)."""
+    """The table of the rows that follow; ``replica_identity`` is d, n, f or i (pg_class)."""
 
     oid: int
     namespace: str
@@ -94,13 +94,13 @@ class Relation:
 
     @property
     def qualified_name(self) -> str:
-        """``schema.table``, for people: neither quoted nor escaped."""
+        """``schema.table`` for display, neither quoted nor escaped."""
         return f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """The name of a type that is not built in, sent ahead of the RELATION that uses it."""
+    """The name of a type that is not built in, sent before the RELATION that uses it."""
 
     oid: int
     namespace: str
@@ -121,8 +121,8 @@ class Insert:
 class Update:
     """A changed row.
 
-    ``old_kind`` is K when ``old`` holds the replica identity's old values (every other column None), O when
-    it holds the whole old row (REPLICA IDENTITY FULL), and None when the replica identity did not change.
+    ``old_kind`` is K if ``old`` has the old values of the replica identity (with every other column None), O
+    if it has the whole old row (REPLICA IDENTITY FULL), and None if the replica identity did not change.
     """
 
     relation_oid: int
@@ -144,7 +144,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Tables emptied by one TRUNCATE."""
+    """The tables emptied by one TRUNCATE."""
 
     relation_oids: tuple[int, ...]
     cascade: bool
@@ -154,7 +154,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The transaction came from another server, where it was committed at ``commit_lsn``."""
+    """The transaction originates from a different server, where it was committed at ``commit_lsn``."""
 
     commit_lsn: int
     name: str
@@ -162,7 +162,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What ``pg_logical_emit_message`` wrote."""
+    """A message that ``pg_logical_emit_message`` wrote."""
 
     transactional: bool
     lsn: int
@@ -181,7 +181,7 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamStop:
-    """The end of this part of a transaction in progress."""
+    """The end of a block of changes of a transaction in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """A two-phase transaction was prepared; ``streamed`` when its changes came in stream blocks."""
+    """A two-phase transaction was prepared; ``streamed`` if its changes arrived in stream blocks."""
 
     flags: int
     prepare_lsn: int

@@ -1,12 +1,13 @@
-"""Frames and lines of COPY out of a database's own encoding into UTF-8, before anything else reads them.
+"""Convert frames and lines of COPY from the database's encoding to UTF-8, before anything else reads them.
 
-PostgreSQL sends the bytes as it holds them: a value that it is asked to convert, and can't, ends the stream.
-A value without an exact UTF-8 becomes a field in binary form: of kind ``b`` in a message, and in a line of
-COPY ``\\x`` and hexadecimal digits, as which COPY writes no text. So `bwtui.pgoutput.tuples` and
-`bwtui.pgoutput.copy_text` give it as `Binary`, whether the stream is read or a recording of it.
+PostgreSQL sends the stored bytes: if it were asked to convert them, a value that it can't convert would end
+the stream. A value without an exact UTF-8 equivalent becomes a field in binary form: of kind ``b`` in a
+message, and in a line of COPY ``\\x`` with hexadecimal digits, which COPY writes for no text. So
+`bwtui.pgoutput.tuples` and `bwtui.pgoutput.copy_text` return it as `Binary`, from the stream and from a
+recording of it.
 
-Every encoding that a server may have keeps ASCII for ASCII alone (PostgreSQL documentation, "Character Set
-Support"), so what separates fields can't be a part of a character.
+Every possible server encoding uses ASCII bytes only for ASCII characters (PostgreSQL documentation,
+"Character Set Support"), so a field separator can't be part of a character.
 """
 
 import struct
@@ -16,31 +17,31 @@ from bwtui.pgoutput.copy_text import HEX, NULL, unescape
 from bwtui.pgoutput.messages import Field, UnchangedToast
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 
-#: From the database's bytes to UTF-8, or None where that can't be done, or not be undone.
+#: Converts the database's bytes to UTF-8; None if that is impossible, or not reversible.
 Decode = Callable[[bytes], bytes | None]
 
 _count = struct.Struct(">H").pack
 _length = struct.Struct(">cI").pack
 
-#: The tag and the relation's oid, before the row or rows.
+#: Length of the tag and the relation's oid, before the row or rows.
 _ROW = 5
 _ROWS = frozenset(b"IUD")
-#: Of other messages with names: how many bytes stand before them, and how many names.
+#: For other messages with names: number of bytes before the names, and number of names.
 _NAMES = {ord("R"): (5, 2), ord("Y"): (5, 2), ord("O"): (9, 1), ord("M"): (10, 1)}
-#: Of a RELATION: the replica identity and the number of columns; a column's flag; its type and modifier.
+#: Sizes in a RELATION: replica identity and number of columns; a column's flag; its type and modifier.
 _RELATION, _FLAG, _TYPE = 3, 1, 8
-#: No UTF-8 begins like this, so that the decoder refuses the name.
+#: Not a valid beginning in UTF-8, so that the decoder rejects the name.
 _NO_NAME = b"\xff"
 
 
 class Transcoder:
-    """Converts what one database sends."""
+    """Converts the frames and lines of one database."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
 
     def message(self, payload: bytes) -> bytes:
-        """Return a message of pgoutput in UTF-8; one that is malformed, as it is."""
+        """Return a pgoutput message in UTF-8; a malformed one is returned unchanged."""
         tag = payload[0] if payload else 0
         try:
             if tag in _ROWS:
@@ -48,7 +49,7 @@ class Transcoder:
             if tag in _NAMES:
                 return self._names(payload, *_NAMES[tag], columns=tag == ord("R"))
         except (DecodeError, IndexError, ValueError):
-            # What reads it says what is wrong.
+            # The decoder reports what is wrong.
             pass
         return payload
 

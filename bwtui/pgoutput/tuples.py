@@ -1,7 +1,7 @@
-"""Rows out of a message: TupleData of "Logical Replication Message Formats".
+"""Split rows of a message into fields: TupleData of "Logical Replication Message Formats".
 
-``split_tuple`` reads any row and checks every byte; ``splitter`` makes the fast reader of rows with a known
-number of columns, which falls back to ``split_tuple`` for whatever is not plain.
+``split_tuple`` reads any row and checks every byte; ``splitter`` creates a fast reader for rows with a known
+number of columns, which uses ``split_tuple`` for anything special.
 """
 
 import struct
@@ -20,15 +20,15 @@ _NULL, _UNCHANGED, _TEXT, _BINARY = b"nutb"
 # MaxHeapAttributeNumber in PostgreSQL's sources.
 _MOST_COLUMNS = 1600
 
-#: The head of a text below 64 KiB; the low half of its length follows, then the text.
+#: The header of a text below 64 KiB; the low half of its length follows, then the text.
 TEXT_HEAD = b"t\0\0"
-#: The length of the shortest text whose own head holds `TEXT_HEAD` somewhere else: 00 74 00 00.
+#: Length of the shortest text whose own header contains `TEXT_HEAD` at a different offset: 00 74 00 00.
 MISLEADING = 0x740000
-# Widths of rows whose readers are kept; that of 1,600 columns has 760 KB.
+# Number of row widths whose readers are cached; a reader of 1,600 columns takes 760 KB.
 _WIDTHS = 128
 
 
-#: Bytes that PostgreSQL did not write so.
+#: Hint for bytes that PostgreSQL would not have written.
 _NOT_PGOUTPUT = "nothing was confirmed of it: start again; if it repeats, report it with the server's version"
 
 
@@ -90,14 +90,14 @@ Split = Callable[[bytes, int], list[Field]]
 
 @lru_cache(maxsize=_WIDTHS)
 def splitter(columns: int) -> Split:
-    """Return a fast ``last_tuple`` for rows of ``columns`` columns; any other row is read too, just slower.
+    """Return a fast ``last_tuple`` for rows of ``columns`` columns; it reads all other rows too, but slower.
 
-    PostgreSQL's text forms never hold a zero byte, so in a row shorter than `MISLEADING` ``t``, 0, 0 can only
-    be the head of a text shorter than 64 KiB, or chance in the message's head. One ``bytes.split`` therefore
-    finds every column at once. The number of pieces proves that no column was NULL, unchanged, or longer. In
-    a longer row the head of a text of 0x740000 bytes would count for the one that it lacks. The lengths
-    themselves are not compared: a row whose lengths contradict its own bytes is the one thing that only
-    ``last_tuple`` refuses. Binary columns hold any bytes, and the relay never asks for them.
+    PostgreSQL's text forms never contain a zero byte, so in a row shorter than `MISLEADING` the bytes ``t``,
+    0, 0 can only be the header of a text shorter than 64 KiB, or a coincidence in the message's header. So
+    one ``bytes.split`` finds every column at once. The number of pieces proves that no column was NULL,
+    unchanged, or longer. In a longer row, the header of a text of 0x740000 bytes could make up for a missing
+    one. The lengths themselves are not compared: only ``last_tuple`` rejects a row whose lengths contradict
+    its bytes. Binary columns contain any bytes, but the relay never requests them.
     """
     if not 1 <= columns <= _MOST_COLUMNS:
         return last_tuple
@@ -116,7 +116,7 @@ def splitter(columns: int) -> Split:
 
 @lru_cache(maxsize=_WIDTHS)
 def partial_splitter(columns: int) -> Split:
-    """Return the splitter of rows with NULLs or unchanged values: column by column, unrolled."""
+    """Return a splitter for rows with NULLs or unchanged values: column by column, unrolled."""
     if not 1 <= columns <= _MOST_COLUMNS:
         return last_tuple
     lines = ["def split(payload, start):", "    try:", f"        if count(payload, start) == ({columns},):"]
@@ -143,9 +143,9 @@ def partial_splitter(columns: int) -> Split:
 
 
 def _compile(lines: Iterable[str], scope: dict[str, Any]) -> Split:
-    """Compile a function ``split``; its source is made of numbers alone."""
+    """Compile a function ``split``; the only variable parts of its source are numbers."""
     scope["last_tuple"] = last_tuple
     exec("\n".join(lines), scope)
-    # Out of what it refers to, or it refers to itself, and is never freed.
+    # Remove it from its own globals: the reference cycle would never be freed.
     split: Split = scope.pop("split")
     return split
