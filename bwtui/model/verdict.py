@@ -83,7 +83,7 @@ class Verdict:
 
     @property
     def word(self) -> Word:
-        """The condition as ``verdict`` of ``status --json``; one of a later version never counts as healthy."""
+        """The condition as ``verdict`` of ``status --json``; an unknown one never counts as healthy."""
         return _WORDS.get(self.condition, "not_proven")
 
     @classmethod

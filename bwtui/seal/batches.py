@@ -1,6 +1,7 @@
-"""Neighbouring batches of a segment, gathered so that their columns are made at one time.
+"""Consecutive batches of a segment, gathered so that their columns are created together.
 
-A batch of the live stream may hold one change; the columns of so small a batch would cost more than all else.
+A batch of the live stream may have a single change; creating columns for it alone would cost more than all
+else.
 """
 
 from array import array
@@ -29,14 +30,14 @@ _XID = slice(PAYLOAD_OFFSET + 17, PAYLOAD_OFFSET + 21)
 _IS_CHANGE = np.zeros(256, bool)
 _IS_CHANGE[list(b"IUD")] = True
 
-#: Partitions and offsets, one for each message of a section.
+#: Partitions and offsets, one per message of a section.
 _Placed = tuple[list[int], list[int]]
 #: By batch and section.
 Deliveries = Mapping[tuple[int, int], _Placed]
 
 
 class _Begun(NamedTuple):
-    """A stretch of one transaction: from frame ``at`` on; ``before``: its changes in earlier batches."""
+    """Changes of one transaction from frame ``at`` on; ``before`` counts its changes in earlier batches."""
 
     at: int
     lsn: int
@@ -47,9 +48,9 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class Places:
-    """Which change each frame is, and what is the same for all changes of a transaction or a block."""
+    """The frame of each change, and the values that all changes of a transaction or a block share."""
 
-    #: The frame of every change, and the change of every frame (-1: none).
+    #: The frame of every change, and the change of every frame (-1 if it is not a change).
     frames: Ints
     of_frame: Ints
     lsn: Ints
@@ -61,7 +62,7 @@ class Places:
 
 @dataclass(slots=True)
 class Messages:
-    """Every message, in the order of the changes: ``frame`` says of which."""
+    """All messages, in the order of the changes; ``frame`` identifies the change."""
 
     frame: Ints
     route: Ints
@@ -75,7 +76,7 @@ class Messages:
 
 @dataclass(slots=True)
 class Gathered:
-    """Batches of one kind that follow each other, under one state of `SegmentContext`."""
+    """Consecutive batches of one kind, under one state of `SegmentContext`."""
 
     kind: Kind = Kind.CHANGES
     relation: int = 0
@@ -92,11 +93,11 @@ class Gathered:
 
     @property
     def is_rows(self) -> bool:
-        """Whether these are rows of a snapshot, or put into the stream, which repeat nothing."""
+        """Return whether these are snapshot or backfilled rows, which are never repeats."""
         return self.kind == Kind.ROWS
 
     def fits(self, block: Block, batch: Batch) -> bool:
-        """Whether a batch may join those that are here."""
+        """Return whether a batch can be added to those gathered so far."""
         return not self.frames or (self.kind == block.kind and self.relation == batch.relation)
 
     def add(
@@ -108,7 +109,7 @@ class Gathered:
         position: int,
         deliveries: Deliveries,
     ) -> None:
-        """Take a batch in, whose first change has ``position``; ``letters`` are its frames' tags."""
+        """Add a batch whose first change has ``position``; ``letters`` are its frames' tags."""
         base = len(self.frames)
         if not base:
             self.kind, self.relation = block.kind, batch.relation
@@ -140,7 +141,7 @@ class Gathered:
             at = letters.find(_BEGIN, at + 1)
 
     def places(self) -> Places:
-        """Return where the changes stand."""
+        """Return the changes with their transactions and blocks."""
         if self.kind == Kind.ROWS:
             frames = np.arange(len(self.frames))
             of_frame = frames
@@ -150,7 +151,7 @@ class Gathered:
             of_frame = np.where(is_change, np.cumsum(is_change) - 1, -1)
         at, lsn, time, xid, before = np.array(self._begun, np.int64).T
         transaction = np.searchsorted(at, frames, "right") - 1
-        # The number, among all changes, of the first one at or after each transaction's beginning.
+        # The number, among all changes, of the first change at or after each transaction's beginning.
         first = np.searchsorted(frames, at)
         ordinal = before[transaction] + np.arange(len(frames)) - first[transaction] + 1
         starts, received = np.array(self._blocks, np.int64).T
@@ -160,7 +161,7 @@ class Gathered:
         )
 
     def messages(self, *, is_sent: bool) -> Messages:
-        """Return the messages of all sections; ``is_sent`` says whether they were for Kafka."""
+        """Return the messages of all sections; ``is_sent`` means that they were for Kafka."""
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         frames, counts, placed = [], [], []
@@ -189,7 +190,7 @@ class Gathered:
 
 
 def _sorted(messages: Messages) -> Messages:
-    """Return the messages by frame; those of one frame stay in the order of their sections."""
+    """Return the messages ordered by frame; those of one frame stay in the order of their sections."""
     order = np.argsort(messages.frame, kind="stable")
     places = order.tolist()
     return Messages(
@@ -207,7 +208,7 @@ def _sorted(messages: Messages) -> Messages:
 def _delivery(placed: _Placed | None, count: int) -> tuple[Ints, Ints]:
     if placed is None:
         return np.full(count, UNKNOWN), np.full(count, UNKNOWN)
-    # A message of which no word came is not in the lists when it is the last.
+    # Messages at the end without a delivery report are missing from the lists.
     partitions, offsets = (np.array(column[:count], np.int64) for column in placed)
     missing = count - len(partitions)
     if missing:

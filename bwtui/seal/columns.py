@@ -1,4 +1,4 @@
-"""The columns of a sealed recording's rows, as Arrow arrays."""
+"""Create the columns of a sealed recording's rows as Arrow arrays."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from bwtui.recording.format.context import SegmentContext
 from bwtui.seal.batches import STATES, Gathered, Ints, Messages, Places
 from bwtui.seal.text import OPERATIONS, Texts
 
-#: Of these there are few values: they are numbers until Parquet, which stores them as numbers too.
+#: Columns with few distinct values: they are dictionary-encoded, as Parquet stores them too.
 CODED = ("session", "op", "schema", "table", "topic", "state", "without", "header_form")
 CODED_SCHEMA = pa.schema(
     [
@@ -33,9 +33,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Layout(NamedTuple):
-    """For each row: its change, the number of its message within the change, and the message (-1: none).
+    """For each row: its change, the number of its message within the change, and the message (-1 if none).
 
-    ``is_plain``: there is one message for each change, so that rows, changes and messages are the same.
+    ``is_plain`` means one message per change, so that rows, changes and messages correspond.
     """
 
     change: Ints
@@ -44,18 +44,18 @@ class Layout(NamedTuple):
     is_plain: bool
 
     def by_change(self, column: pa.Array) -> pa.Array:
-        """Return a column of the changes as one of the rows."""
+        """Expand a column of the changes to the rows."""
         return column if self.is_plain else column.take(pa.array(self.change))
 
     def by_message(self, column: pa.Array) -> pa.Array:
-        """Return a column of the messages as one of the rows."""
+        """Expand a column of the messages to the rows."""
         if self.is_plain:
             return column
         return column.take(pa.array(self.message, mask=self.message < 0))
 
 
 def lay_out(messages: Messages, places: Places) -> Layout:
-    """Return the rows: one a message, and one for a change without any. Raises ValueError or IndexError."""
+    """Lay out rows: one per message, and one for a change without any. Raises ValueError or IndexError."""
     count = len(places.frames)
     of_message = places.of_frame[messages.frame]
     if (of_message < 0).any():
@@ -74,7 +74,7 @@ def lay_out(messages: Messages, places: Places) -> Layout:
 
 
 def of_changes(gathered: Gathered, places: Places, context: SegmentContext, layout: Layout) -> Columns:
-    """Return what a change has of its transaction, its block and its pass."""
+    """Return the columns that depend on a change's transaction, block and pass."""
     change = layout.change
     lsn, ordinal = places.lsn[change], places.ordinal[change]
     seen_lsn, seen_ordinal = context.seen
@@ -100,7 +100,7 @@ def of_changes(gathered: Gathered, places: Places, context: SegmentContext, layo
 
 
 def of_messages(messages: Messages, layout: Layout, gathered: Gathered, context: SegmentContext) -> Columns:
-    """Return what was sent, and what became of it."""
+    """Return the columns of messages and their delivery."""
     at = layout.message
     missing = at < 0
     routes = sorted(gathered.routes)
@@ -129,7 +129,7 @@ def of_messages(messages: Messages, layout: Layout, gathered: Gathered, context:
 
 
 def _ids(route: Ints, ids: Sequence[int | None], cells: pa.Array) -> pa.Array:
-    """Return the schema ids of cells that are not null."""
+    """Return the schema ids of the cells, null for null cells."""
     if not len(route):
         return pa.array([], pa.int32())
     numbers = np.array([-1 if one is None else one for one in ids], np.int32)[route]
@@ -146,7 +146,7 @@ def _at(
     missing: Mask,
     nulls: Mask | None = None,
 ) -> pa.Array:
-    """Return a coded column of the messages as one of the rows."""
+    """Return a dictionary-encoded column of the messages, expanded to the rows."""
     if not len(codes):
         return _coded(np.zeros(len(message), np.int32), [""], np.ones(len(message), bool))
     mask = missing if nulls is None else missing | nulls[message]
@@ -154,14 +154,14 @@ def _at(
 
 
 def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Columns:
-    """Return what the rows held; ``values`` are those of the rows' messages."""
+    """Return the columns of row contents; ``values`` are the values of the rows' messages."""
     _, ops, befores, afters, new_keys, old_keys, unchanged, filled = zip(*texts, strict=True)
     before, after, key_json = (
         layout.by_change(pa.array(found, pa.string())) for found in (befores, afters, new_keys)
     )
     codes = np.array(ops, np.int32)[layout.change]
     if before.null_count < len(before) or after.null_count:
-        # The key of a delete is the old one, and that of the tombstone that a changed key sends.
+        # The old key applies to a delete, and to the tombstone of a changed key.
         is_tombstone = pc.and_(pa.array(layout.message >= 0), values.is_null())
         codes[(codes == _UPDATE) & is_tombstone.to_numpy(zero_copy_only=False)] = _KEY_CHANGE
         is_old = pc.or_(after.is_null(), pc.and_(is_tombstone, before.is_valid()))
@@ -177,7 +177,7 @@ def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Column
 
 
 def of_tables(tables: Ints, names: Sequence[tuple[str, str]], layout: Layout) -> Columns:
-    """Return schema and table; ``names`` are those of the numbers in ``tables``."""
+    """Return the columns schema and table; ``tables`` has indexes into ``names``."""
     codes = tables[layout.change]
     found = {}
     for column, texts in zip(("schema", "table"), zip(*names, strict=True), strict=True):

@@ -1,7 +1,7 @@
-"""Writes the Parquet files of one task, and reads every one of them back before it counts.
+"""Write the Parquet files of one task, and read each one back before it counts.
 
-Memory is bounded: what waits to be written is, over all tables and hours, at most `_BUFFER` bytes, and at
-most `_OPEN` files are open.
+Memory is limited: at most `_BUFFER` bytes wait to be written over all tables and hours, and at most `_OPEN`
+files are open.
 """
 
 import os
@@ -23,15 +23,15 @@ from bwtui.recording.sealed import sha256_of
 from bwtui.seal.columns import CODED, CODED_SCHEMA
 from bwtui.seal.rows import Rows
 
-#: A row group has so many rows, or is written when it has so many bytes.
+#: Maximum rows and bytes of a row group.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 64 << 20
 _BUFFER = 128 << 20
 _OPEN = 128
 _NAME_BYTES = 200
-#: What Hive, Spark and DuckDB take back when they read a folder's name.
+#: Characters that Hive, Spark and DuckDB unescape when they read a folder's name.
 _ESCAPED = frozenset("\"#%'*/:=?\\{}[]^<>|\x7f") | {chr(code) for code in range(32)}
-#: Columns whose values hardly ever repeat: a dictionary would only cost.
+#: Columns whose values rarely repeat, so that a dictionary would only add cost.
 _UNCODED = frozenset({"position", "offset", "key", "value", "key_json", "before", "after"})
 _DICTIONARY = [name for name in SCHEMA.names if name not in _UNCODED]
 
@@ -59,10 +59,10 @@ SCHEMAS = pa.schema(
 
 
 def folder_of(table: tuple[str, str], hour: int) -> str:
-    """Return the folder of a table's rows of one hour; ``hour`` counts from the Unix epoch."""
+    """Return the folder for one hour of a table's rows; ``hour`` counts from the Unix epoch."""
     name = "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in ".".join(table))
     if len(name.encode()) > _NAME_BYTES:
-        # The files hold the whole name; here only distinct tables need distinct folders.
+        # The files have the whole name; the folder only needs to be distinct for each table.
         short = name.encode()[: _NAME_BYTES - 9].decode(errors="ignore").rpartition("%")[0]
         name = f"{short}~{zlib.crc32('.'.join(table).encode()):08x}"
     return f"changes/relation={name}/hour={hour_text(hour)}"
@@ -92,7 +92,7 @@ class _Part:
     digests: list[list[int]] = field(default_factory=list)
 
     def flush(self) -> None:
-        """Write what waits as a row group."""
+        """Write the waiting rows as a row group."""
         if not self.waiting:
             return
         table = pa.Table.from_batches(self.waiting).unify_dictionaries().combine_chunks()
@@ -106,7 +106,7 @@ class _Part:
 
 
 class PartFiles:
-    """The files of one task's changes, in ``folder``; ``name`` is the task's."""
+    """The files of one task's changes in ``folder``; ``name`` is the task's name."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -117,10 +117,10 @@ class PartFiles:
         self.files: list[SealedFile] = []
 
     def write(self, rows: Rows) -> None:
-        """Take rows in; those of one table and hour come in order."""
+        """Add rows; those of one table and hour must arrive in order."""
         where = (rows.table, rows.hour)
         part = self._open.pop(where, None) or self._begin(rows.table, rows.hour)
-        # The newest stands last, so that the first is the one that is closed when there are too many.
+        # The dictionary keeps the most recently used file last; the first one is closed if too many are open.
         self._open[where] = part
         size = rows.batch.nbytes
         part.waiting.append(rows.batch)
@@ -168,7 +168,7 @@ class PartFiles:
 
 
 def writer(path: Path, schema: pa.Schema, dictionary: list[str] | bool = True) -> pq.ParquetWriter:
-    """Return a writer of one file of ours, which nobody else may read, as the journal."""
+    """Return a writer of a Parquet file that other users can't read, like the journal."""
     private_parent(path)
     return pq.ParquetWriter(
         private_file(path),
@@ -183,10 +183,10 @@ def writer(path: Path, schema: pa.Schema, dictionary: list[str] | bool = True) -
 
 
 def write_table(folder: Path, relative: str, kind: str, table: pa.Table) -> SealedFile:
-    """Write a small table as a file, read it back, and return what the manifest says of it."""
+    """Write a small table as a file, read it back, and return its manifest entry."""
     path = folder / relative
     with writer(path, table.schema) as file:
-        # A table without rows has no row group, and is read as having none.
+        # A table without rows has no row group when it is read back.
         if table.num_rows:
             file.write_table(table, row_group_size=table.num_rows)
     expected = [digests(table.combine_chunks())] if table.num_rows else []
@@ -194,9 +194,9 @@ def write_table(folder: Path, relative: str, kind: str, table: pa.Table) -> Seal
 
 
 def checked_file(path: Path, expected: list[list[int]], file: SealedFile) -> SealedFile:
-    """Make a file durable and compare what is read of it with what was written.
+    """Make a file durable and compare its contents with what was written.
 
-    Raises BwtuiError when they are not equal.
+    Raises BwtuiError when they differ.
     """
     sync(path)
     coded = CODED if file.kind == "changes" else None
@@ -225,7 +225,7 @@ def _digest(column: pa.ChunkedArray) -> int:
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_dictionary(array.type):
-        # The order of a dictionary is not the same when it is read, so each value counts by its own checksum.
+        # Reading may change the order of a dictionary, so each value is represented by its own checksum.
         names = np.array(
             [zlib.crc32(name.encode()) for name in array.dictionary.to_pylist()] or [0], np.uint32
         )

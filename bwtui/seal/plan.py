@@ -1,4 +1,4 @@
-"""What there is to seal: which segments, what an earlier run has made of them already, and the tasks."""
+"""Plan a seal: which segments to seal, what an earlier run has made of them already, and the tasks."""
 
 import re
 import shutil
@@ -17,33 +17,33 @@ from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.sealed import sha256_of
 from bwtui.seal.task import Part, Task, read_part
 
-#: A task takes neighbouring segments of at most so many bytes, or one.
+#: Maximum bytes of the consecutive segments in a task, which has at least one.
 TASK_BYTES = 128 << 20
 _PART = re.compile(r"\d{8}-\d{8}")
 
 
 @dataclass(slots=True)
 class Plan:
-    """``manifest`` is what was sealed before, or None; ``parts`` what can be taken from an earlier run."""
+    """``manifest`` is that of the earlier seal, or None; ``parts`` are reusable results of a killed run."""
 
     manifest: Manifest | None = None
     parts: dict[str, Part] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
-    #: Changes that the tasks have to seal.
+    #: Number of changes that the tasks have to seal.
     changes: int = 0
-    #: Segments at the end that are left for later, because the recording is being written.
+    #: Number of segments at the end that are skipped because the recording is being written.
     left: int = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was sealed before."""
+        """Return whether everything is sealed already."""
         return not self.parts and not self.tasks
 
 
 def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES) -> Plan:
-    """Look what there is to do, and remove what a killed run has left half done.
+    """Determine what to do, and remove the partial results of a killed run.
 
-    Raises UsageError, StateFailed, or DamagedRecording, also when the last segment was never finished.
+    Raises UsageError, StateFailed, or DamagedRecording, also when the last segment is unfinished.
     """
     paths = existing_segments(folder)
     plan = Plan()
@@ -84,7 +84,7 @@ def finished_segments(folder: Path, paths: list[SegmentPath], plan: Plan) -> lis
 
 
 def _settled(readers: Sequence[SegmentReader]) -> int:
-    """Return of how many segments, from the first on, it is recorded what became of all messages."""
+    """Return the number of segments, from the first on, with all their delivery reports recorded."""
     for at in range(len(readers) - 1, -1, -1):
         if not is_sent(readers[at].head):
             return at + 1
@@ -104,13 +104,13 @@ def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
 
 
 def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
-    """Return where a part's file is: still with its part, or where it belongs."""
+    """Return the path of a part's file: still in its part's folder, or at its final place."""
     here = work / part / file.path
     return here if here.exists() else sealed / file.path
 
 
 def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, Part]:
-    """Return the parts of an earlier run that are whole and of these segments; the others are removed."""
+    """Return complete parts of an earlier run that are about these segments; remove all others."""
     wanted = {segment.name: digest_of(segment.foot) for segment in todo}
     parts: dict[str, Part] = {}
     for folder in sorted(work.iterdir()):
@@ -150,7 +150,7 @@ def _tasks(
     task_bytes: int,
 ) -> list[Task]:
     total = sum(one.file.size for one in readers[done:] if one.name not in covered)
-    # No core should wait for one that has all the work.
+    # Divide the work so that no core waits for one that has all of it.
     limit = min(task_bytes, max(total // max(cores, 1), 1))
     tasks: list[Task] = []
     size, is_open = 0, False

@@ -1,4 +1,4 @@
-"""How many rows of sealed files are read at a time, so that their keys and values fit into memory."""
+"""Choose the number of rows of sealed files to read at a time, so that they fit into memory."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-#: The first of these whose keys and values have no more bytes than this: two row groups and more.
+#: Candidates: the first whose keys and values have at most this many bytes, over two row groups or more.
 _ROWS = (100_000, 20_000, 5_000, 1_000, 200, 50, 10)
 _BYTES = 160 << 20
 
 
 def rows_at_a_time(paths: Iterable[Path], most: int = 20_000) -> int:
-    """Return how many rows of files, ``most`` at most, are read together, one file behind the other.
+    """Return how many rows (at most ``most``) of consecutive files to read together.
 
-    The largest ones together fit into memory. Raises OSError.
+    Even the largest ones then fit into memory. Raises OSError.
     """
     groups = [group for path in paths for group in _groups(path)]
     return next((rows for rows in _ROWS if rows <= most and _largest(groups, rows) <= _BYTES), 1)
@@ -32,12 +32,12 @@ def _group(group: Any) -> tuple[int, int]:
 
 
 def _largest(groups: Sequence[tuple[int, int]], rows: int) -> int:
-    """Return how many bytes so many rows may have at most; of a group that is touched all may be in them."""
+    """Return the maximum size of that many rows; a touched row group may contribute all of its bytes."""
     largest, first, within, size = 0, 0, 0, 0
     for count, more in groups:
         size, within = size + more, within + count
         largest = max(largest, size)
-        # The next one is in it too as long as the rows can reach from the first group into it.
+        # The next group is included too as long as the rows can span from the first group into it.
         while first < len(groups) and within - groups[first][0] + 2 > rows:
             within, size = within - groups[first][0], size - groups[first][1]
             first += 1

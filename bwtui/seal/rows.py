@@ -1,7 +1,7 @@
-"""From gathered batches to the rows of a sealed recording, column by column: no object a change.
+"""Convert gathered batches to the rows of a sealed recording, by column, without an object per change.
 
-The columns are those of `bwtui.recording.export.rows`, and the rows are equal to what it makes of the same
-changes; what is rare (TRUNCATE, tombstones for keys without a row) goes through it.
+The columns are those of `bwtui.recording.export.rows`, and the rows equal those that it makes of the same
+changes; it is used for rare kinds of changes (TRUNCATE, tombstones for keys without a row).
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ _TAG_AND_OID = slice(PAYLOAD_OFFSET, PAYLOAD_OFFSET + 5)
 
 
 class Rows(NamedTuple):
-    """Rows of one table and one hour, in order of position."""
+    """Rows of one table and one hour, in the order of their positions."""
 
     table: tuple[str, str]
     hour: int
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class RowMaker:
-    """Makes the rows of one segment; `forget` whenever what `SegmentContext` knows has changed."""
+    """Makes the rows of one segment; call `forget` whenever the state of `SegmentContext` has changed."""
 
     def __init__(self) -> None:
         self._tables: list[tuple[str, str]] = []
@@ -44,11 +44,11 @@ class RowMaker:
         self._cached: dict[tuple[object, tuple[str, ...]], TextMaker] = {}
 
     def forget(self) -> None:
-        """Forget what relations and routes are."""
+        """Forget relations and routes."""
         self._makers.clear()
 
     def suits(self, block: Block, batch: Batch, letters: bytes, context: SegmentContext) -> bool:
-        """Whether `rows` can make the rows of a batch; otherwise `rare_rows` can. ``letters``: its tags."""
+        """Return whether `rows` can handle a batch with the tags ``letters``; otherwise `rare_rows` can."""
         if block.kind == Kind.ROWS:
             return bool(batch.frames) and bool(context.relations[batch.relation].columns) and not batch.filled
         return b"T" not in letters and all(
@@ -60,7 +60,7 @@ class RowMaker:
     def rare_rows(
         self, block: Block, batch: Batch, context: SegmentContext, deliveries: Deliveries, position: int
     ) -> Iterator[Rows]:
-        """Yield the rows of any batch, through its changes."""
+        """Yield the rows of any batch, by assembling its changes."""
         found: dict[tuple[tuple[str, str], int], list[tuple[object, ...]]] = {}
         schema, table, time = (SCHEMA.get_field_index(name) for name in ("schema", "table", "commit_time"))
         for change in Assembly(block, batch, context, deliveries, position).changes():
@@ -76,7 +76,7 @@ class RowMaker:
             yield Rows(name, hour, batch_of.cast(CODED_SCHEMA))
 
     def rows(self, gathered: Gathered, context: SegmentContext) -> Iterator[Rows]:
-        """Yield the rows of gathered batches. Raises what a batch that contradicts itself makes it raise."""
+        """Yield the rows of gathered batches. May raise any error if a batch is inconsistent."""
         places = gathered.places()
         count = len(places.frames)
         if not count:
@@ -133,7 +133,7 @@ class RowMaker:
                 yield functions[frame[_TAG_AND_OID]](frame)
 
     def maker(self, oid: int, context: SegmentContext) -> TextMaker:
-        """Return what makes the texts of a relation's rows, as it is now."""
+        """Return the text maker of a relation, with its current columns and key."""
         maker = self._makers.get(oid)
         if maker is None:
             relation = context.relations[oid]
@@ -150,7 +150,7 @@ class RowMaker:
 
 
 class _Functions(dict[bytes, Callable[[bytes], Texts]]):
-    """Tag and oid → what makes the texts of such a frame."""
+    """Tag and oid → function that makes the texts of such a frame."""
 
     def __init__(self, maker: RowMaker, context: SegmentContext) -> None:
         self._maker = maker

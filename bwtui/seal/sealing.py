@@ -1,10 +1,9 @@
-"""Sealing: a recording's journal becomes Parquet files that anybody's Spark or DuckDB reads.
+"""Seal a recording: convert its journal to Parquet files that any Spark or DuckDB can read.
 
-A Spark job whose tasks are runs of neighbouring segments. Each task decodes its segments and writes its files
-itself (ADR 23), in a folder of the run's own under ``sealing/``: it gets its name when all in it is
-durable and was read back. When all tasks have come to their end, the files move to ``sealed/`` and the
-manifest is written. A run that was killed is gone on with by the next: whole tasks are kept, all else is
-made anew.
+The seal is a Spark job whose tasks are runs of consecutive segments. Each task decodes its segments and
+writes its files itself (ADR 23), in its own folder under ``sealing/``; that folder gets its final name once
+everything in it is durable and was read back. After all tasks, the files move to ``sealed/`` and the manifest
+is written. A run resumes a killed one: it keeps complete tasks and repeats all others.
 """
 
 import contextlib
@@ -29,29 +28,29 @@ from bwtui.seal.plan import TASK_BYTES, Plan, finished_segments, make_plan
 from bwtui.seal.task import Part, Task, read_part, run
 from bwtui.spark.watching import watching
 
-#: Called with how many changes are sealed, and how many are to be.
+#: Called with the number of sealed changes and the total.
 OnProgress = Callable[[int, int], None]
-#: Gives a Spark session for as long as it is needed, or None: then the tasks are run here.
+#: Opens a Spark session, or returns None to run the tasks in this process.
 OpenSession = Callable[[], contextlib.AbstractContextManager[Any]]
 _LOCK = "seal.lock"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run of sealing did; ``changes`` and ``seconds`` are those of this run."""
+    """The result of a seal; ``changes`` and ``seconds`` are those of this run."""
 
     manifest: Manifest
     changes: int
     segments: int
-    #: Changes that an earlier run, which did not come to its end, had made already.
+    #: Number of changes that an earlier, unfinished run had sealed already.
     resumed: int
-    #: Segments that are left for later, because the recording is being written.
+    #: Number of segments that were skipped because the recording is being written.
     left: int
     seconds: float
 
     @property
     def was_sealed(self) -> bool:
-        """Whether there was nothing to do."""
+        """Return whether there was nothing to do."""
         return not self.segments
 
 
@@ -65,15 +64,15 @@ def seal(
 ) -> Outcome:
     """Seal what is not sealed yet. Spark is started only if there is something to do.
 
-    ``cores`` is how many tasks there should be at least, by default those of this machine.
-    Raises UsageError, RefusedError, DamagedRecording, StateFailed, and what `spark_session` raises.
+    ``cores`` is the minimum number of tasks, by default the number of this machine's cores. Raises
+    UsageError, RefusedError, DamagedRecording, StateFailed, and what `spark_session` raises.
     """
     folder = Path(os.path.realpath(folder))
-    # Refused before anything is made for the work.
+    # Check this before anything is created for the work.
     finished_segments(folder, existing_segments(folder), Plan())
     begin = time.monotonic()
     in_use = RefusedError(f"another process is sealing the recording {folder}", "wait until it has ended")
-    # Others are kept from sealing the same recording; the relay that writes the journal is not kept from it.
+    # The lock excludes other seals of the recording, but not the relay that writes the journal.
     with _plain_os_errors(folder), locked(folder / _LOCK, in_use):
         work = _own_folder(folder / SEALING)
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
@@ -101,9 +100,9 @@ def seal(
 
 
 def _own_folder(sealing: Path) -> Path:
-    """Return a folder for this run's work, with what a killed run left in its own.
+    """Return a folder for this run's work, with the results that a killed run left in its own.
 
-    Tasks of a killed run may be at work for a moment longer: what they knew as their folder is gone.
+    Tasks of a killed run may continue for a moment: renaming their folder makes them fail.
     """
     work = sealing / f"{secrets.token_hex(4)}.run"
     sealing.mkdir(mode=0o700, exist_ok=True)
@@ -123,7 +122,7 @@ def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
         try:
             yield run(task)
         except DamagedRecording as error:
-            # What a task raises is carried by the name of its class, which may be a more special one.
+            # Spark transports an error by the name of its class, which may be a subclass here.
             raise DamagedRecording(error.message, error.hint) from error
         except OSError as error:
             raise _refused(Path(task.folder), error) from error
@@ -133,17 +132,17 @@ def _run(spark: Any, tasks: list[Task]) -> None:
     if spark is None:
         list(_run_tasks(iter(tasks)))
         return
-    # PySpark is imported only where it is needed.
+    # Import PySpark only when it is needed.
     from bwtui.spark.failure import in_task
 
     spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(in_task(_run_tasks)).collect()
 
 
-# -- what is sealed appears ----------------------------------------------------------------------------------
+# -- publication of sealed files -----------------------------------------------------------------------------
 
 
 def _commit(folder: Path, work: Path, plan: Plan) -> Manifest:
-    """Move all parts' files to where they belong, and write the manifest; done twice, it does no harm."""
+    """Move all parts' files to their final places, and write the manifest; this may safely be repeated."""
     parts = dict(plan.parts)
     for task in plan.tasks:
         parts[task.name] = read_part(work / task.name)
@@ -191,14 +190,14 @@ def _schemas_file(sealed: Path, relative: str, schemas: list[dict[str, Any]]) ->
 
 
 def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
-    """Remove what a killed run has left, so that a reader of all Parquet files reads no row twice."""
+    """Remove the leftovers of a killed run, so that a reader of all Parquet files reads no row twice."""
     ours = {sealed / file.path for file in manifest.files}
     for path in sealed.rglob("*.parquet"):
         if path not in ours:
             path.unlink()
 
 
-# -- around it -----------------------------------------------------------------------------------------------
+# -- errors and progress -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -218,7 +217,7 @@ def _refused(folder: Path, error: OSError) -> StateFailed:
 
 @contextlib.contextmanager
 def _watched(plan: Plan, work: Path, on_progress: OnProgress | None) -> Iterator[None]:
-    """Tell how far the tasks are, from what they note in ``work``."""
+    """Report the tasks' progress, which they record in ``work``."""
     if on_progress is None:
         yield
         return

@@ -1,6 +1,7 @@
-"""One task of sealing: a run of neighbouring segments becomes Parquet files in a folder of its own.
+"""One task of a seal: convert a run of consecutive segments to Parquet files in its own folder.
 
-The folder gets its name when everything in it is durable and was read back: what has the name is whole.
+The folder gets its final name once everything in it is durable and was read back: a folder with that name is
+complete.
 """
 
 import secrets
@@ -39,33 +40,33 @@ from bwtui.seal.rows import RowMaker
 from bwtui.seal.transactions import TransactionLengths
 
 PART = "part.json"
-#: So many frames are made into columns at one time.
+#: Number of frames to convert to columns together.
 _GATHERED = 4_096
 _TELL_SECONDS = 0.5
-#: Blocks after which what `SegmentContext` says may be another.
+#: Blocks that may change the state of `SegmentContext`.
 _CHANGING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.EVENT)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The segments with the numbers ``first`` to ``last`` of a recording, to be sealed in ``work``."""
+    """The segments ``first`` to ``last`` of a recording, to be sealed in ``work``."""
 
     folder: str
     work: str
     first: int
     last: int
-    #: sha256 of the segment before, or empty.
+    #: Digest of the segment before, or empty.
     previous: str
 
     @property
     def name(self) -> str:
-        """What its folder is called, and its files begin with."""
+        """Name of its folder, and prefix of its files."""
         return f"{self.first:08d}-{self.last:08d}"
 
 
 @dataclass(slots=True)
 class Part:
-    """What a task made."""
+    """The result of a task."""
 
     recording: str
     segments: list[SealedSegment] = field(default_factory=list)
@@ -75,7 +76,7 @@ class Part:
 
 
 def read_part(folder: Path) -> Part:
-    """Return what a finished task made. Raises OSError, ValueError, KeyError or TypeError."""
+    """Read the result of a finished task. Raises OSError, ValueError, KeyError or TypeError."""
     content = checked((folder / PART).read_bytes())
     return Part(
         text(content["recording"]),
@@ -87,10 +88,10 @@ def read_part(folder: Path) -> Part:
 
 
 def run(task: Task) -> int:
-    """Do one task and return how many changes it sealed. Raises DamagedRecording, StateFailed or OSError."""
+    """Run a task; return the number of sealed changes. Raises DamagedRecording, StateFailed or OSError."""
     work = Path(task.work)
     made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
-    # Not with its parents: a run that is no more has none, and its tasks end here.
+    # Do not create parents: if the run has ended, its folder is missing, and this task fails here.
     made.mkdir(mode=0o700)
     try:
         part = _Sealing(task, made).part()
@@ -105,7 +106,7 @@ def run(task: Task) -> int:
 
 
 class _Segments(Sequence[SegmentReader]):
-    """The segments from some number on, each opened when it is asked for."""
+    """The segments from a number on, each opened when it is first accessed."""
 
     def __init__(self, folder: Path, first: int) -> None:
         self._paths = [one for one in existing_segments(folder) if one.number >= first and one.is_finished]
@@ -120,7 +121,7 @@ class _Segments(Sequence[SegmentReader]):
         return self._opened[at]
 
     def close(self) -> None:
-        """Close those that were opened."""
+        """Close the opened segments."""
         for segment in self._opened.values():
             segment.close()
 
@@ -141,7 +142,7 @@ class _Sealing:
         self._told = 0.0
 
     def part(self) -> Part:
-        """Seal all segments."""
+        """Seal all segments of the task."""
         part = Part("")
         previous = self._task.previous
         schemas: dict[tuple[str, int], dict[str, Any]] = {}
@@ -244,7 +245,7 @@ class _Sealing:
         return write_table(self._made, f"transactions/{self._task.name}.parquet", "transactions", table)
 
     def _tell(self, changes: int) -> None:
-        """Note how far the task is, for `sealing` to read; losing it costs nothing."""
+        """Record the task's progress for `sealing`; losing it does no harm."""
         self._done += changes
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:
@@ -262,7 +263,7 @@ def _content(segment: SegmentReader) -> Iterator[Block]:
 
 
 def _checked_segment(segment: SegmentReader) -> SealedSegment:
-    """Return a segment that was compared with its foot's digest; each payload is checked as it is read."""
+    """Compare a segment with its foot's digest; return its entry. Payloads are checked when read."""
     digest = digest_of(segment.foot)
     if read_digest(segment.file, segment.foot, segment.foot_offset) != digest:
         raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")

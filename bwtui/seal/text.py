@@ -1,8 +1,8 @@
-"""Rows of the stream as JSON text, by one generated function a relation; the slow ways mean the same.
+"""Convert rows of the stream to JSON text, with one generated function per relation.
 
-Every function takes a frame and returns `Texts`. Three ways, from fast to slow: a row whose every column is
-text below 64 KiB, found by one ``bytes.split`` as in `bwtui.pgoutput.tuples`; a row with NULLs; and whatever
-else there is, which goes through the very functions that `bwtui.recording.export.rows` uses.
+Every function takes a frame and returns `Texts`. There are three ways with equal results, from fast to slow:
+rows with only text below 64 KiB in every column, split by one ``bytes.split`` as in `bwtui.pgoutput.tuples`;
+rows with NULLs; and all others, for which the functions of `bwtui.recording.export.rows` are used.
 """
 
 import json
@@ -16,22 +16,22 @@ from bwtui.pgoutput.messages import UNCHANGED, Field, Insert, Relation, Update
 from bwtui.pgoutput.tuples import MISLEADING, TEXT_HEAD, splitter
 from bwtui.recording.query.rows import as_text
 
-#: Behind the frame's head: tag, oid, and the letter that says which row follows.
+#: Offset after the tag, the oid, and the letter for the kind of the row that follows.
 _ROW = PAYLOAD_OFFSET + 6
 _NEW = ord("N")
-#: Types whose text is ASCII without quotes, backslashes and control characters, so that it needs no escapes:
+#: Types whose text is ASCII without quotes, backslashes and control characters, so that it needs no escaping:
 #: numbers, boolean, oid, dates and times, uuid.
 _PLAIN = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1266, 1700, 2950})
 
 
 class Texts(NamedTuple):
-    """What a change's columns before, after, key_json and unchanged are made of; None is null."""
+    """The texts of a change for the columns before, after, key_json and unchanged; None is null."""
 
     table: int
     op: int
     before: str | None
     after: str | None
-    #: The key of the new row, and of the old one; None where it is not known.
+    #: The keys of the new and of the old row; None if unknown.
     new_key: str | None
     old_key: str | None
     unchanged: list[str] | None
@@ -46,7 +46,7 @@ Row = Sequence[Field]
 
 
 class TextMaker:
-    """Makes the texts of one relation's rows; ``key`` are the columns of its messages' keys."""
+    """Makes the texts of one relation's rows; ``key`` has the key columns of its messages."""
 
     def __init__(self, relation: Relation, key: tuple[str, ...], table: int) -> None:
         self.relation = relation
@@ -54,7 +54,7 @@ class TextMaker:
         self.table = table
         self._names = [column.name for column in relation.columns]
         places = {name: place for place, name in enumerate(self._names)}
-        #: None when the key is not among the columns, so that no row's is known.
+        #: None if the key columns are not among the columns, so that keys are unknown.
         self._key_places = [places[name] for name in key] if set(key) <= places.keys() and key else None
         self._heads = [f"{quoted(name)}: " for name in self._names]
         self._identity = {place for place, column in enumerate(relation.columns) if column.is_key}
@@ -67,7 +67,7 @@ class TextMaker:
     # -- generated -----------------------------------------------------------------------------------------
 
     def _scope(self) -> dict[str, Any]:
-        """Compile the functions; their source is made of numbers alone."""
+        """Compile the functions; the only variable parts of their source are numbers."""
         scope: dict[str, Any] = {"quoted": quoted, "HEAD": TEXT_HEAD, "NEW": _NEW}
         scope |= {"slow_insert": self._any_insert, "slow_update": self._any_update, "Texts": Texts}
         lines = [*self._nulls_lines(scope), *self._plain_lines(scope, "insert", _INSERT)]
@@ -101,7 +101,7 @@ class TextMaker:
         ]
 
     def _nulls_lines(self, scope: dict[str, Any]) -> list[str]:
-        """Return ``nulls(row)``, for rows of texts and NULLs; anything else raises AttributeError."""
+        """Return the source of ``nulls(row)``, for rows of texts and NULLs; others raise AttributeError."""
         pieces = [f"p{i}" for i in range(len(self._names))]
         row, _ = self._format(scope, plain=False)
         key = "None"
@@ -159,11 +159,11 @@ class TextMaker:
         return self._with_new(_SNAPSHOT, None, None, row)
 
     def backfill(self, row: Row) -> Texts:
-        """Return the texts of a row that was put into the stream."""
+        """Return the texts of a backfilled row."""
         return self._with_new(_BACKFILL, None, None, row)
 
     def completed(self, frame: bytes, filled: Sequence[tuple[int, bytes]]) -> Texts:
-        """Return the texts of an INSERT or UPDATE with values that the relay put in."""
+        """Return the texts of an INSERT or UPDATE with values that the relay filled in."""
         message = decode(frame[PAYLOAD_OFFSET:])
         assert isinstance(message, Insert | Update)
         new = list(message.new)

@@ -1,4 +1,4 @@
-"""How many changes each transaction has: up to where the next one begins, or something else comes between."""
+"""Count the changes of each transaction: up to the next one, or to anything else in between."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from bwtui.recording.reading.segment_reader import SegmentReader
 
 
 class TransactionLengths:
-    """Counts the changes of each transaction from where they begin and end, in order of position."""
+    """Counts the changes of each transaction from begin and end positions, in ascending order."""
 
     def __init__(self) -> None:
         self.found: list[int] = []
@@ -19,13 +19,13 @@ class TransactionLengths:
         self._open = position
 
     def interrupted(self, position: int) -> None:
-        """Note that what comes from ``position`` on belongs to no transaction before it."""
+        """Note that the changes from ``position`` on do not belong to an earlier transaction."""
         if self._open is not None:
             self.found.append(position - self._open)
             self._open = None
 
     def end(self, last: SegmentReader, following: Iterable[SegmentReader]) -> None:
-        """Find the end of the transaction that is open after ``last`` in the segments that follow."""
+        """Find the end of the transaction that is open after ``last`` in the following segments."""
         if self._open is None:
             return
         position = last.stop_position
