@@ -1,4 +1,4 @@
-"""Spark: its session and its Java, and Kafka as a source and a sink that accounts for every offset.
+"""Spark: its session and its Java, and Kafka as a source and a sink that account for every offset.
 
-Nothing here is imported before a command needs it: pyspark alone takes a tenth of a second.
+Import these modules only when a command needs them: pyspark alone takes a tenth of a second.
 """

@@ -1,4 +1,4 @@
-"""pyarrow without pandas, which it would import for nothing."""
+"""Use pyarrow without pandas, which it would otherwise import for nothing."""
 
 import sys
 from importlib.abc import MetaPathFinder
@@ -7,10 +7,10 @@ import pyarrow as pa
 
 
 def leave_pandas_out() -> None:
-    """Have pyarrow find no pandas in this process, for which it looks at the first array that it makes.
+    """Make pyarrow find no pandas when it searches for it, with the first array that it creates.
 
-    It asks whether the values are a series, which to know costs it 0.35 s of CPU. What does need pandas, in
-    pyarrow, too, imports it as before.
+    pyarrow imports pandas to check whether the values are a pandas series, which costs 0.35 s of CPU. Code
+    that does need pandas, even in pyarrow, can still import it.
     """
     if "pandas" in sys.modules:
         return
@@ -23,7 +23,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Asked before all others; finds nothing, and ends the search for pandas."""
+    """A finder that runs before all others, and ends the search for pandas."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == "pandas":

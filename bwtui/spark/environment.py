@@ -1,4 +1,4 @@
-"""Environment variables that are set for a moment only."""
+"""Set environment variables temporarily."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """Set environment variables, and put them back as they were."""
+    """Set environment variables for the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

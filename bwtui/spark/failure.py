@@ -1,7 +1,7 @@
-"""What is said when a Spark job fails: one plain sentence, taken out of pages of stack traces.
+"""Errors of a failed Spark job: one plain sentence, extracted from pages of stack traces.
 
-An error of ours that is raised in a task goes through Java as text. `in_task` puts it into a form that
-`plain` finds again in whatever Spark makes of it, with its kind, and so with its exit code.
+Java passes on a bwtui error raised in a task as text. `in_task` encodes it so that `plain` finds it in any of
+Spark's errors, with its class and thus its exit code.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from bwtui import errors
 from bwtui.cycles import look_rarely_in_a_worker
 from bwtui.errors import BwtuiError
 
-#: What Spark raises; whatever else comes out of a job is our own.
+#: Spark's exceptions; all other exceptions from a job are bwtui's own.
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 
 _BEGIN, _END = "bwtui-error:", ":rorre-iutwb"
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 class TaskFailed(Exception):
-    """An error of ours on its way from a task to the driver."""
+    """A bwtui error on its way from a task to the driver."""
 
     def __init__(self, error: BwtuiError) -> None:
         message = json.dumps([type(error).__name__, error.message, error.hint])
@@ -44,7 +44,7 @@ class TaskFailed(Exception):
 
 
 def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
-    """Let errors of ours out of a task's generator in a form that survives Java; look rarely for cycles."""
+    """Raise bwtui errors from a task's generator in a form that survives Java; collect cycles rarely."""
 
     @functools.wraps(function)
     def carried(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
@@ -60,12 +60,12 @@ def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
 
 @contextlib.contextmanager
 def plain_errors(ended: Callable[[], int | None] = lambda: None) -> Iterator[None]:
-    """Turn what Spark raises in the block into one of our errors; see `plain`."""
+    """Convert Spark's exceptions in the block to bwtui errors (see `plain`)."""
     try:
         yield
     except SPARK_ERRORS as error:
         if _is_interrupted(error):
-            # What PySpark calls on its way out of an interrupted job fails, and would hide the interrupt.
+            # After an interrupt, PySpark's own cleanup fails, and its error would hide the interrupt.
             raise KeyboardInterrupt from error
         raise plain(error, ended()) from error
 
@@ -77,10 +77,10 @@ def _is_interrupted(error: BaseException | None) -> bool:
 
 
 def plain(error: BaseException, ended: int | None = None) -> BwtuiError:
-    """Return what to tell of an exception that came out of Spark.
+    """Return the bwtui error for an exception from Spark.
 
-    ``ended`` is how its Java process ended, if it did. No text of an unexpected Python exception is told:
-    it may hold a row's value.
+    ``ended`` is the exit status of its Java process, if it has ended. The text of an unexpected Python
+    exception is never included: it may contain a row's value.
     """
     text = str(error)
     marked = _MARKED.search(text)

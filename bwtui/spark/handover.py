@@ -1,13 +1,14 @@
-"""What a task has to know and nobody else may: Kafka's settings, with the passwords in them.
+"""Pass secrets to Spark tasks without revealing them: Kafka's settings, including passwords.
 
 ::
 
-    handed = hand_over(spark, settings, settings)      # beside the driver
+    handed = hand_over(spark, settings, settings)      # in the driver
     Consumer(handed.take())                            # in a task
 
-Spark packs all that a function refers to into a block, from which its tasks fetch it. With a local master
-that block has only the path of a file, which lies in the session's own folder and which only our user can
-read. On a cluster the block has the value itself. If there is a secret in it, Spark must ask who fetches it.
+Spark serializes everything that a function refers to into a block, which its tasks fetch. With a local master
+that block has only the path of a file in the session's own folder, which only the current user can read. On a
+cluster the block has the value itself; if it contains a secret, Spark must authenticate the clients that
+fetch it.
 """
 
 import pickle
@@ -27,24 +28,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Handed(Generic[T]):
-    """A value on its way to the tasks: itself, or the file that it lies in."""
+    """A value for the tasks: itself, or the path of its file."""
 
     value: T | None
     path: Path | None = None
 
     def __repr__(self) -> str:
-        # The value may hold secrets.
+        # The value may contain secrets.
         return "Handed()"
 
     def take(self) -> T:
-        """Return the value, in a task."""
+        """Return the value; call this in a task."""
         return cast(T, self.value if self.path is None else pickle.loads(self.path.read_bytes()))
 
 
 def hand_over(spark: SparkSession, value: T, *settings: Mapping[str, Any]) -> Handed[T]:
-    """Return what the functions of a job may hold in place of ``value``, in which ``settings`` are.
+    """Wrap ``value``, which contains ``settings``, for use in the functions of a job.
 
-    Raises RefusedError for a cluster that would tell a secret of the settings to everybody in its network.
+    Raises RefusedError for a cluster that would reveal a secret in the settings to its whole network.
     """
     conf = spark.sparkContext.getConf()
     if not conf.get("spark.master", "").startswith("local"):
@@ -56,7 +57,7 @@ def hand_over(spark: SparkSession, value: T, *settings: Mapping[str, Any]) -> Ha
                 "spark-defaults.conf of the folder that SPARK_CONF_DIR names",
             )
         return Handed(value)
-    # Only for our user, by itself; the session's end takes it away with the folder.
+    # NamedTemporaryFile is private to the user; the session removes it together with the folder.
     with tempfile.NamedTemporaryFile(dir=conf.get("spark.local.dir"), prefix="handed-", delete=False) as file:
         pickle.dump(value, file)
     return Handed(None, Path(file.name))

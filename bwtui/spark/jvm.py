@@ -1,7 +1,7 @@
-"""Spark's Java process: started by us, not by Spark's scripts, so that it is ours to end.
+"""Spark's Java process, started directly rather than by Spark's scripts, so that bwtui can end it.
 
-It runs in a session of its own, so a terminal's Ctrl-C reaches only us. It ends with its standard input,
-which is a pipe from us: however we end, it does not stay. What it writes goes into a file.
+It runs in its own session, so that a terminal's Ctrl-C does not reach it. It exits when its standard input, a
+pipe from this process, is closed: however this process ends, Java does not stay. Its output goes to a file.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from bwtui.spark.java import class_archive
 _HOME = Path(pyspark.__file__).parent
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.01
-#: Seconds until a process that was asked to end is killed.
+#: Seconds to wait for a process that was asked to end, before it is killed.
 _END_SECONDS = 10.0
 
-#: Packages that Spark reaches into by reflection; its launcher would pass the same.
+#: Packages that Spark accesses by reflection; its own launcher passes the same.
 _OPEN = (
     *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio")),
     *(f"java.base/java.util{name}" for name in ("", ".concurrent", ".concurrent.atomic")),
@@ -76,11 +76,11 @@ class Jvm:
             raise
 
     def ended(self) -> int | None:
-        """Return how the process ended by itself, or None while it runs."""
+        """Return the process's exit status, or None while it runs."""
         return self.process.poll()
 
     def close(self) -> None:
-        """Let the process end by itself; kill it if it does not."""
+        """Ask the process to exit; kill it if it does not."""
         with contextlib.suppress(Exception):
             self.gateway.shutdown()
         self._let_go()
@@ -90,11 +90,11 @@ class Jvm:
 
     @property
     def exit_leaves_something(self) -> bool:
-        """Whether the process makes the archive of Spark's classes as it exits by itself."""
+        """Return whether the process writes the archive of Spark's classes during a regular exit."""
         return self._archive.exit_seconds > 0
 
     def kill(self, *, at_once: bool = False) -> None:
-        """End the process now. Its Python workers end with it: they read from it."""
+        """End the process now. Its Python workers end with it, since they read from it."""
         if at_once:
             self.process.kill()
         self._let_go()
@@ -122,7 +122,7 @@ class Jvm:
             port = read_int(place)
             secret = UTF8Deserializer().loads(place)
         self._place.unlink()
-        # launch_gateway then only connects.
+        # With these variables, launch_gateway only connects.
         with environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
             return launch_gateway()
 
@@ -133,14 +133,14 @@ class Jvm:
 
 
 def class_path() -> str:
-    """Return Spark's class path, in the order that Spark's own launcher gives it."""
+    """Return Spark's class path in the order of Spark's own launcher."""
     first = sorted((_HOME / "jars").glob("slf4j-api-*.jar"))
     configured = os.environ.get("SPARK_CONF_DIR")
     return ":".join([*([configured] if configured else []), *map(str, first), f"{_HOME}/jars/*"])
 
 
 def java_options() -> list[str]:
-    """Return the options without which Spark does not run on a modern Java."""
+    """Return the options that Spark requires on a modern Java."""
     return [
         "-XX:+IgnoreUnrecognizedVMOptions",
         "--add-modules=jdk.incubator.vector",
@@ -153,15 +153,16 @@ def java_options() -> list[str]:
 
 
 def _environment(master: str) -> dict[str, str]:
-    """Return our environment with the SPARK_HOME that the session needs, and nobody else's."""
+    """Return this process's environment with the right SPARK_HOME for the session."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     if sys.flags.ignore_environment:
-        # The workers do not have the flags of our interpreter, and must find the same packages.
+        # Workers do not inherit this interpreter's flags, but must find the same packages.
         kept.pop("PYTHONPATH", None)
-    # Spark starts the workers with -m: a random.py in the user's folder would be run for Python's.
+    # Spark starts workers with -m, so a random.py in the current folder would shadow Python's own.
     kept["PYTHONSAFEPATH"] = "1"
-    # With a SPARK_HOME, local tasks import PySpark from the archive in it, which has no compiled files: the
-    # first job takes 0.8 s more. Without, from where our own interpreter has it. YARN sends what is in it.
+    # With a SPARK_HOME, local tasks import PySpark from its zip archive, which has no compiled files: the
+    # first job takes 0.8 s longer. Without it, they import it from this interpreter's packages. YARN needs
+    # SPARK_HOME to send its contents.
     return kept if master.startswith("local") else kept | {"SPARK_HOME": str(_HOME)}
 
 
@@ -169,12 +170,12 @@ def _command(java: list[str], folder: Path, memory: str, settings: Sequence[tupl
     return [
         *java,
         f"-Xmx{memory}",
-        # Of the collectors the one with the least work for a small heap: it starts a second sooner than G1.
+        # The collector with the least overhead for a small heap: it starts a second sooner than with G1.
         "-XX:+UseParallelGC",
-        # Rows stay in the tasks' Python, and Java only hands out tasks for some seconds: its second compiler
-        # costs as much CPU as all else that Java does, and takes it from the tasks.
+        # Rows stay in the tasks' Python, and Java only distributes tasks for some seconds: its optimizing
+        # compiler would cost as much CPU as everything else in Java, and take it from the tasks.
         "-XX:TieredStopAtLevel=1",
-        # Figures for others to read, in a file that would stay when the process is killed.
+        # Do not write performance counters to a file, which would remain if the process is killed.
         "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={folder}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",

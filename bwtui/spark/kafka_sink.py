@@ -1,15 +1,15 @@
-"""Kafka as a Spark sink: what is written is durable, once, and in order within one of Spark's partitions.
+"""Kafka as a Spark sink: messages are durable, written once, and in order within a Spark partition.
 
 ::
 
     written = write_kafka(rows.select("topic", "partition", "timestamp", "key", "value", "headers"), config)
 
-``topic`` and ``value`` are needed; ``key``, ``headers``, ``timestamp`` (milliseconds; null is now) and
-``partition`` (null lets the key decide, as the relay does) are not. The producer is idempotent and asks for
-every replica in sync. A message that can't be delivered fails the job with one plain reason.
+``topic`` and ``value`` are required; ``key``, ``headers``, ``timestamp`` (milliseconds; null means now) and
+``partition`` (null means by key, as in the relay) are optional. The producer is idempotent and waits for all
+in-sync replicas. A message that can't be delivered fails the job with one plain reason.
 
-A task that Spark runs again would write its messages twice, so it refuses to: on a cluster the session needs
-`bwtui.spark.session.WRITE_ONCE`. What resumes after a failure asks the topics what they hold.
+If Spark ran a task again, its messages would be written twice, so a repeated task fails: on a cluster the
+session needs `bwtui.spark.session.WRITE_ONCE`. To resume after a failure, callers read what the topics have.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _COLUMNS = ("topic", "value", "key", "partition", "timestamp", "headers")
 _NEEDED = frozenset({"topic", "value"})
 _POLL_EVERY = 2_000
 _WAIT_SECONDS = 0.1
-#: These may be changed by the configuration.
+#: Defaults that the configuration may override.
 _DEFAULTS = {
     "linger.ms": 5,
     "batch.num.messages": 10_000,
@@ -64,27 +64,27 @@ _FIXED = {
 
 @dataclass(slots=True)
 class Written:
-    """What was written into one partition."""
+    """The messages written to one partition."""
 
     topic: str
     partition: int
     messages: int
-    #: The lowest and the highest offset; others may have written between them.
+    #: The lowest and the highest offset; other producers may have written in between.
     first: int
     last: int
 
     def add(self, other: "Written") -> None:
-        """Add what another task wrote into the same partition."""
+        """Add the messages of a different task to the same partition."""
         self.messages += other.messages
         self.first = min(self.first, other.first)
         self.last = max(self.last, other.last)
 
 
 def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
-    """Write every row as one message, and return what was written where.
+    """Write every row as one message, and return the messages written by partition.
 
-    The topics must be there. Raises RefusedError for columns that are missing or unknown, and the reason of
-    a message that was not delivered.
+    The topics must exist. Raises RefusedError for missing or unknown columns, and the reason of a message
+    that was not delivered.
     """
     _check(rows)
     with scratch("bwtui-sink-") as folder:
@@ -99,7 +99,7 @@ def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
 
 
 def started_again() -> BwtuiError:
-    """Return why a task that Spark starts a second time does nothing."""
+    """Return the error of a task that Spark has started a second time."""
     return BwtuiError(
         "a task was started again, and would write its messages twice",
         "the executor that ran it first was lost: look at its log, and run the command again",
@@ -125,13 +125,13 @@ def _check(rows: DataFrame) -> None:
 
 @dataclass(slots=True)
 class Delivered(WriterCommitMessage):
-    """What one task wrote."""
+    """The messages written by one task."""
 
     written: list[Written] = field(default_factory=list)
 
 
 class KafkaSink(DataSource):
-    """The sink that Spark sees; a subclass of it knows where to write."""
+    """The sink's class for Spark; `write_kafka` binds the configuration in a subclass."""
 
     config: ClassVar[Handed[dict[str, Any]]]
     report: ClassVar[str]
@@ -147,7 +147,7 @@ class KafkaSink(DataSource):
 
 
 class KafkaWriter(DataSourceArrowWriter):
-    """Writes the rows of a task; then, beside the driver, adds up what all tasks wrote."""
+    """Writes the rows of a task; in the driver, adds up what all tasks wrote."""
 
     def __init__(self, config: Handed[dict[str, Any]], report: str) -> None:
         self._config = config
@@ -167,7 +167,7 @@ class KafkaWriter(DataSourceArrowWriter):
             raise TaskFailed(error) from None
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write down what was written, for `write_kafka`."""
+        """Report the written messages to `write_kafka` in a file."""
         total: dict[tuple[str, int], Written] = {}
         for message in messages:
             for one in message.written if isinstance(message, Delivered) else ():
@@ -177,11 +177,11 @@ class KafkaWriter(DataSourceArrowWriter):
         Path(self._report).write_text(json.dumps([asdict(total[place]) for place in sorted(total)]))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: what Kafka has it keeps."""
+        """Do nothing: messages in Kafka can't be withdrawn."""
 
 
 class _Sender:
-    """One idempotent producer, and what became of its messages."""
+    """An idempotent producer, and the delivery reports of its messages."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -192,13 +192,13 @@ class _Sender:
         self._producer = new_client(Producer, settings)
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Hand over the rows of ``batch`` in order; waits while too much is on its way."""
+        """Send the rows of ``batch`` in order; wait while too many messages are in flight."""
         produce, report = self._producer.produce, self._report
         rows = list(_rows(batch))
         for start in range(0, len(rows), _POLL_EVERY):
             for topic, value, key, partition, timestamp, headers in rows[start : start + _POLL_EVERY]:
                 try:
-                    # By position, which costs half of what keywords do.
+                    # Positional arguments cost half of keyword arguments.
                     produce(topic, value, key, partition, report, None, timestamp, headers)
                 except BufferError:
                     self._insist(topic, value, key, partition, report, None, timestamp, headers)
@@ -207,7 +207,7 @@ class _Sender:
             self._poll(0)
 
     def finish(self) -> list[Written]:
-        """Wait until everything is durable, and return what was written."""
+        """Wait until everything is durable, and return the messages written."""
         while len(self._producer):
             self._poll(_WAIT_SECONDS)
         self._poll(0)
@@ -217,7 +217,7 @@ class _Sender:
         ]
 
     def _insist(self, *message: Any) -> None:
-        # The same message again, not the next: order is kept.
+        # Retry the same message, not the next one: this keeps the order.
         while True:
             self._poll(_WAIT_SECONDS)
             with contextlib.suppress(BufferError):
@@ -240,7 +240,7 @@ class _Sender:
                 self._heard.has_answered = True
                 self._written[topic, message.partition()] = [1, offset, offset]
             else:
-                # Offsets of one producer rise within a partition.
+                # The offsets of one producer are ascending within a partition.
                 figures[0] += 1
                 figures[2] = offset
         elif error is not None and self._failed is None:
@@ -259,7 +259,7 @@ class _Sender:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Return the arguments of `Producer.produce` for each row."""
+    """Yield the arguments of `Producer.produce` for each row."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     nothing: Sequence[Any] = [None] * batch.num_rows
     by_key, now = [-1] * batch.num_rows, [0] * batch.num_rows

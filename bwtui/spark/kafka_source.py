@@ -1,4 +1,4 @@
-"""Kafka as a Spark source, in which no offset is lost from sight.
+"""Kafka as a Spark source that accounts for every offset.
 
 ::
 
@@ -6,23 +6,23 @@
     rows = read_kafka(spark, config, pinned.offsets, columns=("kind", "topic", "partition", "offset", "key"))
 
 Every offset of the pinned ranges is in the DataFrame once. A row of kind ``record`` is a message; its
-``offset_end`` is ``offset + 1``. A row of another kind is a hole: the offsets ``[offset, offset_end)`` were
-not delivered, for a reason that `bwtui.kafka.scan` names; its other columns are null. So
+``offset_end`` is ``offset + 1``. A row of any other kind is a hole: the offsets ``[offset, offset_end)`` were
+not delivered, for a reason from `bwtui.kafka.scan`; its other columns are null. So
 
     sum(offset_end - offset) = sum(high - low)
 
-holds for each partition, whatever compaction, retention and transactions did, and one pass gives both
-sides of the account.
+holds for each partition despite compaction, retention and transactions, and one pass yields both sides of
+this equation.
 
 With ``isolation="read_committed"`` the records of aborted transactions are within the holes. With
-``aborted=True`` they come as rows of the kind ``aborted`` instead, with all columns; that costs a second
-reading, of splits that have holes only.
+``aborted=True`` they are rows of kind ``aborted`` instead, with all columns; that takes a second read, only
+of splits with holes.
 
-Only the columns that are asked for are made: headers cost more than all others together. Rows of a
-partition are in order within a split, and splits are Spark's partitions.
+Only the requested columns are created: headers cost more than all others together. Rows of a partition are in
+order within a split, and splits are Spark's partitions.
 
-The settings of the client never become options of the source, which Spark shows in plans and logs: the tasks
-get them from `bwtui.spark.handover`, by way of the class that is registered.
+The client's settings are never options of the source, which Spark shows in plans and logs: the tasks get them
+from `bwtui.spark.handover`, through the registered class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,12 +61,12 @@ def read_kafka(
     patience: float = 5.0,
     split_sizes: tuple[int, int] = (SMALLEST, LARGEST),
 ) -> DataFrame:
-    """Return the records and the holes in ``offsets``, as they are when the DataFrame is evaluated.
+    """Return the records and the holes in ``offsets``, as of the evaluation of the DataFrame.
 
-    ``config`` has librdkafka's properties with bootstrap.servers. ``patience`` is how many seconds to wait
-    for a transaction that is still open, or for a log that ends too early. ``split_sizes`` bounds the number
-    of offsets that one task reads. An evaluation raises ConnectionFailed, and RefusedError for a topic that
-    is gone, by way of `bwtui.spark.failure.plain_errors`, which the session has around it.
+    ``config`` has librdkafka's properties including bootstrap.servers. ``patience`` is the number of seconds
+    to wait for an open transaction to end, or for a log that ends too early. ``split_sizes`` limits the
+    number of offsets that one task reads. An evaluation raises ConnectionFailed, and RefusedError for a
+    missing topic, through `bwtui.spark.failure.plain_errors`, which is active in the session.
     """
     assert columns, "at least one column is needed"
     splits = split(offsets, spark.sparkContext.defaultParallelism, *split_sizes)
@@ -78,7 +78,7 @@ def read_kafka(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one DataFrame reads."""
+    """The request of one DataFrame."""
 
     config: Handed[dict[str, Any]]
     splits: tuple[Split, ...]
@@ -86,7 +86,7 @@ class Request:
 
 
 class KafkaDataSource(DataSource):
-    """The source that Spark sees; a subclass of it knows what to read."""
+    """The source's class for Spark; `read_kafka` binds the request in a subclass."""
 
     request: ClassVar[Request]
 
@@ -96,7 +96,7 @@ class KafkaDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns that were asked for."""
+        """Return the requested columns."""
         return ", ".join(f"`{name}` {COLUMNS[name]}" for name in self.request.wanted.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -112,7 +112,7 @@ class SplitPartition(InputPartition):
 
 
 class KafkaReader(DataSourceReader):
-    """Reads splits; it goes to the tasks."""
+    """Reads splits; Spark sends it to the tasks."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -122,8 +122,8 @@ class KafkaReader(DataSourceReader):
         return [SplitPartition(one) for one in self._request.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield what is in one split."""
-        # Without any split Spark makes up a partition without a value.
+        """Yield the contents of one split."""
+        # Without splits, Spark invents a partition without a value.
         return iter(()) if partition.value is None else self._read(Split(*partition.value))
 
     @in_task
@@ -132,7 +132,7 @@ class KafkaReader(DataSourceReader):
 
 
 def _bound(request: Request) -> type[DataSource]:
-    # A class that is made in a function is pickled with what it holds.
+    # A class with the module __main__ is pickled by value, with all its attributes.
     bound: type[DataSource] = type("BoundKafkaDataSource", (KafkaDataSource,), {"request": request})
     bound.__module__ = "__main__"
     return bound

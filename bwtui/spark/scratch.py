@@ -1,4 +1,4 @@
-"""Folders for the length of a run, gone with it; what a killed run left is removed by a later one."""
+"""Temporary folders that are removed after a run; a later run removes those of a killed one."""
 
 import contextlib
 import fcntl
@@ -13,15 +13,15 @@ from bwtui.errors import RefusedError
 from bwtui.file_errors import reason_of
 
 _LOCK = "in-use"
-#: A folder this young may not have its lock yet.
+#: A folder younger than this may not have its lock yet.
 _YOUNG_SECONDS = 60.0
 
 
 @contextlib.contextmanager
 def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, by default the system's for temporary files.
+    """Create a new folder in ``parent``, by default the system's folder for temporary files.
 
-    Raises OSError for a ``parent`` that can't be used, and RefusedError if there is no place at all.
+    Raises OSError for an unusable ``parent``, and RefusedError if there is no usable folder at all.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -34,10 +34,10 @@ def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         ) from error
     try:
         _sweep(folder.parent, prefix)
-        # The kernel drops the lock with the process, however that ends.
+        # The kernel releases the lock with the process, however it ends.
         with (folder / _LOCK).open("w") as lock:
             with contextlib.suppress(OSError):
-                # Not every file system has locks; then nobody takes the folder for one that is left, either.
+                # Some file systems have no locks; then no sweep takes the folder for an abandoned one either.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield folder
     finally:
@@ -45,7 +45,7 @@ def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Remove our folders that nobody uses; one without a lock is not ours to judge."""
+    """Remove abandoned folders of the current user; one without a lock file is left alone."""
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             status = folder.stat()

@@ -1,4 +1,4 @@
-"""Spark's session: opened quietly, closed wholly.
+"""Spark's session: quiet while open, and closed completely.
 
 ::
 
@@ -9,18 +9,18 @@
 
 ``spark`` is an ordinary `pyspark.sql.SparkSession`. Inside the block
 
-* nothing of Spark's chatter reaches the terminal; a job that fails raises one `BwtuiError` with the reason
-  (`bwtui.spark.failure`), whose kind and exit code are those of the error in the task, if it was ours;
-* Arrow is on, the time zone is UTC, tasks run under this very interpreter;
-* temporary files lie in a folder of the session's own, which is removed at the end.
+* none of Spark's output reaches the terminal; a failed job raises one `BwtuiError` with the reason
+  (`bwtui.spark.failure`), which has the class and exit code of the task's error if that was bwtui's own;
+* Arrow is on, the time zone is UTC, and tasks run with this interpreter;
+* temporary files are in the session's own folder, which is removed at the end.
 
-At the end, on an error and on Ctrl-C the Java process ends before the block is left; if we are killed it
-ends too. It may be used in the main thread, in another one, and once more after it was closed, but by one
-user at a time in a process: that is Spark's own limit. Relative paths are the caller's.
+When the block ends, also with an error or Ctrl-C, the Java process ends first; it also ends if this process
+is killed. A session may be opened in any thread, and again after it was closed, but only once at a time per
+process: that is Spark's own limit. Relative paths are the caller's.
 
-On a cluster (``spark://…``) the tasks import this very package: it is sent along as a zip. What it depends
-on (confluent-kafka, pyarrow, numpy, pandas) must be installed there for the interpreter that PYSPARK_PYTHON
-names, by default the path of ours. A job that writes into Kafka needs ``config=WRITE_ONCE``.
+On a cluster (``spark://…``) the tasks import this package from a zip that is sent to them. Its dependencies
+(confluent-kafka, pyarrow, numpy, pandas) must be installed there for the interpreter in PYSPARK_PYTHON, by
+default this interpreter's path. A job that writes into Kafka needs ``config=WRITE_ONCE``.
 """
 
 import contextlib
@@ -54,16 +54,16 @@ from bwtui.spark.scratch import scratch
 
 LOCAL = "local[*]"
 
-#: Settings under which a failed task is not run again: it would send its messages a second time.
+#: Settings that prevent Spark from retrying a failed task, which would send its messages a second time.
 WRITE_ONCE: Mapping[str, str] = MappingProxyType(
     {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
 )
 
 _MEMORY = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
 _CONNECT_SECONDS = 5.0
-#: So long a folder's path may be for Spark to put sockets there, whose whole path has 107 bytes at most.
+#: Maximum length of a folder's path for Unix sockets, whose whole path has at most 107 bytes.
 _SOCKET_FOLDER = 60
-#: So long a cluster may take to start an executor. Without one, Spark itself would wait for ever.
+#: Timeout for a cluster to start an executor. Without one, Spark itself would wait forever.
 EXECUTOR_SECONDS = 120.0
 _SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -74,12 +74,12 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
-        # 200 tasks with a few rows each take seconds; adaptive execution merges these again.
+        # 200 tasks with a few rows each would take seconds; adaptive execution merges these.
         "spark.sql.shuffle.partitions": "16",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
-        # The text of a plan is for the same screen, and may be longer than what it plans.
+        # The text of a plan is only for the web UI, and may be longer than the data.
         "spark.sql.maxPlanStringLength": "8192",
-        # Task metrics and histories for a screen that is off.
+        # Task metrics and histories for the web UI, which is off.
         "spark.sql.ui.retainedExecutions": "1",
         "spark.ui.retainedTasks": "100",
         "spark.executor.heartbeatInterval": "20s",
@@ -95,12 +95,12 @@ def spark_session(
     memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Open a Spark session for the block, and end it with all that belongs to it.
+    """Open a Spark session for the block, and end all of it afterwards.
 
-    ``memory`` bounds the Java heap: the driver's, which does all the work when the master is local, and each
-    executor's otherwise. ``config`` adds or replaces Spark settings.
-    Raises UsageError for a wrong master or memory, RefusedError when there is no Java, ConnectionFailed when
-    no master answers, and for the block's Spark errors a BwtuiError with one plain sentence.
+    ``memory`` limits the Java heap: the driver's, which does all the work with a local master, otherwise each
+    executor's. ``config`` adds or replaces Spark settings. Raises UsageError for an invalid master or memory,
+    RefusedError when there is no Java, ConnectionFailed when no master answers, and for the block's Spark
+    errors a BwtuiError with one plain sentence.
     """
     check_master(master)
     if not _MEMORY.fullmatch(memory):
@@ -114,7 +114,7 @@ def spark_session(
 
 
 class _Session:
-    """A Java process, and Spark's context in it."""
+    """A Java process with Spark's context."""
 
     def __init__(self, java: Path, folder: Path, memory: str, settings: dict[str, str]) -> None:
         loopback = settings.get("spark.driver.host") == "127.0.0.1"
@@ -129,7 +129,7 @@ class _Session:
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """End the session after the block: in order, or at once if the block was interrupted."""
+        """End the session after the block: regularly, or at once if the block was interrupted."""
         try:
             with plain_errors(self._jvm.ended):
                 yield
@@ -155,7 +155,8 @@ class _Session:
 
     def _close(self) -> None:
         if self._is_local and not self._jvm.exit_leaves_something:
-            # What it has is in its folder, and nobody else knows of it: to end in order takes a second more.
+            # All its data is in its folder, and no other process depends on it: a regular stop takes a second
+            # more.
             self._abandon(at_once=True)
             return
         try:
@@ -167,18 +168,18 @@ class _Session:
             self._abandon()
 
     def _abandon(self, *, at_once: bool = False) -> None:
-        """End the Java process without a word to it, and let PySpark forget it."""
-        # Another session of this process would be PySpark's, and is not ours to end.
+        """Kill the Java process, and make PySpark forget it."""
+        # A session opened by other code in this process must not be ended here.
         is_ours = SparkContext._gateway is self._jvm.gateway
         context = SparkContext._active_spark_context if is_ours else None
         if context is not None:
-            # It would print a traceback of the connection that ends.
+            # It would print a traceback when the connection ends.
             context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         self._jvm.kill(at_once=at_once)
         if not is_ours:
             return
         if context is not None:
-            # With no Java behind it, stop only closes what PySpark has in this process.
+            # Without Java, stop() only closes PySpark's own state in this process.
             context._jsc = None
             context.stop()
         SparkSession._instantiatedSession = None
@@ -190,7 +191,7 @@ def _await_executor(context: SparkContext) -> None:
     """Wait until the cluster has started an executor. Raises ConnectionFailed."""
     status = context._jsc.sc()
     until = time.monotonic() + EXECUTOR_SECONDS
-    # The driver counts as one.
+    # The driver is included in the count.
     while status.getExecutorMemoryStatus().size() < 2:
         if time.monotonic() > until:
             memory = context.getConf().get("spark.executor.memory")
@@ -202,7 +203,7 @@ def _await_executor(context: SparkContext) -> None:
 
 
 def package_archive(folder: Path) -> Path:
-    """Write this package into a zip in ``folder``, from which Python can import it, and return its path."""
+    """Write this package into an importable zip in ``folder``, and return its path."""
     package = Path(bwtui.__file__).parent
     path = folder / "bwtui.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -219,10 +220,10 @@ def _settings(
     settings |= {"spark.driver.memory": memory, "spark.executor.memory": memory}
     settings |= {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     if master.startswith("local"):
-        # Its ports are open to every user of the machine. Spark makes the secret, which no command line has.
+        # Its ports are open to all local users. Spark generates the secret, which appears in no command line.
         settings["spark.authenticate"] = "true"
         if len(str(folder)) <= _SOCKET_FOLDER:
-            # Where a stranger may connect to a port he is refused, and with him the result that was to come.
+            # On a TCP port, another user's connection would be rejected, and the expected result with it.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
             settings["spark.python.unix.domain.socket.dir"] = str(folder)
     if master.startswith("local") or all(_is_loopback(host) for host, _ in _masters(master)):
@@ -231,14 +232,14 @@ def _settings(
 
 
 def check_master(master: str) -> None:
-    """Raise UsageError for what names no Spark master, and ConnectionFailed for one that does not answer.
+    """Raise UsageError for an invalid Spark master, and ConnectionFailed for one that does not answer.
 
-    A command asks before it does anything that would stay if there were no Spark.
+    A command calls this before it creates anything that would remain if Spark is unavailable.
     """
     if not SPARK_MASTER.fullmatch(master):
         raise UsageError(f"--spark-master {master!r} is no Spark master", SPARK_MASTER_HINT)
     masters = _masters(master)
-    # Spark itself goes on trying for a minute.
+    # Spark itself would retry for a minute.
     if masters and not any(_answers(*one) for one in masters):
         raise ConnectionFailed(
             f"no Spark master answers at {master}", "check that it runs there, or leave --spark-master out"
@@ -266,7 +267,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep the handler of Ctrl-C, which SparkContext replaces by one that talks to Java first."""
+    """Keep the handler of Ctrl-C, which SparkContext replaces with one that calls Java first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -279,9 +280,9 @@ def _own_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_py4j() -> Iterator[None]:
-    """Keep py4j from telling on stderr of every connection that ends."""
+    """Prevent py4j from logging every closed connection to stderr."""
     root, quiet = logging.getLogger(), logging.NullHandler()
-    # It logs into the root logger too, which would get a handler that writes to stderr for it.
+    # It also logs to the root logger, to which Python would otherwise add a handler for stderr.
     root.addHandler(quiet)
     root.addFilter(_not_py4j)
     logger = logging.getLogger("py4j")

@@ -1,4 +1,4 @@
-"""Looking, while a job runs, how far its tasks are."""
+"""Poll the progress of tasks while a job runs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ _LOOK_SECONDS = 0.3
 
 @contextmanager
 def watching(look: Callable[[], None]) -> Iterator[None]:
-    """Call ``look`` a few times a second, in a thread of its own, while the block runs."""
+    """Call ``look`` a few times a second in its own thread while the block runs."""
     ended = threading.Event()
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""A session of Spark that starts when it is first needed, and what is small enough to do without one.
+"""Start a Spark session when it is first needed, and decide which work is small enough to do without.
 
-Spark on this machine takes some seconds to start, in which its cores audit or send a million messages. What
-is larger gains more by its tasks' own processes, and what outgrows one machine runs on a cluster.
+Starting Spark on this machine takes some seconds, in which its cores could audit or send a million messages.
+Larger work gains more from tasks in several processes, and the largest runs on a cluster.
 """
 
 import contextlib
@@ -15,40 +15,40 @@ from bwtui.spark.interrupts import as_interrupts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: So many rows are few: messages of a recording, and offsets of its topics where these are read, too;
+#: Maximum number of rows for work without Spark: messages of a recording, plus offsets of its topics if read;
 SMALL_ROWS = 4_000_000
-#: and so many bytes of a journal, which are sealed without Spark: what is one task of sealing anyway.
+#: and the maximum size of a journal to seal without Spark, which would be a single task anyway.
 SMALL_JOURNAL = 128 << 20
 
 OpenSession = Callable[[], contextlib.AbstractContextManager["SparkSession"]]
 
 
 class SparkWhenNeeded:
-    """Spark starts when it is first needed, and ends with `closing`."""
+    """A Spark session that starts when it is first needed, and ends with `closing`."""
 
     def __init__(
         self, open_session: OpenSession, on_phase: Callable[[str], None], *, is_wanted: bool
     ) -> None:
-        """``is_wanted``: the user named a master, so nothing is too small for it."""
+        """Set ``is_wanted`` if the user named a master: then Spark is used for any amount of work."""
         self._open_session = open_session
         self._on_phase = on_phase
         self._is_wanted = is_wanted
         self._held = contextlib.ExitStack()
         self._spark: SparkSession | None = None
-        #: What is used, for a report.
+        #: The engine in use, for reports.
         self.name = "threads"
-        #: How long Spark took to start.
+        #: Time that Spark took to start.
         self.start_seconds = 0.0
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """End what was started, also when the block is interrupted or killed."""
+        """End what was started, even if the block is interrupted or killed."""
         with as_interrupts(), self._held:
             yield
 
     @contextlib.contextmanager
     def ended_beside(self) -> Iterator[None]:
-        """End what was started, which takes Spark a second, while the block runs."""
+        """End what was started in the background, which takes Spark a second, while the block runs."""
         thread = threading.Thread(target=self._held.pop_all().close)
         thread.start()
         try:
@@ -57,11 +57,11 @@ class SparkWhenNeeded:
             thread.join()
 
     def does_without(self, rows: int) -> bool:
-        """Return whether so many rows are done sooner without Spark, which has not started either."""
+        """Return whether so few rows are processed faster without Spark, which is not running yet."""
         return self._is_dispensable() and rows <= SMALL_ROWS
 
     def for_sealing(self, journal_bytes: int) -> contextlib.AbstractContextManager[Any]:
-        """Return a session of Spark, which stays, or None where so much is sealed sooner without."""
+        """Return a Spark session, which stays open, or None if sealing this much is faster without."""
         is_small = self._is_dispensable() and journal_bytes <= SMALL_JOURNAL
         return contextlib.nullcontext(None if is_small else self.spark())
 
@@ -69,7 +69,7 @@ class SparkWhenNeeded:
         return self._spark is None and not self._is_wanted
 
     def spark(self) -> "SparkSession":
-        """Return the session. Raises what `spark_session` raises."""
+        """Return the session; start it first if necessary. Raises what `spark_session` raises."""
         if self._spark is None:
             begin = time.monotonic()
             self._on_phase("starting Spark")
