@@ -1,12 +1,12 @@
-"""The supervisor's process: starts the services, watches them, ends them, and ends itself with them.
+"""The supervisor's process: starts the services, watches them, stops them, and then exits.
 
-`python -m bwtui.sandbox.daemon FOLDER MAJOR BROKERS keep|dispose`, started by `Sandbox.up` in a session
-of its own. It holds an exclusive lock for as long as it lives, publishes what it knows in status.json, and
-takes orders, one JSON object a line, from the pipe `control`. Nothing is ever restarted without an order.
+`python -m bwtui.sandbox.daemon FOLDER MAJOR BROKERS keep|dispose` is started by `Sandbox.up` in its own
+session. It holds an exclusive lock while it lives, publishes its state in status.json, and takes commands,
+one JSON object per line, from the pipe `control`. It never restarts anything without a command.
 
-Its standard input is a pipe from whoever started it. When that pipe ends before the byte DETACH came
-through, the starter is gone (Ctrl-C, kill -9, a test run that was ended), and everything is stopped;
-with `dispose` all data is removed then.
+Its standard input is a pipe from the process that started it. If that pipe ends before the byte DETACH
+arrives, that process has ended (Ctrl-C, kill -9, an aborted test run), and the supervisor stops everything;
+with `dispose` it then removes all data.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ from bwtui.sandbox.service import Service
 DETACH = b"d"
 KEEP, DISPOSE = "keep", "dispose"
 
-#: Seconds between two looks at the services: while something changes, and while all is quiet.
+#: Seconds between two polls of the services: while something changes, and while nothing does.
 BUSY_SECONDS = 0.03
 QUIET_SECONDS = 0.5
 
 
 class Supervisor:
-    """Starts, watches and ends the services, in one loop that also takes orders."""
+    """Starts, watches and stops the services, in one loop that also takes commands."""
 
     def __init__(
         self, layout: Layout, major: int, endpoints: dict[str, str], services: list[Service]
@@ -49,7 +49,7 @@ class Supervisor:
         self._endpoints = endpoints
         self._runners = {service.name: Runner(service) for service in services}
         self._ending = False
-        #: The starter ended, and had not let go of us.
+        #: True if the process that started the supervisor has ended without detaching it.
         self.forsaken = False
         self._orders = b""
         self._done: deque[str] = deque(maxlen=50)
@@ -57,7 +57,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Start everything; return when everything was stopped."""
+        """Start everything; return when everything has stopped."""
         self._layout.clear_temporary()
         self._listen()
         for runner in self._runners.values():
@@ -79,11 +79,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # It only has to interrupt the wait, so that the end of a service is noticed at once.
+        # A handler is needed only to interrupt the wait, so that the end of a service is noticed at once.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._layout.control.unlink(missing_ok=True)
         os.mkfifo(self._layout.control, 0o600)
-        # Opened for writing too, or it would be at its end whenever no client has it open.
+        # Open it for writing too: otherwise it would be at end-of-file whenever no client has it open.
         control = os.open(self._layout.control, os.O_RDWR | os.O_NONBLOCK)
         self._watch(wake_read, lambda: self._drain(wake_read))
         self._watch(control, lambda: self._on_control(control))
@@ -161,13 +161,13 @@ def _services(layout: Layout, memory: Memory, major: int, brokers: int) -> list[
 
 
 def main() -> None:
-    """Run the supervisor until it is told to end, or whoever started it is gone."""
+    """Run the supervisor until it is asked to stop, or the process that started it has ended."""
     layout, major, brokers = Layout(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
-    # The environment's PG* variables are for the user's servers, not for a look at this one.
+    # The environment's PG* variables are for the user's servers, not for checks of this one.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
     with layout.lock.open("r+") as lock:
-        # Clients look at the lock with a shared one, for an instant; hence the wait.
+        # Clients take a shared lock for a moment to check it; so wait.
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.truncate()
         lock.write(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""Kafka in KRaft mode, on loopback: one broker that is its own controller, or three that share the work."""
+"""Kafka in KRaft mode, on loopback: one broker that is its own controller, or three of these."""
 
 import contextlib
 import logging
@@ -17,10 +17,11 @@ from bwtui.sandbox.service import Command, Death, Service
 
 NAME = "kafka"
 GROUP = "kafka"
-#: With three, each is a controller as well: a quorum of fewer could not do without any one of them.
+#: With three brokers, each is also a controller: a smaller quorum would not survive the loss of any one of
+#: them.
 CHOICES = (1, 3)
 
-# The defaults suppose three brokers or more; a group also would wait three seconds for further members.
+# The defaults assume three brokers or more; also, a group would wait three seconds for further members.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -36,14 +37,14 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
-    # A broker that was killed may come back only when the controller has given it up: by default after 9 s.
+    # A killed broker can rejoin only after the controller has fenced it: by default after 9 s.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "auto.create.topics.enable": "true",
     "num.partitions": "3",
 }
 
-#: What three brokers have otherwise: any one of them may be lost, and topics are written as before.
+#: Settings that differ with three brokers: any one of them may fail, and topics stay writable.
 OF_THREE = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -54,7 +55,8 @@ OF_THREE = {
     "share.coordinator.state.topic.min.isr": "2",
 }
 
-#: Enough for some thousand partitions, of each of which the broker keeps something; and for each of three.
+#: Enough for some thousand partitions, each of which takes memory in the broker; with three brokers, each
+#: gets less.
 HEAP_MB = 512
 HEAP_MB_OF_THREE = 256
 _HEAP = "BWTUI_SANDBOX_KAFKA_HEAP"
@@ -72,7 +74,7 @@ appender.out.layout.pattern = %d %p %m (%c)%n
 
 
 def heap_mb(brokers: int = 1) -> int:
-    """Return the size of each broker's heap in MiB: BWTUI_SANDBOX_KAFKA_HEAP, or 512, and of three 256.
+    """Return the heap size of each broker in MiB: BWTUI_SANDBOX_KAFKA_HEAP, or 512, or 256 for three brokers.
 
     Raises UsageError.
     """
@@ -88,8 +90,8 @@ def heap_mb(brokers: int = 1) -> int:
 
 
 def explain(log: str, brokers: int = 1) -> Death | None:
-    """Return why a broker ended, and what helps, where its log says so plainly."""
-    # Of the other kinds of this error (Metaspace, a thread, a memory map) the heap is not the cause.
+    """Return why a broker ended, and what to do, if its log clearly says so."""
+    # For other kinds of this error (Metaspace, a thread, a memory map), the heap is not the cause.
     if re.search(r"OutOfMemoryError: (Java heap space|GC overhead limit)", log) is None:
         errors = re.findall(r"^\S+ \S+ (?:ERROR|FATAL) (.+) \(\S+\)$", log, re.MULTILINE)
         return Death(f"it ended, and said last: {errors[-1][:300]}") if errors else None
@@ -101,24 +103,24 @@ def explain(log: str, brokers: int = 1) -> Death | None:
 
 
 def names(brokers: int) -> tuple[str, ...]:
-    """Return the names of so many brokers: of their services, folders, logs and ports."""
+    """Return the names of the brokers, which their services, folders, logs and ports share."""
     return (NAME,) if brokers == 1 else tuple(f"{NAME}-{node}" for node in range(1, brokers + 1))
 
 
 def ports(brokers: int) -> tuple[str, ...]:
-    """Return the names of the ports that so many brokers listen on."""
+    """Return the names of the ports that the brokers listen on."""
     return tuple(port for name in names(brokers) for port in (name, _controller(name)))
 
 
 def addresses(memory: Memory, brokers: int) -> str:
-    """Return the brokers' addresses, for bootstrap.servers."""
+    """Return the brokers' addresses for bootstrap.servers."""
     return ",".join(f"{LOOPBACK}:{memory.ports[name]}" for name in names(brokers))
 
 
 def services(layout: Layout, memory: Memory, store: ArtifactStore, brokers: int) -> list[Service]:
-    """Write the configuration of every broker and return how to run it.
+    """Write the configuration of every broker, and return the services.
 
-    What three have is not what the one has: their data is kept apart.
+    One broker and three brokers have separate data.
     """
     return [_service(layout, memory, store, node, names(brokers)) for node in range(1, brokers + 1)]
 
@@ -150,10 +152,10 @@ def _service(
     )
     before: tuple[Command, ...] = ()
     if not (data / "log" / "meta.properties").exists():
-        # The ports in controller.quorum.voters may change from start to start; voters that are written
-        # into the log, as with --standalone, could not.
+        # The ports in controller.quorum.voters may change with each start; voters written into the log, as
+        # with --standalone, could not change.
         tool = ("kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties))
-        # A second of work is not worth the optimizing compiler.
+        # The optimizing compiler does not pay off for a second of work.
         before = ((*java, *classes.used(), "-XX:TieredStopAtLevel=1", *tool),)
     return Service(
         name=name,
@@ -165,7 +167,7 @@ def _service(
         folder=data,
         ready=lambda: _answers(memory.ports[name], node),
         explain=lambda log: explain(log, len(every)),
-        # When all of three end, the last has no quorum any more of which to take its leave.
+        # When all three stop, the last one has no quorum for a controlled shutdown.
         stop_seconds=15.0 if len(every) == 1 else 6.0,
     )
 
@@ -188,7 +190,7 @@ def _write_properties(data: Path, memory: Memory, node: int, every: tuple[str, .
 
 
 def _answers(port: int, node: int) -> bool:
-    # A look at the port first: librdkafka would retry and log for every refused connection.
+    # Check the port first: librdkafka would retry and log every refused connection.
     with contextlib.closing(socket.create_connection((LOOPBACK, port), timeout=1)):
         pass
     from confluent_kafka.admin import AdminClient
@@ -196,5 +198,5 @@ def _answers(port: int, node: int) -> bool:
     admin = AdminClient(
         {"bootstrap.servers": f"{LOOPBACK}:{port}"}, logger=logging.getLogger("bwtui.sandbox")
     )
-    # It may know of the others before it takes part itself.
+    # It may know the other brokers before it has joined itself.
     return node in admin.list_topics(timeout=2).brokers

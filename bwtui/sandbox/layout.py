@@ -1,4 +1,4 @@
-"""Where one sandbox keeps its things, and what it remembers between two starts."""
+"""The paths of one sandbox, and the state that it keeps between two starts."""
 
 import contextlib
 import errno
@@ -21,9 +21,10 @@ from bwtui.durable import write_whole
 from bwtui.errors import RefusedError
 from bwtui.file_errors import reason_of, remedy
 
-#: Names of all that a sandbox makes in its folder; only these are wiped. The last tells that they are its.
+#: Names of everything that a sandbox creates in its folder; only these are removed. The last marks the
+#: folder.
 _OWN = ("memory.json", "status.json", "control", "lock", "logs", "data", "starting")
-#: Held by a demo for as long as it runs; where it is, these are the demo's.
+#: Lock file that a demo holds while it runs; if it exists, the folder's contents belong to a demo.
 _DEMO_LOCK = "demo.lock"
 _OF_DEMO = ("recording", _DEMO_LOCK)
 
@@ -36,15 +37,15 @@ def sandbox_folder() -> Path:
 
 
 def demo_folder() -> Path:
-    """Return the folder of the demo's own sandbox: within the user's, unless that is a demo's itself."""
+    """Return the folder of the demo's sandbox: within the user's, unless that is a demo's itself."""
     folder = sandbox_folder()
-    # A folder that may not be entered is told by whoever enters it.
+    # If the folder may not be entered, the code that enters it reports that.
     return folder if os.access(folder / _DEMO_LOCK, os.F_OK) else folder / "demo"
 
 
 @contextlib.contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Raise RefusedError in place of what the system says of a sandbox's folder, or of what is in it."""
+    """Raise RefusedError instead of OSError for a sandbox's folder, or for anything in it."""
     try:
         yield
     except OSError as error:
@@ -60,17 +61,17 @@ def usable(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ServerUser:
-    """The user PostgreSQL runs under when bwtui runs as root, which PostgreSQL refuses."""
+    """The user for PostgreSQL when bwtui runs as root, which PostgreSQL rejects."""
 
     uid: int
     gid: int
 
     @classmethod
     def needed(cls) -> "ServerUser | None":
-        """Return the user nobody when we are root, else None.
+        """Return the user nobody if the current user is root, otherwise None.
 
-        It must be a user with a name: initdb looks it up. An existing user postgres is not taken, since
-        the files of a real server may belong to it. Raises RefusedError when our own user has no name.
+        The user must have a name, because initdb looks it up. An existing user postgres is not used, since
+        the files of a real server may belong to it. Raises RefusedError when the current user has no name.
         """
         if os.geteuid() != 0:
             try:
@@ -87,13 +88,13 @@ class ServerUser:
 
 @dataclass(slots=True)
 class Memory:
-    """What a sandbox remembers from one start to the next; the file is for its owner only."""
+    """The state that a sandbox keeps from one start to the next; only its owner may read the file."""
 
     password: str = field(default_factory=lambda: secrets.token_urlsafe(18))
-    #: Empty: PostgreSQL's data is in the sandbox's folder. Else the reachable folder made for it.
+    #: Empty if PostgreSQL's data is in the sandbox's folder; otherwise the accessible folder created for it.
     postgres_place: str = ""
-    #: A random id that Kafka's storage is formatted with.
-    # A base64 UUID; behind a letter, since a dash in front would be taken for an option.
+    #: The random id with which Kafka's storage is formatted.
+    # A base64 UUID after a letter, since a leading dash would be parsed as an option.
     cluster_id: str = field(default_factory=lambda: "A" + secrets.token_urlsafe(16)[1:22])
     ports: dict[str, int] = field(default_factory=dict)
 
@@ -103,42 +104,42 @@ class Layout:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Held by the supervisor for as long as it lives; holds its process id.
+        #: Held by the supervisor while it lives; contains its process id.
         self.lock = folder / "lock"
-        #: Held by whoever starts a supervisor.
+        #: Held by the process that starts a supervisor.
         self.starting = folder / "starting"
         self.control = folder / "control"
         self.status = folder / "status.json"
         self.memory = folder / "memory.json"
         self.logs = folder / "logs"
         self.data = folder / "data"
-        #: The sandbox that `bwtui demo` has in here.
+        #: The sandbox of `bwtui demo` in this folder.
         self.demo = folder / "demo"
         self._demo_lock = folder / _DEMO_LOCK
-        #: What a killed Java process leaves behind is in the sandbox, and not in everybody's folder.
+        #: Temporary files, so that leftovers of a killed Java process stay in the sandbox.
         self.temporary = self.data / "tmp"
 
     @property
     def is_ours(self) -> bool:
-        """Whether a sandbox or a demo was started in here; either makes its file before anything starts."""
+        """Return whether a sandbox or a demo was started here; each creates its file before anything else."""
         return self.starting.exists() or self._demo_lock.exists()
 
     def make(self) -> None:
-        """Make the folders, for their owner only."""
+        """Create the folders, accessible only to their owner."""
         for folder in (self.folder, self.logs, self.data, self.temporary):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def clear_temporary(self) -> None:
-        """Remove what services that were killed have left; none of them may be running."""
+        """Remove the leftovers of killed services; none of them may be running."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(mode=0o700)
 
     def remember(self, memory: Memory) -> None:
-        """Write the memory, atomically."""
+        """Write the state atomically."""
         write_whole(self.memory, json.dumps(asdict(memory), indent=1))
 
     def recall(self) -> Memory:
-        """Return the memory of the last start, or a new one that is remembered at once."""
+        """Return the state of the last start, or a new one, which is saved at once."""
         if self.memory.exists():
             return Memory(**json.loads(self.memory.read_text()))
         memory = Memory()
@@ -148,8 +149,8 @@ class Layout:
     def postgres_place(self, memory: Memory, user: ServerUser | None) -> Path:
         """Return the folder for PostgreSQL's data, and for its programs when they can't be in the cache.
 
-        It is the sandbox's own, unless PostgreSQL has to run under another user, who can't get there;
-        then it is a new folder in /var/tmp, which outlives a reboot as the sandbox's folder does.
+        It is the sandbox's own, unless PostgreSQL has to run as a different user, who can't access it; then
+        it is a new folder in /var/tmp, which survives a reboot as the sandbox's folder does.
         """
         if user is None or memory.postgres_place:
             return Path(memory.postgres_place or self.data)
@@ -162,7 +163,7 @@ class Layout:
         return self.data
 
     def lock_demo(self) -> IO[str]:
-        """Return the lock of a demo that runs in here, held until it is closed. Raises RefusedError."""
+        """Take the lock of a demo in this folder, held until it is closed. Raises RefusedError."""
         lock = self._demo_lock.open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,12 +176,12 @@ class Layout:
         return lock
 
     def refuse_demo(self) -> None:
-        """Raise RefusedError if a demo runs in here."""
+        """Raise RefusedError if a demo is running in this folder."""
         if self._demo_lock.exists():
             self.lock_demo().close()
 
     def wipe(self) -> None:
-        """Remove everything the sandbox made; files of others in the folder stay."""
+        """Remove everything that the sandbox created; other files in the folder stay."""
         if self.is_ours:
             self._remove()
         if self.folder.is_dir() and not any(self.folder.iterdir()):
@@ -200,7 +201,7 @@ class Layout:
 
 
 def reachable_by_others(folder: Path) -> bool:
-    """Return whether any user may pass through the folder, all folders above it, and those of symlinks."""
+    """Return whether any user may enter the folder, its parents, and the targets of symlinks among them."""
     return all(_lets_others_pass(path) for path in (folder, *folder.parents))
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 LOOPBACK = "127.0.0.1"
 
-# Below the ports that Linux gives to outgoing connections, one of which could otherwise take the port
-# between our look and the service's start.
+# Below the range that Linux uses for outgoing connections, one of which could otherwise take the port between
+# the check and the service's start.
 _FIRST, _LAST = 20_000, 32_000
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen on this port of the loopback interface now."""
+    """Return whether a server could listen on this port of the loopback interface now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -23,7 +23,7 @@ def is_free(port: int) -> bool:
 
 
 def choose(names: Iterable[str], remembered: dict[str, int]) -> dict[str, int]:
-    """Return a free port for each name: the remembered one where it is free, else a new one."""
+    """Return a free port for each name: the remembered one if it is free, otherwise a new one."""
     chosen: dict[str, int] = {}
     for name in names:
         port = remembered.get(name)

@@ -18,7 +18,7 @@ PORTS = ("postgres",)
 
 SETTINGS = {
     "listen_addresses": LOOPBACK,
-    # A socket in a folder with a long path would not start; TCP is all that anybody needs.
+    # A Unix socket in a folder with a long path would fail; TCP is enough.
     "unix_socket_directories": "",
     "wal_level": "logical",
     "max_wal_senders": "20",
@@ -28,19 +28,20 @@ SETTINGS = {
 
 
 def dsn(memory: Memory) -> str:
-    """Return the connection URI of the superuser; it holds the password."""
+    """Return the connection URI of the superuser, including the password."""
     return f"postgresql://postgres:{memory.password}@{LOOPBACK}:{memory.ports['postgres']}/postgres"
 
 
 def service(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -> Service:
-    """Unpack PostgreSQL if need be and return how to run it; the data of every major is kept apart."""
+    """Unpack PostgreSQL if necessary, and return the service; every major version has its own data."""
     user = ServerUser.needed()
     place = layout.postgres_place(memory, user)
     binaries = programs(layout, memory, store, major)
     data = place / f"postgres-{major}"
     password = data.with_name(f"{data.name}.password")
     before: tuple[Command, ...] = ()
-    # The supervisor removes the password file when initdb ended well; if it is still here, initdb did not.
+    # The supervisor removes the password file after a successful initdb: if it still exists, initdb has
+    # failed.
     if password.exists() or not data.exists():
         before = (_initdb(binaries, data, password, memory, user),)
     settings = {**SETTINGS, "port": str(memory.ports["postgres"])}
@@ -60,16 +61,16 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore, major: int) ->
         environment={"LC_ALL": "C", "TZ": "UTC"},
         user=user.uid if user else None,
         group=user.gid if user else None,
-        # SIGINT: roll back and disconnect everybody, write a checkpoint. SIGQUIT: only the WAL is safe.
+        # SIGINT: roll back, disconnect all clients, write a checkpoint. SIGQUIT: only the WAL is safe.
         stop_signal=signal.SIGINT,
         kill_signal=signal.SIGQUIT,
     )
 
 
 def programs(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -> Path:
-    """Return the folder PostgreSQL is unpacked in, unpacking it if need be.
+    """Unpack PostgreSQL if necessary, and return its folder.
 
-    It is in the cache, unless PostgreSQL has to run under a user who can't get there.
+    It is in the cache, unless PostgreSQL has to run as a user who can't access that.
     """
     group, user = postgres_group(major), ServerUser.needed()
     if user is None or reachable_by_others(store.cache):
@@ -88,7 +89,7 @@ def _initdb(binaries: Path, data: Path, password: Path, memory: Memory, user: Se
     return (
         str(binaries / "bin" / "initdb"),
         *("--pgdata", str(data), "--username=postgres", f"--pwfile={password}"),
-        # Syncing a fresh, empty cluster takes longer than all the rest; the server itself does sync.
+        # Syncing a fresh, empty cluster would take longer than everything else; the server itself does sync.
         *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"),
     )
 

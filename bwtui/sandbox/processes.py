@@ -1,4 +1,4 @@
-"""Processes that can't outlive their parent, and those that still work in a folder."""
+"""Start processes that can't outlive their parent, and find those that still work in a folder."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bwtui.signals.parent_death import signalled_with_us
 
-#: Variables that a process of another user gets.
+#: Environment variables passed to a process of a different user.
 _HARMLESS = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
 
 
@@ -23,10 +23,10 @@ def start(
     group: int | None = None,
     parent_death: signal.Signals = signal.SIGKILL,
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, working in a folder, its output appended to a log.
+    """Start a command in its own session, with a working directory, appending its output to a log.
 
-    On Linux the kernel sends it `parent_death` when our process ends in whatever way. That is bound to
-    the thread that calls this, so it has to be the main thread.
+    On Linux the kernel sends it `parent_death` when this process ends for any reason. The kernel binds that
+    to the calling thread, so call this from the main thread.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
@@ -46,7 +46,7 @@ def start(
 
 
 def _ours(user: int | None) -> dict[str, str]:
-    """Return what of our environment a process may have, which its user can read; ours may hold passwords."""
+    """Return the environment for a process: its user can read it, and the full one may contain passwords."""
     if user is None:
         return dict(os.environ)
     return {name: os.environ[name] for name in _HARMLESS if name in os.environ}
@@ -55,15 +55,15 @@ def _ours(user: int | None) -> dict[str, str]:
 def working_in(folder: Path) -> list[int]:
     """Return the ids of the processes whose working directory is this folder or below it.
 
-    So children of a service that was killed are found, which have no other tie to it any more. On
-    systems without /proc the list is empty.
+    This finds children of a killed service, which have no other connection to it any more. Without /proc the
+    list is empty.
     """
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             where = (entry / "cwd").readlink()
         except OSError:
-            # It ended, or is somebody else's.
+            # It has ended, or belongs to a different user.
             continue
         if where == folder or folder in where.parents:
             pids.append(int(entry.name))
@@ -71,13 +71,13 @@ def working_in(folder: Path) -> list[int]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process, which may have ended."""
+    """Send a signal to a process, which may have ended already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def exists(pid: int) -> bool:
-    """Say whether a process of ours has this id."""
+    """Return whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Apicurio's schema registry with Confluent's API, its schemas in a file, on loopback."""
+"""Apicurio's schema registry with Confluent's API, on loopback, with its schemas in a file."""
 
 import urllib.request
 from pathlib import Path
@@ -14,7 +14,7 @@ NAME = "registry"
 GROUP = "registry"
 PORTS = ("registry", "registry_management")
 
-# Start-up matters more here than the last bit of speed: hence only the first compiler tier.
+# Start-up time matters more here than maximum speed: so use only the first compiler tier.
 JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 
 
@@ -24,18 +24,18 @@ def url(memory: Memory) -> str:
 
 
 def programs(store: ArtifactStore) -> Path:
-    """Return the folder the registry is unpacked in, unpacking it if need be."""
+    """Unpack the registry if necessary, and return its folder."""
     return store.unpacked(GROUP)
 
 
 def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
-    """Unpack the registry if need be and return how to run it."""
+    """Unpack the registry if necessary, and return the service."""
     data = layout.data / "registry"
     data.mkdir(parents=True, exist_ok=True)
     settings = {
         "quarkus.http.host": LOOPBACK,
         "quarkus.http.port": str(memory.ports["registry"]),
-        # Otherwise this one listens on every address.
+        # By default, this one listens on every address.
         "quarkus.management.host": LOOPBACK,
         "quarkus.management.port": str(memory.ports["registry_management"]),
         "quarkus.log.level": "WARN",
@@ -44,7 +44,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
         'quarkus.log.category."io.apicurio".level': "WARN",
         "apicurio.storage.kind": "sql",
         "apicurio.storage.sql.kind": "h2",
-        # In a file, so that ids survive a restart, as do the topics that hold them.
+        # Use a file, so that ids survive a restart, as do the topics that contain them.
         "apicurio.datasource.url": f"jdbc:h2:file:{data / 'registry'}",
     }
     program = programs(store) / "quarkus-run.jar"
@@ -69,7 +69,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
 
 
 def _answers(base: str) -> bool:
-    # A proxy of the environment is not for loopback.
+    # Do not use a proxy from the environment for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{base}/subjects", timeout=2) as answer:
         return bool(answer.status == 200)

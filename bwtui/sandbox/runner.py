@@ -1,4 +1,4 @@
-"""Runs one service: the commands before it, the process itself, the wait until it is ready, the end."""
+"""Run one service: the commands before it, the process itself, the wait until it is ready, the stop."""
 
 import contextlib
 import enum
@@ -12,43 +12,43 @@ from pathlib import Path
 from bwtui.sandbox import processes
 from bwtui.sandbox.service import Death, Service
 
-#: Seconds a service may take from its start until it answers.
+#: Timeout in seconds for a service to answer after its start.
 START_SECONDS = 90.0
-#: Seconds to wait, before a start, until nobody works in the service's folder any more. It may also be
-#: a user's shell, so it is not waited for without end.
+#: Timeout in seconds, before a start, for other processes to leave the service's folder. One may be a user's
+#: shell, so this wait is limited.
 REMAINS_SECONDS = 10.0
-#: Seconds for a hasty end, where the clean one took too long.
+#: Seconds for a fast stop, after a clean one took too long.
 HASTE_SECONDS = 5.0
 PROBE_SECONDS = 0.05
-#: More for a clean end of a Java program that leaves the archive of its classes.
+#: Additional seconds for a clean stop of a Java program that writes its class archive.
 ARCHIVE_SECONDS = 20.0
-#: So much of the log's end is looked at for the reason of a death, in bytes.
+#: Maximum size of the log's end that is searched for the reason of a failure, in bytes.
 _LOG_TAIL = 256 * 1024
 
 
 class State(enum.StrEnum):
-    """Where a service is in its life."""
+    """The state of a service."""
 
     STOPPED = "stopped"
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
-    #: It ended by itself; nobody starts it again without being asked.
+    #: It ended without a command; it is started again only by a command.
     DIED = "died"
 
     @property
     def settled(self) -> bool:
-        """Say whether it stays so until somebody asks for something or the process dies."""
+        """Return whether it stays so until a command arrives or the process dies."""
         return self not in (State.STARTING, State.STOPPING)
 
 
 class Runner:
-    """One service. Every method returns at once, and `tick` moves things on; for the main thread only."""
+    """Runs one service. Every method returns at once, `tick` makes progress; only for the main thread."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.state = State.STOPPED
-        #: Why it died.
+        #: The reason why it died.
         self.death = Death("")
         self._log_start = 0
         self._before = list(service.before)
@@ -65,7 +65,7 @@ class Runner:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Begin to start the service; does nothing when it runs already."""
+        """Begin to start the service, unless it is running."""
         if self.state in (State.STOPPED, State.DIED):
             self.state, self.death = State.STARTING, Death("")
             self._deadline = time.monotonic() + START_SECONDS
@@ -73,15 +73,15 @@ class Runner:
             self.tick()
 
     def stop(self) -> None:
-        """Ask the service to end cleanly; haste and force follow when it does not."""
+        """Ask the service to stop cleanly; a fast stop and a kill follow if it does not."""
         self._end(self.service.stop_signal)
 
     def kill(self) -> None:
-        """End the service as a crash would, with SIGKILL."""
+        """Kill the service with SIGKILL, like a crash."""
         self._end(signal.SIGKILL)
 
     def tick(self) -> None:
-        """Notice what happened since the last call, and do what follows."""
+        """Check what has happened since the last call, and react."""
         code = self._process.poll() if self._process else None
         if code is not None:
             self._process = None
@@ -109,7 +109,7 @@ class Runner:
             if not processes.working_in(self.service.folder) or time.monotonic() > self._deadline:
                 self.state = State.STOPPED
         elif time.monotonic() > self._deadline:
-            # First what the service itself has for haste, then what nothing withstands.
+            # First the service's own signal for a fast stop, then SIGKILL.
             self._signal(signal.SIGKILL if self._harshest else self.service.kill_signal)
             self._harshest = True
             self._deadline = time.monotonic() + HASTE_SECONDS
@@ -138,7 +138,7 @@ class Runner:
 
     def _probe(self, process: subprocess.Popen[bytes], answered: threading.Event) -> None:
         while process.returncode is None and self.state is State.STARTING:
-            # Whatever is wrong while it starts: the deadline judges, not the probe.
+            # While it starts, any error is possible: the deadline decides, not the probe.
             with contextlib.suppress(Exception):
                 if self.service.ready():
                     answered.set()
@@ -163,7 +163,7 @@ class Runner:
         self.state, self.death = State.DIED, self.service.explain(self._logged()) or Death(reason)
 
     def _logged(self) -> str:
-        """Return the end of what the process that ran last has written."""
+        """Return the end of the output of the last process."""
         with contextlib.suppress(OSError), self.service.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, end - _LOG_TAIL))

