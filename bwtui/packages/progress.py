@@ -1,4 +1,4 @@
-"""What a long set-up shows on stderr: a bar on a terminal, plain lines elsewhere, nothing when asked."""
+"""Progress of a long set-up on stderr: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ PLAIN_INTERVAL = 5.0
 
 
 class Progress:
-    """Is told what goes on; every method may be called from one thread only. This one shows nothing."""
+    """Receives progress, all from one thread. The base class shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -26,11 +26,11 @@ class Progress:
         """Show one step, such as "starting PostgreSQL 18"."""
 
     def fetched(self, done: int, total: int) -> None:
-        """Show how many bytes of a download are here, out of how many."""
+        """Show the number of received bytes of a download, and the total."""
 
 
 class Plain(Progress):
-    """Writes a line for each step and, during a download, one every few seconds."""
+    """Writes a line for each step and, during a download, a line every few seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -40,7 +40,7 @@ class Plain(Progress):
         say(f"bwtui: {text}", file=self._stream)
 
     def fetched(self, done: int, total: int) -> None:
-        """Write the megabytes that are here, at most once every PLAIN_INTERVAL seconds, and at the end."""
+        """Write the received megabytes, at most once every PLAIN_INTERVAL seconds, and at the end."""
         now = time.monotonic()
         if now >= self._next or done >= total:
             self._next = now + PLAIN_INTERVAL
@@ -48,12 +48,12 @@ class Plain(Progress):
 
 
 class Terminal(Progress):
-    """Shows a progress bar under the lines; the bar is gone at the end of the block."""
+    """Shows a progress bar below the lines; the bar disappears at the end of the block."""
 
     def __init__(self) -> None:
         self._console = terminal(err=True)
         self._bar = rich.progress.Progress(
-            # Ivy asks for every file first, and only then fetches one; without it all seems to hang.
+            # Ivy checks all files before it fetches the first; without a spinner it would seem to hang.
             rich.progress.SpinnerColumn(),
             rich.progress.TextColumn("{task.description}", markup=False),
             rich.progress.BarColumn(),
@@ -70,7 +70,7 @@ class Terminal(Progress):
         self._bar.console.print(rich.text.Text.assemble(("• ", "dim"), shown(text)))
 
     def fetched(self, done: int, total: int) -> None:
-        """Move the bar; it goes away when the download is complete."""
+        """Update the bar; it disappears when the download is complete."""
         if self._task is None:
             self._task = self._bar.add_task("fetching", total=total)
             self._bar.start()
@@ -89,5 +89,5 @@ class Terminal(Progress):
 
 
 def for_stderr() -> Progress:
-    """Return the progress that fits stderr: a bar on a terminal, plain lines elsewhere."""
+    """Return the progress for stderr: a bar on a terminal, plain lines elsewhere."""
     return Terminal() if sys.stderr.isatty() else Plain()

@@ -1,4 +1,4 @@
-"""Writes the lock anew: `make lock`. Resolves the roots below, and takes size and sha256 of every file."""
+"""Write the lock (`make lock`): resolve the roots below, and compute size and sha256 of every file."""
 
 import hashlib
 import json
@@ -14,10 +14,10 @@ KAFKA = ("org.apache.kafka", "kafka_2.13", "4.3.0")
 LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
 REGISTRY = ("io.apicurio", "apicurio-registry-app", "3.3.3")
 POSTGRES = ("14.18.0", "15.13.0", "16.10.0", "17.11.0", "18.6.0")
-#: Python's name of the platform, the artifact's, and the first major version that is published for it.
+#: The artifact's platform, and the first major version published for it.
 PLATFORMS = (("linux-amd64", 14), ("linux-arm64v8", 16), ("darwin-amd64", 14), ("darwin-arm64v8", 16))
 
-# "!!" occurs in no coordinate, so that the file name can be taken apart again.
+# "!!" occurs in no coordinate, so the file name can be split again.
 _PATTERN = "[conf]/[organisation]!![module]!![revision]!!(-[classifier])!![ext]"
 
 
@@ -34,7 +34,7 @@ def _module() -> str:
     roots = _postgres_roots()
     org, name, rev = KAFKA
     dependencies = [f'<dependency org="{org}" name="{name}" rev="{rev}" conf="kafka->default"/>']
-    # Without a binding Kafka has no log at all.
+    # Without a logging binding Kafka writes no log at all.
     dependencies.append(ivy.dependency(*LOGGING, conf="kafka"))
     dependencies.append(ivy.dependency(*REGISTRY, conf="registry", ext="tar.gz", classifier="all"))
     dependencies += [ivy.dependency("io.zonky.test.postgres", name, rev, conf) for conf, name, rev in roots]
@@ -49,7 +49,7 @@ def _artifact(path: Path) -> Artifact:
 
 
 def main() -> None:
-    """Fetch everything into a temporary folder and write the lock beside this module."""
+    """Fetch everything into a temporary folder and write the lock next to this module."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         ivy.retrieve(
