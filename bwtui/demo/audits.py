@@ -1,4 +1,4 @@
-"""The audits that end the demo: ``bwtui verify`` as a user runs it, in a process of its own."""
+"""The audits at the end of the demo: ``bwtui verify`` in a separate process, as a user would run it."""
 
 import contextlib
 import json
@@ -14,17 +14,17 @@ from bwtui.demo.interrupts import Interrupts
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
 
 _STOP_SECONDS = 10.0
-#: Exit codes with which a report is printed: clean, anomalies, indeterminate.
+#: Exit codes of runs that print a report: clean, anomalies, indeterminate.
 _REPORTED = (0, 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What one run of ``bwtui verify`` said."""
+    """The result of one run of ``bwtui verify``."""
 
-    #: What was verified, in a word or two.
+    #: The subject of the audit, in a word or two.
     what: str
-    #: The command, as one would type it.
+    #: The command as a user would type it.
     command: str
     report: Mapping[str, Any]
 
@@ -35,14 +35,14 @@ class Audit:
 
     @property
     def sentence(self) -> str:
-        """The verdict, with the classes that it comes from."""
+        """The verdict, with the classes of anomalies found."""
         sides = f"{self.report['expected']:,} expected, {self.report['actual']:,} found in Kafka"
         counts = {name: count for name, count in self.report["findings_total"].items() if count}
         classes = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
         return f"{self.what}: {self.verdict}: {sides}" + (f"; {classes}" if classes else "")
 
     def error(self) -> BwtuiError | None:
-        """Return the error that ends the command with the right exit code, or None when it was clean."""
+        """Return the error that ends the command with the right exit code, or None if it was clean."""
         if self.verdict == "clean":
             return None
         if self.verdict == "anomalies":
@@ -50,15 +50,15 @@ class Audit:
         return Indeterminate(self.sentence, "'bwtui demo --headless --json' says what could not be decided")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the demo's own JSON object says of it."""
+        """Return the audit's part of the demo's JSON object."""
         names = ("verdict", "expected", "actual", "balance", "classes", "findings", "seconds")
         return {"command": self.command, **{name: self.report.get(name) for name in names}}
 
 
 def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interrupts: Interrupts) -> Audit:
-    """Run ``bwtui verify`` with ``arguments`` on ``services``, which go through the environment.
+    """Run ``bwtui verify`` with ``arguments`` on ``services``, which are passed through the environment.
 
-    Raises Indeterminate when it could not decide, and BwtuiError when it ended on any other error.
+    Raises Indeterminate when it could not decide, and BwtuiError when it ended with any other error.
     """
     command = [sys.executable, "-P", "-m", "bwtui", "verify", *arguments, "--json"]
     environment = {**os.environ, **services}
@@ -87,7 +87,7 @@ def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interr
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End it and its Java, if it still runs because the demo was interrupted."""
+    """End the process and its Java if they are still running because the demo was interrupted."""
     if process.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -1,9 +1,9 @@
-"""Compares topics with the tables they come from: the latest value of every key must be the row, exactly.
+"""Compare topics with their tables: the latest value of every key must equal the row exactly.
 
-An unkeyed table is compared as a multiset: every row as often as it is in the table, and no other. Both sides
-are brought to the same form, column by column, by the type that the table declares; floats are compared bit
-by bit. A value that the record keeps as text in ``__escaped`` never equals a value of the shop, which has
-none that an Avro type can't hold.
+A table without a key is compared as a multiset: the topic must have every row as often as the table, and no
+others. Both sides are converted to the same form, by the declared type of each column; floats are compared
+bit by bit. A value that a record has as text in ``__escaped`` never equals a value of the shop, which has no
+values that Avro types can't hold.
 """
 
 import datetime
@@ -30,7 +30,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the table declares it: ``type`` is PostgreSQL's name without its modifier."""
+    """A column as declared in the table: ``type`` is PostgreSQL's name without a modifier."""
 
     name: str
     type: str
@@ -43,9 +43,9 @@ def compare(
     prefix: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
-    """Read the topics of ``tables``, then the tables in one snapshot, and say where they differ.
+    """Read the topics of ``tables``, then the tables in one snapshot, and return the differences.
 
-    Nothing must be written meanwhile. Raises Indeterminate when one side can't be read to its end.
+    Nothing may be written meanwhile. Raises Indeterminate when one side can't be read completely.
     """
     topics = reader.topics(prefix)
     contents = {table: TopicContents(table.topic(prefix), table.key) for table in tables}
@@ -120,7 +120,7 @@ def _differences(columns: Sequence[Column], row: Row, value: Mapping[str, Any]) 
 
 
 def _record(columns: Sequence[Column], value: Mapping[str, Any]) -> Row:
-    """Return a record in the form of a row; whatever the table does not have is appended, so it differs."""
+    """Return a record in the form of a row; unknown fields are appended, so that it differs."""
     escaped = value.get(ESCAPED) or {}
     row = tuple(
         ("escaped",) if column.name in escaped else canonical(column.type, value.get(column.name, _ABSENT))
@@ -140,7 +140,7 @@ def _columns(cursor: Cursor, table: Table) -> list[Column]:
 
 
 def _rows(cursor: Cursor, table: Table, columns: Sequence[Column]) -> Iterator[Row]:
-    """Yield every row in canonical form, in batches that don't hold a large table in memory twice."""
+    """Yield every row in canonical form, in batches, so that a large table is not in memory twice."""
     expressions = [
         sql.SQL(_EXPRESSIONS.get(column.type, "{}")).format(sql.Identifier(column.name)) for column in columns
     ]
@@ -155,21 +155,21 @@ def _rows(cursor: Cursor, table: Table, columns: Sequence[Column]) -> Iterator[R
             yield tuple(canonical(column.type, value) for column, value in zip(columns, row, strict=True))
 
 
-#: How a column is read when psycopg2's own reading would lose something: a real's text is not its value in
-#: double precision, and parsed JSON is not PostgreSQL's text of it.
+#: Expressions to read columns whose values psycopg2 would change: a real's text is not its value in double
+#: precision, and parsed JSON is not PostgreSQL's text of it.
 _EXPRESSIONS = {"real": "{}::double precision", "jsonb": "{}::text", "json": "{}::text", "uuid": "{}::text"}
 
 
 def canonical(type_name: str, value: Any) -> Any:
-    """Return the value in the one form in which both sides are compared.
+    """Return the value in the canonical form in which both sides are compared.
 
-    A value of a class that the column's type can't be is returned with the name of its class, which no
-    other side has.
+    A value of a class that the column's type can't have is returned with the name of its class, which equals
+    nothing on the other side.
     """
     if value is None:
         return None
     classes, form = _FORMS.get(type_name, _TEXT)
-    # bool is an int to Python, and datetime a date, but not to a reader of the topic.
+    # In Python a bool is also an int, and a datetime a date, but not for a reader of the topic.
     return form(value) if type(value) in classes else ("unexpected", type(value).__name__)
 
 

@@ -1,4 +1,4 @@
-"""The demo without screens: a line a second, until the time is over."""
+"""The demo without screens: one line per second for a limited time."""
 
 import time
 from collections.abc import Callable
@@ -11,9 +11,9 @@ _INTERVAL = 1.0
 
 
 def run_for(demo: Demo, seconds: float, show: Callable[[str], None]) -> None:
-    """Let the demo run for ``seconds``, and ``show`` one line each second.
+    """Run the demo for ``seconds``, and ``show`` one line per second.
 
-    Raises the error on which the relay or the workload ended before that.
+    Raises the error with which the relay or the workload ended before that.
     """
     start = time.monotonic()
     end = start + seconds
@@ -26,7 +26,7 @@ def run_for(demo: Demo, seconds: float, show: Callable[[str], None]) -> None:
 
 
 def line(elapsed: float, writes: dict[str, Any], status: Status) -> str:
-    """Return one line about the relay and the workload."""
+    """Return one line on the relay and the workload."""
     tables = status.tables.values()
     parts = [
         f"{elapsed:4.0f} s",

@@ -1,7 +1,7 @@
-"""A signal at any moment: the demo unwinds, and nothing that it started stays behind.
+"""Handle signals at any moment: the demo unwinds, and leaves nothing behind.
 
-An exception out of a signal handler is fine where the demo's own code runs, which expects one anywhere.
-Inside the screens it is not: it can come in the middle of a lock's own code, and leave it locked.
+An exception from a signal handler is safe in the demo's own code, which expects one anywhere. Inside the
+screens it is not: it can occur in the middle of a lock's own code, and leave it locked.
 """
 
 import signal
@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupts:
-    """Turns signals into `Interrupted`, but never in the middle of a start or of the clean-up."""
+    """Turns signals into `Interrupted`, but never during a start or during cleanup."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -36,9 +36,9 @@ class Interrupts:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Hold a signal back until the block has ended.
+        """Defer a signal until the block has ended.
 
-        Between the birth of a process and the note that it must be stopped, an exception would lose it.
+        An exception between the start of a process and its registration for cleanup would lose the process.
         """
         self._shields += 1
         try:
@@ -49,15 +49,15 @@ class Interrupts:
             raise Interrupted()
 
     def hold(self) -> None:
-        """Hold every further signal back: from here on there is only clean-up."""
+        """Defer every further signal: only cleanup follows."""
         self._shields += 1
 
     @contextmanager
     def diverted(self, leave: Callable[[], None], hang_up: Callable[[], None]) -> Iterator[None]:
-        """Call ``leave`` on a signal instead of raising; the exception follows when the block has ended.
+        """Call ``leave`` on a signal instead of raising; the exception follows after the block.
 
-        ``hang_up`` is called when the terminal is gone, and must not return: with nowhere to write to, the
-        screens can't be relied on to end.
+        ``hang_up`` is called when the terminal is gone, and must not return: without a terminal to write to,
+        the screens may never end.
         """
         self._leave, self._hang_up = leave, hang_up
         try:

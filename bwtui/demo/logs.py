@@ -1,4 +1,4 @@
-"""Where to look when one of the demo's services does not do its part."""
+"""Hints on the log of a service of the demo that has failed."""
 
 from typing import TYPE_CHECKING
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def look_at_log(service: "ServiceName") -> str:
-    """Return a hint that names the log of a service, which stays when the demo has ended."""
+    """Return a hint with the path of a service's log, which stays after the demo has ended."""
     return f"look at {Layout(demo_folder()).logs / service}.log"

@@ -1,4 +1,4 @@
-"""The workload as a process of its own: started, watched and stopped by the demo."""
+"""The workload as a separate process: started, watched and stopped by the demo."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ class WorkloadProcess:
 
     def __init__(self, dsn: str, rate: float, seed: int, relay: str) -> None:
         self.latest: dict[str, Any] = {"done": False, "committed": 0, "rolled_back": 0, "rows": 0}
-        # A session of its own keeps the terminal's Ctrl-C away: the demo stops its processes in order.
+        # Its own session excludes it from the terminal's Ctrl-C: the demo stops its processes in order.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "bwtui.demo.workload"],
             stdin=subprocess.PIPE,
@@ -34,14 +34,14 @@ class WorkloadProcess:
         for thread in self._threads:
             thread.start()
         assert self._process.stdin is not None
-        # The connection string may hold a password, so it goes through the pipe and not into the arguments.
+        # The connection string may contain a password, so it is sent through the pipe instead of an argument.
         with contextlib.suppress(BrokenPipeError):
             settings = {"dsn": dsn, "rate": rate, "seed": seed, "relay": relay}
             self._process.stdin.write(json.dumps(settings) + "\n")
             self._process.stdin.flush()
 
     def check(self) -> None:
-        """Raise BwtuiError when the workload ended by itself."""
+        """Raise BwtuiError if the workload has ended on its own."""
         code = self._process.poll()
         if code is not None and not self.latest["done"]:
             self._join()
@@ -51,9 +51,9 @@ class WorkloadProcess:
             )
 
     def stop(self) -> dict[str, Any]:
-        """Let the transaction that runs come to its end, and return the last report.
+        """Let the current transaction finish, and return the last report.
 
-        Raises BwtuiError when the workload did not end as it should, for then its counts can't be trusted.
+        Raises BwtuiError when the workload did not end cleanly, because its counts may then be wrong.
         """
         self._end()
         if not self.latest["done"]:
@@ -63,7 +63,7 @@ class WorkloadProcess:
         return {key: value for key, value in self.latest.items() if key != "done"}
 
     def kill(self) -> None:
-        """End the process whatever it does; nothing happens when it has ended."""
+        """End the process unconditionally; does nothing if it has ended."""
         self._end()
 
     def _end(self) -> None:

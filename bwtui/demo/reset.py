@@ -1,4 +1,4 @@
-"""Takes away what an earlier demo left in Kafka, in the schema registry, and in the relay's memory."""
+"""Remove what an earlier demo left in Kafka, in the schema registry, and in the relay's state folder."""
 
 import shutil
 import time
@@ -18,12 +18,12 @@ from bwtui.state_folder import state_folder
 _TIMEOUT = 30.0
 _POLL = 0.05
 _PASSING = frozenset({KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_REPLICATION_FACTOR})
-#: More than one, so that a key that strays into another partition is seen.
+#: More than one, so that a key in the wrong partition is noticed.
 _PARTITIONS = 3
 
 
 def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
-    """Delete every topic that starts with ``prefix`` and a dot, and create ``topics`` anew."""
+    """Delete every topic that starts with ``prefix`` and a dot, and create ``topics``."""
     admin = AdminClient({"bootstrap.servers": broker}, logger=log)
     try:
         old = [name for name in admin.list_topics(timeout=_TIMEOUT).topics if name.startswith(f"{prefix}.")]
@@ -37,14 +37,15 @@ def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
 
 
 def create_topics(admin: AdminClient, topics: list[str]) -> None:
-    """Create topics; one of the same name that is still being deleted is waited for.
+    """Create topics; wait for topics of the same name that are still being deleted.
 
-    So is a broker that got no CPU for some seconds: it takes none until the controller has heard of it again.
+    Also wait for a broker that got no CPU for some seconds: it accepts no topics until it has rejoined the
+    controller.
     """
     deadline = time.monotonic() + _TIMEOUT
     missing = list(topics)
     while missing:
-        # A client that has heard of no broker would wait for a controller, and ask nobody for it.
+        # A client that knows no broker would wait for a controller without requesting one.
         while not admin.list_topics(timeout=_TIMEOUT).brokers and time.monotonic() < deadline:
             time.sleep(_POLL)
         futures = admin.create_topics([NewTopic(name, _PARTITIONS, 1) for name in missing])
@@ -60,9 +61,9 @@ def create_topics(admin: AdminClient, topics: list[str]) -> None:
 
 
 def reset_subjects(registry: str, prefix: str) -> None:
-    """Delete the subjects of the prefix's topics, so that a table may have changed since the last demo.
+    """Delete the subjects of the prefix's topics, because a table may have changed since the last demo.
 
-    A registry that does not let anyone delete keeps them: the shop's schemas are then the same ones again.
+    A registry that forbids deletion keeps them; the shop's schemas are then usually the same.
     """
     with SchemaRegistryClient({"url": registry}) as client:
         for subject in client.get_subjects():
@@ -76,9 +77,9 @@ def reset_subjects(registry: str, prefix: str) -> None:
 
 
 def reset_relay(name: str) -> None:
-    """Stop a relay that a killed demo left behind, and forget what it remembers of its slot.
+    """Stop a relay that a killed demo left behind, and remove its slot checkpoint.
 
-    The demo drops that slot, and a relay rightly refuses to start when its slot has vanished.
+    The demo drops that slot, and a relay refuses to start when its slot is missing.
     """
     deadline = time.monotonic() + _TIMEOUT
     asked = False
@@ -97,6 +98,6 @@ def _ask_to_stop(name: str) -> bool:
     try:
         request(name, {"request": "stop"})
     except BwtuiError:
-        # It is about to listen, or about to end.
+        # It is not listening yet, or about to end.
         return False
     return True

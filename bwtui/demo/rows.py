@@ -1,11 +1,11 @@
 """Random but repeatable rows for the demo's shop.
 
-The values are ordinary ones of the common types, and among them those that break careless relays: empty
-strings beside NULL, text that looks like NULL, quotes, backslashes, line ends, every plane of Unicode,
-negative and large numbers, the smallest and largest floats. NaN, infinity and years before Christ are not
-here: tests of the types have them.
+The values are ordinary ones of the common types, mixed with those that break careless relays: empty strings
+as well as NULL, text that looks like NULL, quotes, backslashes, line ends, every plane of Unicode, negative
+and large numbers, the smallest and largest floats. NaN, infinity and years before Christ are not included:
+tests of the types cover them.
 
-Floats are given to PostgreSQL as quoted text: as a bare literal it would read them as numeric.
+Floats are passed to PostgreSQL as quoted text: it would parse a bare literal as numeric.
 """
 
 import datetime
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 Row = tuple[Any, ...]
 T = TypeVar("T")
 
-#: The shop's clock starts here and moves with its rows, so that the same seed gives the same rows.
+#: Start of the shop's clock, which advances with its rows, so that the same seed gives the same rows.
 _START = datetime.datetime(2026, 11, 1, 8, 0, tzinfo=datetime.UTC)
 
 _GIVEN = ("Ada", "Björk", "Chloë", "Đorđe", "Émile", "Fatma", "Gülşen", "Håkon", "Ioánna", "Jürgen", "Łukasz")
@@ -41,7 +41,7 @@ _WORDS = (
     "copper", "wool", "oak", "100%", "½", "€", "£", "∑", "\U0001d11e", "ｆｕｌｌ",
 )
 # fmt: on
-#: Text that a sloppy reader of CSV, COPY, JSON or SQL takes for something else.
+#: Texts that a careless parser of CSV, COPY, JSON or SQL misinterprets.
 _ODD_TEXTS = (
     "",
     " ",
@@ -69,20 +69,20 @@ ACTIONS = ("login", "logout", "view", "search", "export", "refund", "price chang
 
 
 class RowMaker:
-    """Makes the rows of every table; the same seed gives the same rows."""
+    """Makes the rows of all tables; the same seed gives the same rows."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._clock = _START
 
     def now(self) -> datetime.datetime:
-        """Return the shop's time, which moves on with every call."""
+        """Return the shop's time, which advances with every call."""
         self._clock += datetime.timedelta(microseconds=self.random.randrange(1, 5_000_000))
         zone = datetime.timezone(datetime.timedelta(minutes=self.random.choice((-570, -300, 0, 60, 345))))
         return self._clock.astimezone(zone)
 
     def customer(self) -> Row:
-        """A row of customers, without its id."""
+        """Return a row of customers, without its id."""
         given, family = self.random.choice(_GIVEN), self.random.choice(_FAMILY)
         return (
             f"{given}.{self.random.getrandbits(40):x}@example.com".lower(),
@@ -97,7 +97,7 @@ class RowMaker:
         )
 
     def product(self) -> Row:
-        """A row of products, without its id."""
+        """Return a row of products, without its id."""
         return (
             f"SKU-{self.random.getrandbits(48):012X}",
             self.words(2, 4),
@@ -112,7 +112,7 @@ class RowMaker:
         )
 
     def order(self, customer: int) -> Row:
-        """A row of orders, without its id."""
+        """Return a row of orders, without its id."""
         placed = self.now()
         return (
             customer,
@@ -126,7 +126,7 @@ class RowMaker:
         )
 
     def item(self, order: int, line: int, product: int) -> Row:
-        """A row of order_items."""
+        """Return a row of order_items."""
         return (
             order,
             line,
@@ -138,7 +138,7 @@ class RowMaker:
         )
 
     def audit(self, object_id: int | None) -> Row:
-        """A row of audit."""
+        """Return a row of audit."""
         return (
             self.now(),
             self.maybe(self.random.choice(_GIVEN), 0.9),
@@ -150,7 +150,7 @@ class RowMaker:
         )
 
     def stock(self, product: int, site: str) -> Row:
-        """A row of warehouse.stock."""
+        """Return a row of warehouse.stock."""
         counted = self.now().replace(tzinfo=None)
         return (site, self.quantity(), product, self.day(), self.text(), counted)
 
@@ -159,58 +159,58 @@ class RowMaker:
         return self.random.random() < probability
 
     def maybe(self, value: T, probability: float) -> T | None:
-        """Return the value with this probability, or else None."""
+        """Return the value with this probability, otherwise None."""
         return value if self.chance(probability) else None
 
     def text(self) -> str | None:
-        """NULL, an odd text, or some words."""
+        """Return NULL, an odd text, or some words."""
         draw = self.random.random()
         if draw < 0.2:
             return None
         return self.random.choice(_ODD_TEXTS) if draw < 0.4 else self.words(1, 6)
 
     def words(self, least: int, most: int) -> str:
-        """Some words of many scripts."""
+        """Return some words in many scripts."""
         return " ".join(self.random.choices(_WORDS, k=self.random.randint(least, most)))
 
     def money(self, low: int, high: int) -> Decimal:
-        """An amount with two decimals, now and then the largest that numeric(10,2) holds."""
+        """Return an amount with two decimals, occasionally the largest or smallest in numeric(10,2), or 0."""
         if self.chance(0.02):
             return self.random.choice((Decimal("99999999.99"), Decimal("-99999999.99"), Decimal("0.00")))
         return Decimal(self.random.randint(low * 100, high * 100)) / 100
 
     def quantity(self) -> int:
-        """A bigint, now and then at the end of its range."""
+        """Return a bigint, occasionally one at the end of its range."""
         return self.random.choice(_LARGE) if self.chance(0.05) else self.random.randrange(-50, 10_000)
 
     def double(self) -> str | None:
-        """A double precision number as text, or NULL."""
+        """Return a double precision number as text, or NULL."""
         draw = self.random.random()
         if draw < 0.1:
             return None
         return repr(self.random.choice(_ODD_FLOATS) if draw < 0.2 else self.random.uniform(-5, 5))
 
     def single(self) -> str | None:
-        """A real number as text, or NULL."""
+        """Return a real number as text, or NULL."""
         draw = self.random.random()
         if draw < 0.1:
             return None
         return repr(self.random.choice(_ODD_REALS) if draw < 0.2 else self.random.uniform(0, 90))
 
     def day(self) -> datetime.date | None:
-        """A date between 1930 and 2036, or NULL."""
+        """Return a date between 1930 and 2036, or NULL."""
         return self.maybe(datetime.date(1930, 1, 1) + datetime.timedelta(self.random.randrange(38_700)), 0.8)
 
     def uuid(self) -> str:
-        """A random UUID as text."""
+        """Return a random UUID as text."""
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
     def blob(self, most: int) -> bytes | None:
-        """Some bytes, none at all, or NULL."""
+        """Return some bytes, an empty value, or NULL."""
         return self.maybe(self.random.randbytes(self.random.randint(0, most)), 0.85)
 
     def document(self) -> str | None:
-        """A JSON document as text, or NULL."""
+        """Return a JSON document as text, or NULL."""
         if self.chance(0.15):
             return None
         value: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The demo as a whole: what it starts, in which order it ends, and what it says of the result."""
+"""The demo as a whole: start, orderly stop, and result."""
 
 import contextlib
 import shutil
@@ -31,7 +31,7 @@ from bwtui.source.slot import committed_lsn
 NAME = "demo"
 SLOT = "bwtui_demo"
 PREFIX = "shop"
-#: Bound of the wait for the relay's confirmation of the last write.
+#: Timeout for the relay's confirmation of the last write.
 CATCH_UP_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _POLL = 0.1
@@ -39,26 +39,26 @@ _POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the demo is told to do."""
+    """The options of the demo."""
 
     rate: float = 300.0
     seed: int = 1
-    #: How large the shop is to begin with; 1 is the usual size.
+    #: Factor of the shop's initial size; 1 is the usual size.
     scale: float = 1.0
-    #: Leave the sandbox running, with everything in it.
+    #: Leave the sandbox running, with all its data.
     keep: bool = False
-    #: The folder of the recording; empty: none is made.
+    #: The folder of the recording; empty for none.
     record: str = ""
-    #: Verify the topics at the end with ``bwtui verify``, as one would after an incident.
+    #: Verify the topics at the end with ``bwtui verify``, as after an incident.
     audit: bool = False
-    #: Plant faults into a topic before that.
+    #: Plant faults in a topic before that.
     sabotage: bool = False
     folder: Path = field(default_factory=demo_folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The state after the last write: what was written, and that the relay has confirmed it."""
+    """The state after the last write, once the relay has confirmed it."""
 
     workload: dict[str, Any]
     end_lsn: int
@@ -66,7 +66,7 @@ class Settled:
     status: Status
 
     def to_json(self) -> dict[str, Any]:
-        """Return what belongs beside the comparison's JSON object."""
+        """Return what the demo adds to the comparison's JSON object."""
         status = self.status
         relay = {
             "confirmed_lsn": format_lsn(status.confirmed_lsn),
@@ -82,7 +82,7 @@ class Settled:
 
 
 class Demo:
-    """The running demo; `close` ends all of it, in order, whatever happened."""
+    """The running demo; `close` ends all of it in order, whatever has happened."""
 
     def __init__(self, options: Options, progress: Progress, interrupts: Interrupts) -> None:
         self.options = options
@@ -91,14 +91,14 @@ class Demo:
         self._progress = progress
         self.note = progress.note
         self._abandoned = threading.Event()
-        #: The writes are being stopped, or have been.
+        #: True once the writes are being stopped.
         self._settling = False
         self._lock: IO[str] | None = None
         self._sandbox: Sandbox | None = None
         self._services: Services | None = None
         self._dsn = ""
         self._workload: WorkloadProcess | None = None
-        #: Where the recording is, or empty.
+        #: Folder of the recording, or empty.
         self.recording = options.record
         self._engine: launch.EngineProcess | None = None
 
@@ -110,7 +110,7 @@ class Demo:
         services = self._services = self._sandbox.up(self._progress, attached=not self.options.keep)
         self.note("making a fresh shop: database, topics and schema subjects")
         if self.options.audit and not self.recording:
-            # What an audit needs; it stays until the next demo, and can be opened until then.
+            # The audit needs a recording; it stays, and can be opened, until the next demo.
             self.recording = str(self.options.folder / "recording")
             shutil.rmtree(self.recording, ignore_errors=True)
         reset.reset_relay(NAME)
@@ -121,7 +121,7 @@ class Demo:
         with contextlib.closing(shop.connect(self._dsn)) as connection:
             rows = shop.create(connection, self.options.seed, shop.Size.scaled(self.options.scale))
         self.note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
-        # The writes begin before the relay does, so that its snapshot is taken while the shop is open.
+        # The writes begin before the relay, so that its snapshot is taken during writes.
         with self.interrupts.shielded():
             self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed, NAME)
         self.note(f"{self.options.rate:g} transactions a second; starting the relay")
@@ -144,11 +144,11 @@ class Demo:
 
     @property
     def started(self) -> bool:
-        """Whether there is anything to stop."""
+        """Return whether there is anything to stop."""
         return self._sandbox is not None
 
     def check(self) -> None:
-        """Raise the error on which the workload or the relay ended, if one did."""
+        """Raise the error with which the workload or the relay ended, if any."""
         assert self._workload is not None and self._engine is not None
         error = self._engine.error()
         if error is not None:
@@ -159,12 +159,12 @@ class Demo:
         self._workload.check()
 
     def check_writes(self) -> None:
-        """Raise the error on which the workload ended by itself."""
+        """Raise the error with which the workload ended on its own."""
         if self._workload is not None and not self._settling:
             self._workload.check()
 
     def status(self) -> Status:
-        """Return the relay's status. Raises the relay's own error when it ended on one."""
+        """Return the relay's status. Raises the relay's own error if it has ended with one."""
         try:
             return Status.from_json(request(NAME, {"request": "status"}))
         except BwtuiError:
@@ -177,10 +177,10 @@ class Demo:
         return self._workload.latest if self._workload else {}
 
     def settle(self, *, quiet: bool = False) -> Settled:
-        """Stop the writes, and wait until the relay has confirmed the last of them; once is enough.
+        """Stop the writes, and wait until the relay has confirmed the last one; later calls do nothing.
 
-        ``quiet`` because a note in the middle of the screens would deface them.
-        Raises Indeterminate when it does not in time: the topics then lack something for a good reason.
+        Set ``quiet`` while the screens are shown, since a note would garble them. Raises Indeterminate when
+        the relay does not confirm in time: the topics then lack rows for a good reason.
         """
         if self.settled is None:
             assert self._workload is not None
@@ -212,11 +212,11 @@ class Demo:
                 raise Interrupted()
 
     def abandon(self) -> None:
-        """Let go of whatever is being waited for, for instance in another thread, because the demo ends."""
+        """Cancel any wait, for instance in a different thread, because the demo ends."""
         self._abandoned.set()
 
     def stop_relay(self) -> None:
-        """Stop the relay cleanly. Raises the error on which it ended instead."""
+        """Stop the relay cleanly. Raises the error with which it ended instead."""
         assert self._engine is not None
         self._engine.stop(_STOP_SECONDS)
         error = self._engine.error()
@@ -224,7 +224,7 @@ class Demo:
             raise error
 
     def audit_tables(self) -> Audit:
-        """Verify the topics against the tables; the relay must still run, since it is asked how far it is."""
+        """Verify the topics against the tables; the relay must be running: the audit queries its progress."""
         assert self._services is not None
         self.note("verifying the tables: bwtui verify --database")
         arguments = ["--database", "-s", SLOT, "--publication", SLOT, "-p", PREFIX]
@@ -244,7 +244,7 @@ class Demo:
         }
 
     def sabotage(self) -> list[Fault]:
-        """Plant faults into the topic of the orders, and return them."""
+        """Plant faults in the topic of the orders, and return them."""
         assert self._services is not None
         topic = next(table.topic(PREFIX) for table in shop.TABLES if table.name == "orders")
         faults = sabotage(self._services.broker, topic, self.options.seed)
@@ -252,7 +252,7 @@ class Demo:
         return faults
 
     def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Comparison:
-        """Read the topics back with an independent consumer and compare them with the tables."""
+        """Read the topics with an independent consumer and compare them with the tables."""
         assert self._services is not None
         self.note("reading the topics back with an independent consumer")
         with (
@@ -262,7 +262,7 @@ class Demo:
             return compare(connection, reader, shop.TABLES, PREFIX, progress)
 
     def close(self) -> None:
-        """End workload, relay and sandbox, in this order; each of them even if another does not end well."""
+        """End workload, relay and sandbox, in this order, each even if ending another one fails."""
         with contextlib.ExitStack() as stack:
             if self._lock is not None:
                 stack.callback(self._lock.close)
@@ -281,7 +281,7 @@ class Demo:
 
 
 class Notes(Progress):
-    """Tells the progress, as long as there is somebody to tell: a closed stderr does not end a demo."""
+    """Forwards progress, and ignores a closed stderr, which does not end a demo."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -297,7 +297,7 @@ class Notes(Progress):
 
 @contextlib.contextmanager
 def running(options: Options, progress: Progress) -> Iterator[Demo]:
-    """Start the demo; at the end of the block, or on any signal, everything it started is ended."""
+    """Start the demo; after the block, or on any signal, end everything that it started."""
     notes = Notes(progress)
     with Interrupts() as interrupts:
         demo = Demo(options, notes, interrupts)

@@ -1,7 +1,7 @@
-"""Plants faults into a topic, as incidents do, so that one can watch the audit find them.
+"""Plant faults in a topic, as incidents do, so that users can watch the audit find them.
 
-The topic is made anew with what it held, and with the faults: Kafka lets nobody change a record in place.
-Every record that is left alone keeps its partition, offset, time and headers.
+The topic is recreated with its records and the faults, because Kafka's records can't be changed in place.
+Every record without a fault keeps its partition, offset, time and headers.
 """
 
 import random
@@ -20,13 +20,13 @@ from bwtui.kafka.client import headers_of, log
 
 _TIMEOUT = 30.0
 _LOST, _CHANGED, _DOUBLED = 3, 2, 2
-#: Findings that a planted fault brings along: a lost record also tears its transaction apart, and if it was
-#: the newest of its key, readers of the topic now have an older one.
+#: Findings that result from a planted fault: a lost record also tears its transaction, and if it was the
+#: newest of its key, readers of the topic now see an older one.
 CONSEQUENCES = ("regressed", "resurrected", "torn_transaction")
 
 
 class Record(NamedTuple):
-    """A record as it stands in a partition; the timestamp is in Unix milliseconds."""
+    """A record of a partition; the timestamp is in Unix milliseconds."""
 
     key: bytes | None
     value: bytes | None
@@ -39,7 +39,7 @@ Partitions = dict[int, list[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was planted: a class of docs/audit.md, and where the audit has to find it."""
+    """A planted fault: a class of docs/audit.md, and where the audit must find it."""
 
     name: str
     topic: str
@@ -49,18 +49,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was planted beside what an audit found."""
+    """The planted faults compared with the findings of an audit."""
 
     planted: Mapping[str, int]
     found: Mapping[str, int]
-    #: Faults that the audit did not find where they are.
+    #: Faults that the audit did not find at their place.
     overlooked: Sequence[Fault]
-    #: Classes of which the audit tells more than was planted.
+    #: Classes with more findings than planted faults.
     invented: Sequence[str]
 
     @property
     def holds(self) -> bool:
-        """Whether the audit found all of it, and nothing else."""
+        """Return whether the audit found all of them, and nothing else."""
         return not self.overlooked and not self.invented
 
     @property
@@ -75,12 +75,12 @@ class Judgement:
         return f"of {number} planted faults: {'; '.join(mistakes)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the demo's JSON object says of it."""
+        """Return the judgement's part of the demo's JSON object."""
         return {"planted": dict(self.planted), "found": dict(self.found), "all_found": self.holds}
 
 
 def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
-    """Plant faults into ``topic`` and return them. Raises RefusedError when it holds too little for that."""
+    """Plant faults in ``topic`` and return them. Raises RefusedError when it has too few records for that."""
     try:
         held = _read(broker, topic)
         damaged, faults = plan(topic, held, random.Random(seed))
@@ -92,7 +92,7 @@ def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
 
 
 def judge(faults: Sequence[Fault], report: Mapping[str, Any]) -> Judgement:
-    """Compare what was planted with the findings of ``bwtui verify --json``."""
+    """Compare the planted faults with the findings of ``bwtui verify --json``."""
     places = {
         (finding["class"], finding["topic"], finding["partition"], finding["offset"])
         for finding in report["findings"]
@@ -106,11 +106,11 @@ def judge(faults: Sequence[Fault], report: Mapping[str, Any]) -> Judgement:
     return Judgement(planted, found, overlooked, invented)
 
 
-# -- what is planted -----------------------------------------------------------------------------------------
+# -- faults --------------------------------------------------------------------------------------------------
 
 
 def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions, list[Fault]]:
-    """Return what the topic shall hold instead of ``held``, and the faults in that.
+    """Return the new contents of the topic instead of ``held``, and the faults in them.
 
     Raises RefusedError when there are not enough records to choose from.
     """
@@ -121,7 +121,7 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
         )
     planted = {partition: list(records) for partition, records in held.items()}
     faults: list[Fault] = []
-    # Where most keys have several versions there is something to put out of order.
+    # Records can be reordered in the partition where most keys have several versions.
     *others, third = sorted(held, key=lambda partition: len(_by_key(held[partition], least=3)))
     first, second = sorted(others)[:2]
     try:
@@ -135,7 +135,7 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
 
 
 def _lose(records: list[Record], topic: str, partition: int, faults: list[Fault]) -> None:
-    """Lose the newest records, as a broker does that comes back with an older copy of its log."""
+    """Remove the newest records, like a broker that returns with an older copy of its log."""
     for _ in range(_LOST):
         records.pop()
         faults.append(Fault("lost_acked", topic, partition, len(records)))
@@ -144,11 +144,11 @@ def _lose(records: list[Record], topic: str, partition: int, faults: list[Fault]
 def _change(
     records: list[Record], topic: str, partition: int, faults: list[Fault], draw: random.Random
 ) -> Record:
-    """Change a byte of some values; take the newest record away, and return it."""
+    """Change a byte of some values; remove the newest record, and return it."""
     strayed = records.pop()
     keys = draw.sample([key for key in _by_key(records, least=2) if key != strayed.key], _CHANGED)
     for key in keys:
-        # Not the newest of its key, for that is another fault as well.
+        # Not the newest of its key, because that would be an additional fault.
         at = _by_key(records, least=2)[key][0]
         value = records[at].value or b""
         records[at] = records[at]._replace(value=value[:-1] + bytes([value[-1] ^ 0x01]))
@@ -159,7 +159,7 @@ def _change(
 def _swap(
     records: list[Record], topic: str, partition: int, faults: list[Fault], draw: random.Random
 ) -> None:
-    """Exchange two records of a key that are not its newest, so that one of them is late."""
+    """Exchange two records of a key, neither its newest, so that one of them is late."""
     key = draw.choice(list(_by_key(records, least=3)))
     one, other = _by_key(records, least=3)[key][:2]
     records[one], records[other] = records[other], records[one]
@@ -174,7 +174,7 @@ def _append(
     faults: list[Fault],
     draw: random.Random,
 ) -> None:
-    """Append copies, a record of another partition, a row that never was, and what is nobody's."""
+    """Append copies, a record of a different partition, a row that never existed, and a foreign record."""
     newest = {record.key: record for record in records}
     living = [record for record in newest.values() if record.value is not None]
     for copy in draw.sample(living, _DOUBLED):
@@ -186,16 +186,16 @@ def _append(
     model = draw.choice(living)
     key = model.key or b""
     faults.append(Fault("phantom", topic, partition, len(records)))
-    # An id that no row ever had: five bytes for the schema's id, one that says that it is not null, and
-    # Avro's number of variable length. Without headers, as the stream has it.
-    # Older than the recording's end, behind which the relay may have gone on for all that the audit knows.
+    # A key that no row ever had: five bytes of Confluent's header, the branch that is not null, and a varint
+    # of Avro. Without headers, like the stream's. Older than the recording's end, after which the relay may
+    # have continued for all that the audit knows.
     records.append(Record(key[:6] + b"\xfe\xff\xff\xff\x7f", model.value, now - 1_000))
     faults.append(Fault("foreign", topic, partition, len(records)))
     records.append(Record(b"not ours", b"hello", now))
 
 
 def _by_key(records: Sequence[Record], least: int) -> dict[bytes, list[int]]:
-    """Return where the records of each key stand, for keys with so many different values and no tombstone."""
+    """Return the positions of each key's records, for keys with ``least`` distinct values, no tombstone."""
     places: dict[bytes, list[int]] = {}
     for at, record in enumerate(records):
         places.setdefault(record.key or b"", []).append(at)
@@ -210,7 +210,7 @@ def _by_key(records: Sequence[Record], least: int) -> dict[bytes, list[int]]:
 
 
 def _read(broker: str, topic: str) -> Partitions:
-    """Return all records, partition by partition. Raises RefusedError when offsets have holes."""
+    """Return all records by partition. Raises RefusedError when offsets have holes."""
     consumer = Consumer(
         {"bootstrap.servers": broker, "group.id": "bwtui-sabotage", "enable.auto.commit": False}, logger=log
     )
@@ -246,7 +246,7 @@ def _read(broker: str, topic: str) -> Partitions:
 
 
 def _write(broker: str, topic: str, planted: Partitions) -> None:
-    """Make ``topic`` anew, with these records."""
+    """Recreate ``topic`` with these records."""
     admin = AdminClient({"bootstrap.servers": broker}, logger=log)
     for future in admin.delete_topics([topic], operation_timeout=_TIMEOUT).values():
         future.result()

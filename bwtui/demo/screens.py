@@ -1,4 +1,4 @@
-"""What the screens see of the demo: its relay, whose stop waits until nothing is on its way any more."""
+"""The screens' view of the demo: its relay, whose stop waits until nothing is in flight any more."""
 
 import asyncio
 from dataclasses import replace
@@ -21,7 +21,7 @@ class DemoSource(ControlClient):
         self._ended: ErrorEntry | None = None
 
     async def status(self) -> Status:
-        """Return the relay's status, which also says that the writes have ended by themselves."""
+        """Return the relay's status, which also reports that the writes have ended on their own."""
         status = await super().status()
         try:
             self._demo.check_writes()
@@ -32,6 +32,6 @@ class DemoSource(ControlClient):
         return status
 
     async def stop(self) -> None:
-        """Stop the writes, let the relay catch up, and ask it to stop; the screens go on meanwhile."""
+        """Stop the writes, let the relay catch up, and ask it to stop; the screens stay responsive."""
         await asyncio.to_thread(self._demo.settle, quiet=True)
         await super().stop()

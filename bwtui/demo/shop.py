@@ -1,4 +1,4 @@
-"""The demo's shop: its tables, and the rows they hold before the relay starts."""
+"""The demo's shop: its tables, and their initial rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from bwtui.errors import ConnectionFailed, RefusedError
 
 DATABASE = "shop"
 
-#: Columns of the common types. The foreign keys are deferrable because the workload gives a customer a new
-#: id now and then; they do not cascade, so that the workload can count every row that it changes.
-#: Every row stays below 2 kB, so that no value is moved out of line (TOAST).
+#: Columns of the common types. The foreign keys are deferrable because the workload occasionally gives a
+#: customer a new id; they do not cascade, so that the workload can count every row that it changes. Every row
+#: is smaller than 2 kB, so that no value is stored out of line (TOAST).
 _DDL = """
 create schema warehouse;
 
@@ -99,7 +99,7 @@ create table warehouse.stock (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that the comparison reads: its key columns are empty when it is unkeyed."""
+    """A table to compare; its key columns are empty if it has no key."""
 
     schema: str
     name: str
@@ -107,7 +107,7 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        """The name as bwtui writes it: ``schema.table``."""
+        """The name in bwtui's notation: ``schema.table``."""
         return f"{self.schema}.{self.name}"
 
     def topic(self, prefix: str) -> str:
@@ -126,7 +126,7 @@ TABLES = (
 )
 
 
-#: Where rows go: the table with the columns that a `RowMaker` fills; the identity columns fill themselves.
+#: Targets of inserts: the table with the columns that a `RowMaker` fills; identity columns are generated.
 CUSTOMERS = (
     "public.customers (email, name, nickname, birthday, balance, vip, settings, public_id, created_at)"
 )
@@ -142,7 +142,7 @@ STOCK = "warehouse.stock (site, quantity, product_id, counted_on, shelf, updated
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many rows the shop starts with; order items and stock follow from it."""
+    """The initial number of rows; order items and stock follow from it."""
 
     customers: int = 2_000
     products: int = 500
@@ -151,14 +151,14 @@ class Size:
 
     @classmethod
     def scaled(cls, scale: float) -> "Size":
-        """Return the usual size times ``scale``, and at least a row of each."""
+        """Return the usual size times ``scale``, with at least one row each."""
         usual = cls()
         numbers = (usual.customers, usual.products, usual.orders, usual.audit)
         return cls(*(max(1, round(number * scale)) for number in numbers))
 
 
 def connect(dsn: str, database: str | None = None) -> Connection:
-    """Open an ordinary connection, to another database of the same server when one is named."""
+    """Open an ordinary connection, to a different ``database`` of the same server if one is named."""
     try:
         target = make_dsn(dsn, dbname=database) if database else dsn
         return psycopg2.connect(target, application_name="bwtui demo", connect_timeout=10)
@@ -170,14 +170,14 @@ def connect(dsn: str, database: str | None = None) -> Connection:
 
 
 def recreate_database(dsn: str, database: str = DATABASE, slots: Sequence[str] = ()) -> str:
-    """Drop and create the demo's own database, with what an earlier demo left; return a DSN for it.
+    """Drop the demo's own database with the data of an earlier demo, create it again, and return its DSN.
 
-    Slots come first: PostgreSQL refuses to drop a database that a replication slot reads. Raises
-    RefusedError where a slot of somebody else's does.
+    Slots are dropped first: PostgreSQL does not drop a database that a replication slot reads. Raises
+    RefusedError if a slot that is not in ``slots`` reads it.
     """
     connection = connect(dsn, "postgres")
     try:
-        # DROP DATABASE does not run inside a transaction.
+        # DROP DATABASE can't run inside a transaction.
         connection.autocommit = True
         with connection.cursor() as cursor:
             _refuse_others(cursor, database, slots)
@@ -212,7 +212,7 @@ def _refuse_others(cursor: Any, database: str, ours: Sequence[str]) -> None:
         )
 
 
-#: A terminated walsender needs a moment to let go of its slot: wait for that, for ten seconds at most.
+#: A terminated walsender needs a moment to release its slot: wait for that, at most ten seconds.
 _DROP_SLOT = """
 do $$
 declare
@@ -228,7 +228,7 @@ end $$
 
 
 def create(connection: Connection, seed: int = 1, size: Size | None = None) -> dict[str, int]:
-    """Create the tables and their first rows in one transaction; return how many rows each table got."""
+    """Create the tables and their initial rows; return the number of rows in each table."""
     size = size or Size()
     maker = RowMaker(seed)
     with connection, connection.cursor() as cursor:
@@ -244,7 +244,7 @@ def create(connection: Connection, seed: int = 1, size: Size | None = None) -> d
     with connection, connection.cursor() as cursor:
         for target, values in rows.items():
             execute_values(cursor, f"insert into {target} values %s", values, page_size=500)
-        # The snapshot's progress bar goes by the planner's estimates.
+        # The snapshot's progress bar uses the planner's estimates.
         cursor.execute("analyze")
     return {target.split(" ")[0]: len(values) for target, values in rows.items()}
 

@@ -1,8 +1,8 @@
-"""Reads topics back as any other consumer would: Confluent's own consumer and Avro deserializer.
+"""Read topics like any other consumer: with Confluent's own consumer and Avro deserializer.
 
-Nothing of bwtui's encoder or decoder is used here, because a reader that shares their mistakes can't see
-them. The offsets of every partition are pinned before the first record is read, and every one of them is
-accounted for: a client that skips a hole in a log does not say so.
+This uses nothing of bwtui's encoder or decoder, because a reader that shares their faults can't detect them.
+The offsets of every partition are pinned before the first record is read, and each is accounted for: a client
+skips holes in a log silently.
 """
 
 import struct
@@ -23,11 +23,11 @@ from bwtui.kafka.client import WITHOUT_LEADER, log
 
 _TIMEOUT = 10.0
 _LEADER_SECONDS = 10.0
-#: No record for this long while some are due: the comparison can't be decided.
+#: Maximum wait for a record while some are outstanding; then the comparison is indeterminate.
 _PATIENCE = 30.0
 _BATCH = 2_000
 
-#: What a deserializer raises over bytes that are not what their schema says.
+#: Exceptions of a deserializer for bytes that do not match their schema.
 _UNREADABLE = (
     SerializationError,
     ArithmeticError,
@@ -45,15 +45,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class TopicContents:
-    """What a topic holds, folded to the latest value of each key when its table has one."""
+    """The contents of a topic, folded to the latest value of each key if its table has one."""
 
     topic: str
-    #: Key columns of the table; empty when the records have no key.
+    #: Key columns of the table; empty if the records have no key.
     key: tuple[str, ...]
     messages: int = 0
-    #: Offsets in [low, high) at which no record was found.
+    #: Number of offsets in [low, high) without a record.
     holes: int = 0
-    #: Records that can't be decoded, or that have a key, or no key, where the table says otherwise.
+    #: Number of records that can't be decoded, or that have a key, or none, contrary to the table.
     unreadable: int = 0
     latest: dict[tuple[Any, ...], Mapping[str, Any]] = field(default_factory=dict)
     rows: list[Mapping[str, Any]] = field(default_factory=list)
@@ -62,11 +62,11 @@ class TopicContents:
 
     @property
     def split_keys(self) -> int:
-        """Keys in two partitions, or with two different byte strings: a compaction keeps both."""
+        """Number of keys in two partitions, or with two byte strings: a compaction keeps both."""
         return len(self._split)
 
     def add(self, key: Any, value: Any, partition: int | None, key_bytes: bytes | None) -> None:
-        """Take one decoded record; records of a partition come in the order of their offsets."""
+        """Add a decoded record; records of a partition must arrive in the order of their offsets."""
         if not self.key:
             if key is not None or value is None:
                 self.unreadable += 1
@@ -86,7 +86,7 @@ class TopicContents:
 
 
 class TopicReader:
-    """Reads whole topics, once, from the first offset to the last one that existed at the start."""
+    """Reads whole topics once, from the first offset to the last one at the start of the read."""
 
     def __init__(self, broker: str, registry: str, timeout: float = _TIMEOUT) -> None:
         self._timeout = timeout
@@ -103,12 +103,12 @@ class TopicReader:
             logger=log,
         )
         self._registry = SchemaRegistryClient({"url": registry})
-        # The default strategy may ask the registry for associations, which not every registry has.
+        # The default strategy may request associations, which not every registry has.
         conf = {"subject.name.strategy.type": "TOPIC"}
         self._deserialize = AvroDeserializer(self._registry, conf=conf)
 
     def close(self) -> None:
-        """Leave the broker and the registry."""
+        """Disconnect from the broker and the registry."""
         self._consumer.close()
         self._registry.close()
 
@@ -118,7 +118,7 @@ class TopicReader:
         return {name for name in cluster.topics if name.startswith(f"{prefix}.")}
 
     def read(self, contents: Iterable[TopicContents], progress: Callable[[int, int], None]) -> None:
-        """Fill ``contents``; ``progress`` is told now and then how many offsets of how many were read."""
+        """Fill ``contents``; ``progress`` is called regularly with the offsets read, and all offsets."""
         by_topic = {content.topic: content for content in contents}
         pinned = self._pin(by_topic)
         total = sum(high - low for low, high in pinned.values())
@@ -192,7 +192,7 @@ class TopicReader:
         except _UNREADABLE:
             content.unreadable += 1
         except Exception as error:
-            # What is left are errors of the way to the registry, of a library that may change.
+            # The remaining errors are about the connection to the registry, from a library that may change.
             raise Indeterminate(
                 f"the schema registry can't be reached ({type(error).__name__})", look_at_log("registry")
             ) from error

@@ -1,7 +1,8 @@
-"""What the demo's customers and staff do: every kind of transaction that the workload runs.
+"""The transactions that the workload runs: actions of the demo's customers and staff.
 
-An action gets a `Session` and changes rows through it. The session counts the rows and remembers what the
-transaction did to the shop's keys, so that a rolled-back one leaves no trace in the counts or the memory.
+An action gets a `Session` and changes rows through it. The session counts the rows and records how the
+transaction changes the shop's keys, so that a rolled-back one leaves no trace in the counts or the known
+keys.
 """
 
 import random
@@ -23,7 +24,7 @@ Rows = Counter[tuple[str, str]]
 
 @dataclass(slots=True)
 class Memory:
-    """The keys that exist, as of the last commit."""
+    """The existing keys, as of the last commit."""
 
     customers: list[int]
     orders: list[int]
@@ -31,7 +32,7 @@ class Memory:
 
     @classmethod
     def load(cls, connection: Connection) -> "Memory":
-        """Read the keys out of the database, in a repeatable order."""
+        """Read the keys from the database, in a repeatable order."""
         with connection, connection.cursor() as cursor:
             return cls(*(_ids(cursor, table) for table in ("customers", "orders", "products")))
 
@@ -43,18 +44,18 @@ def _ids(cursor: Cursor, table: str) -> list[int]:
 
 @dataclass(slots=True)
 class Session:
-    """One open transaction: runs statements and notes what they did."""
+    """One open transaction: runs statements and records their effects."""
 
     cursor: Cursor
     make: RowMaker
     memory: Memory
     rows: Rows = field(default_factory=Counter)
-    #: Applied to the memory, in order, once the transaction has committed.
+    #: Changes to the memory, applied in order after the transaction has committed.
     on_commit: list[Callable[[Memory], None]] = field(default_factory=list)
 
     @property
     def draw(self) -> random.Random:
-        """The workload's only source of chance."""
+        """The only source of randomness."""
         return self.make.random
 
     def insert(self, target: str, values: Sequence[Row]) -> None:
@@ -89,13 +90,13 @@ class Session:
 
 
 def place_order(session: Session) -> None:
-    """A customer orders one to five products; stock goes down, and the audit notes it."""
+    """Place an order of one to five products; stock goes down, and the audit has an entry."""
     make, draw = session.make, session.draw
     customer = draw.choice(session.memory.customers)
     order = session.insert_one(shop.ORDERS, make.order(customer))
     products = draw.sample(session.memory.products, draw.randint(1, 5))
     session.insert(shop.ITEMS, [make.item(order, line, id) for line, id in enumerate(products, 1)])
-    # Quantities may stand at either end of bigint, so they are set, not counted down.
+    # Quantities may be at either end of bigint, so they are set, not decremented.
     session.update(
         "warehouse.stock",
         "set quantity = %s, updated_at = %s where product_id = %s",
@@ -106,7 +107,7 @@ def place_order(session: Session) -> None:
 
 
 def edit_order(session: Session) -> None:
-    """Staff moves an order on, and corrects its items."""
+    """Advance an order's status, and correct its items."""
     make, order = session.make, session.draw.choice(session.memory.orders)
     session.update(
         "public.orders",
@@ -121,7 +122,7 @@ def edit_order(session: Session) -> None:
 
 
 def cancel_orders(session: Session) -> None:
-    """Up to three orders go, with their items."""
+    """Delete up to three orders with their items."""
     gone = session.draw.sample(session.memory.orders, session.draw.randint(1, 3))
     for order in gone:
         session.delete("public.order_items", "order_id = %s", [order])
@@ -136,14 +137,14 @@ def cancel_orders(session: Session) -> None:
 
 
 def sign_up(session: Session) -> None:
-    """New customers arrive, and one changes at once in the same transaction."""
+    """Add new customers, and update one in the same transaction."""
     ids = [session.insert_one(shop.CUSTOMERS, session.make.customer()) for _ in range(2)]
     session.update("public.customers", "set vip = true, nickname = '' where id = %s", [ids[0]])
     session.on_commit.append(lambda memory: memory.customers.extend(ids))
 
 
 def edit_customer(session: Session) -> None:
-    """A customer edits everything that the profile page shows."""
+    """Update everything that a customer's profile page shows."""
     row = session.make.customer()
     session.update(
         "public.customers",
@@ -151,14 +152,14 @@ def edit_customer(session: Session) -> None:
         " where id = %s",
         [*row[:7], session.draw.choice(session.memory.customers)],
     )
-    # An update that changes nothing is a change all the same.
+    # An update without a difference is still a change.
     session.update(
         "public.customers", "set name = name where id = %s", [session.draw.choice(session.memory.customers)]
     )
 
 
 def close_account(session: Session) -> None:
-    """A customer leaves, with all orders and their items."""
+    """Delete a customer with all orders and their items."""
     customer = session.draw.choice(session.memory.customers)
     mine = "select id from public.orders where customer_id = %s"
     session.delete("public.order_items", f"order_id in ({mine})", [customer])
@@ -173,7 +174,7 @@ def close_account(session: Session) -> None:
 
 
 def renumber_customer(session: Session) -> None:
-    """A customer gets another primary key (its own, negated), and the orders follow."""
+    """Give a customer a new primary key (its own, negated), and update the orders."""
     customer = session.draw.choice(session.memory.customers)
     session.update("public.customers", "set id = -id where id = %s", [customer])
     session.update("public.orders", "set customer_id = -customer_id where customer_id = %s", [customer])
@@ -185,7 +186,7 @@ def renumber_customer(session: Session) -> None:
 
 
 def renumber_items(session: Session) -> None:
-    """All items of an order get another composite primary key, and go back half of the time."""
+    """Give all items of an order new composite primary keys, and revert that half of the time."""
     order = session.draw.choice(session.memory.orders)
     session.update("public.order_items", "set line = line + 1000 where order_id = %s", [order])
     if session.make.chance(0.5):
@@ -193,7 +194,7 @@ def renumber_items(session: Session) -> None:
 
 
 def replace_item(session: Session) -> None:
-    """Delete items and insert other ones under the same keys, in one transaction."""
+    """Delete items and insert different ones with the same keys, in one transaction."""
     order = session.draw.choice(session.memory.orders)
     deleted = session.delete("public.order_items", "order_id = %s", [order])
     products = session.memory.products
@@ -203,7 +204,7 @@ def replace_item(session: Session) -> None:
 
 
 def change_prices(session: Session) -> None:
-    """Prices of five to twenty products change in one statement."""
+    """Change the prices of five to twenty products in one statement."""
     products = session.draw.sample(session.memory.products, session.draw.randint(5, 20))
     session.update(
         "public.products",
@@ -219,7 +220,7 @@ def change_prices(session: Session) -> None:
 
 
 def move_stock(session: Session) -> None:
-    """Stock moves to another site, which is part of its primary key; and another shelf is counted."""
+    """Move stock to a different site, which is part of its primary key, and recount another shelf."""
     product, site = session.draw.choice(session.memory.products), session.draw.choice(SITES)
     session.update(
         "warehouse.stock",
@@ -233,7 +234,7 @@ def move_stock(session: Session) -> None:
         session.insert(shop.STOCK, [session.make.stock(product + 1, site)])
 
 
-#: Actions and how often each happens among a hundred transactions.
+#: Actions and their share among a hundred transactions.
 ACTIONS: dict[Callable[[Session], None], int] = {
     place_order: 36,
     edit_order: 22,
@@ -248,13 +249,13 @@ ACTIONS: dict[Callable[[Session], None], int] = {
     move_stock: 4,
 }
 
-#: Above these numbers of live keys, orders and customers leave rather than come, so that hours of demo
-#: don't grow the shop without bound.
+#: Above these numbers of existing keys, orders and customers are deleted rather than added, so that the shop
+#: does not grow without limit over hours.
 _MOST_ORDERS, _MOST_CUSTOMERS = 20_000, 10_000
 
 
 def choose(draw: random.Random, memory: Memory) -> Callable[[Session], None]:
-    """Draw the next action; a shop that has grown too large sheds orders and customers instead."""
+    """Choose the next action; a shop that is too large deletes orders and customers instead."""
     action = draw.choices(list(ACTIONS), weights=list(ACTIONS.values()))[0]
     if action is place_order and len(memory.orders) > _MOST_ORDERS:
         return cancel_orders

@@ -1,4 +1,4 @@
-"""What the comparison found: numbers for each table, one sentence, and the exit code."""
+"""The result of the comparison: numbers for each table, one sentence, and the exit code."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -16,41 +16,41 @@ Outcome = Literal["equal", "different", "indeterminate"]
 
 @dataclass(frozen=True, slots=True)
 class TableVerdict:
-    """One table beside its topic."""
+    """One table compared with its topic."""
 
     table: str
     topic: str
     rows: int
-    #: Keys whose latest value is not a tombstone; None when the table is unkeyed.
+    #: Number of keys whose latest value is not a tombstone; None without a key.
     keys: int | None
     messages: int
-    #: Rows that the topic lacks, rows that only the topic has, and rows of which a column differs.
+    #: Number of rows that the topic lacks, of rows only in the topic, and of rows with a different column.
     missing: int
     extra: int
     different: int
     unreadable: int = 0
     split_keys: int = 0
     holes: int = 0
-    #: How many rows differ in each column.
+    #: Number of differing rows by column.
     columns: dict[str, int] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
-        """Whether the topic, folded, is the table."""
+        """Return whether the topic, folded by key, equals the table."""
         return not (self.missing or self.extra or self.different or self.unreadable or self.split_keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All tables beside their topics."""
+    """All tables compared with their topics."""
 
     tables: tuple[TableVerdict, ...]
-    #: Topics under the prefix that belong to no table.
+    #: Topics with the prefix that belong to no table.
     foreign_topics: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """The verdict; a log with holes can prove a difference, and never equality."""
+        """The verdict; a log with holes can prove a difference, but never equality."""
         if self.foreign_topics or not all(table.equal for table in self.tables):
             return "different"
         return "indeterminate" if any(table.holes for table in self.tables) else "equal"
@@ -84,7 +84,7 @@ class Comparison:
         return reasons
 
     def error(self) -> BwtuiError | None:
-        """Return the error that ends the command with the right exit code, or None when all is equal."""
+        """Return the error that ends the command with the right exit code, or None if all is equal."""
         if self.outcome == "equal":
             return None
         if self.outcome == "different":
@@ -119,7 +119,7 @@ def _cells(table: TableVerdict) -> list[str | Text]:
 
 
 def _remark(table: TableVerdict) -> Text:
-    """Say what the numbers in the row do not."""
+    """Return the verdict on a row, with everything that its numbers do not show."""
     remarks = [f"{count:,} {name}" for name, count in _extras(table).items() if count]
     if table.columns:
         remarks.append("in " + ", ".join(sorted(table.columns)))

@@ -1,9 +1,9 @@
-"""The demo's workload: transactions at a steady rate, some rolled back, until it is told to stop.
+"""The demo's workload: transactions at a constant rate, some rolled back, until it is stopped.
 
-``python -m bwtui.demo.workload`` is its own process, so that it takes no time from the relay or the UI. It
-reads its settings as one JSON line from stdin, writes its counts as one JSON line a second to stdout, and a
-last one with ``"done": true``. It stops on SIGTERM, and when its stdin ends: so it never outlives the demo,
-not even one that was killed; then it asks the demo's relay to stop too, which has nobody else to tell it.
+``python -m bwtui.demo.workload`` is a separate process, so that it takes no time from the relay or the UI. It
+reads its settings as one JSON line from stdin, and writes its counts as one JSON line per second to stdout,
+and a last one with ``"done": true``. It stops on SIGTERM, and when its stdin ends: so it never outlives the
+demo, even if that was killed; then it also asks the demo's relay to stop, because nothing else would.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bwtui.demo.transactions import Memory, Rows, Session, choose
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import request
 
-#: Shares of all transactions.
+#: Fractions of all transactions.
 _ROLLED_BACK = 0.03
 _WITH_SAVEPOINT = 0.06
 _STEPS_OF_LONG_TRANSACTION = 40
@@ -35,7 +35,7 @@ _STEPS_OF_LONG_TRANSACTION = 40
 
 @dataclass(slots=True)
 class Counts:
-    """What the workload did; ``rows`` are those of committed transactions only."""
+    """The work done; ``rows`` includes only committed transactions."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -59,8 +59,8 @@ class Counts:
 class Workload:
     """Runs transactions on two connections; the same seed on the same shop does the same.
 
-    The second connection holds one long transaction that stays open while dozens of others commit, so that
-    the stream interleaves; it only inserts into the audit, and so never waits for a lock.
+    The second connection has one long transaction that stays open while dozens of others commit, so that the
+    stream interleaves; it only inserts into the audit, so it never waits for a lock.
     """
 
     def __init__(self, dsn: str, seed: int) -> None:
@@ -73,7 +73,7 @@ class Workload:
     def run(self, rate: float, stop: threading.Event, report: Callable[[], None]) -> None:
         """Run ``rate`` transactions a second until ``stop`` is set; call ``report`` once a second.
 
-        A workload that falls behind by a second drops the debt: it never makes up for it in a burst.
+        A workload that is late by a second skips the missed transactions: it never catches up in a burst.
         """
         due = reported = time.monotonic()
         while not stop.is_set():
@@ -115,7 +115,7 @@ class Workload:
         self._connection.close()
 
     def _try_in_vain(self, session: Session) -> None:
-        """Do something behind a savepoint and take it back; then keep a row of another subtransaction."""
+        """Run an action after a savepoint and roll it back; then keep a row of a different subtransaction."""
         session.cursor.execute("savepoint attempt")
         attempt = Session(session.cursor, self._make, self._memory)
         choose(session.draw, self._memory)(attempt)
@@ -127,7 +127,7 @@ class Workload:
 
 
 class _LongTransaction:
-    """A transaction of many small steps, on a connection of its own."""
+    """A transaction of many small steps, on its own connection."""
 
     def __init__(self, connection: Connection, make: RowMaker, counts: Counts) -> None:
         self._connection, self._make, self._counts = connection, make, counts
@@ -144,7 +144,7 @@ class _LongTransaction:
             self._end(keep=not self._make.chance(0.2))
 
     def close(self) -> None:
-        """Commit what is open, and close the connection."""
+        """Commit an open transaction, and close the connection."""
         if self._steps:
             self._end(keep=True)
         self._connection.close()
@@ -161,7 +161,7 @@ class _LongTransaction:
 
 
 def main() -> int:
-    """Run the workload that stdin describes: ``{"dsn": …, "rate": …, "seed": …, "relay": name}``."""
+    """Run the workload with settings from stdin: ``{"dsn": …, "rate": …, "seed": …, "relay": name}``."""
     settings = json.loads(sys.stdin.readline())
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -174,7 +174,7 @@ def main() -> int:
             workload.run(settings["rate"], stop, lambda: _say(workload.counts, done=False))
         _say(workload.counts, done=True)
     except (BwtuiError, psycopg2.Error, BrokenPipeError) as error:
-        # When the demo was killed, its PostgreSQL goes too, and its end of the pipe has gone already.
+        # If the demo was killed, its PostgreSQL ends too, and the demo's end of the pipe is closed.
         demo.finish()
         with contextlib.suppress(BrokenPipeError):
             say(f"bwtui: error: the workload stopped: {_reason(error)}", err=True)
@@ -184,7 +184,7 @@ def main() -> int:
 
 
 class _DemoWatch(threading.Thread):
-    """Waits for the end of stdin, which comes before the order to stop only when the demo was killed."""
+    """Waits for the end of stdin, which precedes the signal to stop only if the demo was killed."""
 
     def __init__(self, stop: threading.Event, relay: str) -> None:
         super().__init__(daemon=True)
@@ -197,13 +197,13 @@ class _DemoWatch(threading.Thread):
             pass
         if not self._stop_writes.is_set():
             self._killed.set()
-            # The relay first: it can confirm what it sent while Kafka and PostgreSQL are still there.
+            # The relay first: it can confirm what it sent while Kafka and PostgreSQL are still running.
             with contextlib.suppress(BwtuiError):
                 request(self._relay, {"request": "stop"})
             self._stop_writes.set()
 
     def finish(self) -> None:
-        """Wait until the relay was told, if it has to be."""
+        """Wait until the relay was asked to stop, if necessary."""
         if self._killed.is_set():
             self.join(10)
 
@@ -213,7 +213,7 @@ def _say(counts: Counts, done: bool) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line: PostgreSQL puts row values into the DETAIL behind it."""
+    """Return the first line: PostgreSQL includes row values in the DETAIL after it."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
