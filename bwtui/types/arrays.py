@@ -1,9 +1,9 @@
-"""Arrays → array of ["null", T], T being what a column of the element's type would have.
+"""Arrays → array of ["null", T], where T is the Avro type of the element's type.
 
-That holds arrays of one dimension that begin at 1, nulls inside and the empty array included: what tables
-hold in practice. PostgreSQL does not declare dimensions, so any row may have others: those take the escape,
-as does an array with an element that T can't hold. The text form is that of "Array Input and Output Syntax"
-in PostgreSQL's documentation.
+This covers arrays of one dimension that begin at 1, including nulls and the empty array: those that occur in
+practice. PostgreSQL does not declare dimensions, so any row may have different ones: these use the escape
+field, as does an array with an element that T can't hold. The text form is that of "Array Input and Output
+Syntax" in PostgreSQL's documentation.
 """
 
 import re
@@ -15,12 +15,12 @@ from bwtui.types.strings import check
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
 _EMPTY = b"\x00"
-#: So many bytes are taken apart at a time: in a list, an element of one byte takes fifty.
+#: Number of bytes to split at a time: in a list, an element of one byte takes fifty.
 _CHUNK = 4096
 
 
 def elements(text: bytes, token: re.Pattern[bytes], delimiter: bytes) -> Iterable[list[bytes | None]]:
-    """Return the elements of ``{…}``, some at a time. Raises Unholdable for other dimensions or bounds."""
+    """Yield the elements of ``{…}`` in chunks. Raises Unholdable for other dimensions or bounds."""
     if text[:1] != b"{" or text[-1:] != b"}" or text[1:2] == b"{":
         raise Unholdable
     body = text[1:-1]
@@ -71,7 +71,7 @@ def array_codec(element: Codec, delimiter: str = ",") -> Codec:
     """Return the codec of arrays of ``element``; ``delimiter`` is the element type's typdelim."""
     separator = delimiter.encode()
     token = re.compile(rb'%b|([^"{}\\%b]++)' % (QUOTED, re.escape(separator)))
-    # An array of texts is looked at as a whole.
+    # An array of texts is checked as a whole.
     encode_element = prefixed if element.inline and element.copies_text else element.encode
 
     def encode(text: bytes) -> bytes:

@@ -7,7 +7,7 @@ from bwtui.types.varint import prefixed
 
 
 def encode_bytea(text: bytes) -> bytes:
-    """Encode ``\\x00ff``, zero bytes included."""
+    """Encode ``\\x00ff``, including zero bytes."""
     if text[:2] != b"\\x":
         raise ValueError("not in the hex format of bytea")
     return prefixed(unhexlify(memoryview(text)[2:]))

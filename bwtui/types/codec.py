@@ -1,32 +1,33 @@
-"""What a type is to the encoder: its Avro schema, a plain encoder, and perhaps code to inline.
+"""The encoder's description of a type: its Avro schema, a plain encoder, and possibly code to inline.
 
-A codec turns PostgreSQL's text form of a value into the Avro binary of the type ``T`` of a column's union
-``["null", T]``, without the byte that chooses the branch.
+A codec converts PostgreSQL's text form of a value to the Avro binary of the type ``T`` in a column's union
+``["null", T]``, without the byte for the branch.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# An Avro schema as JSON would hold it.
+# An Avro schema as parsed from JSON.
 Schema = str | dict[str, Any]
 Encode = Callable[[bytes], bytes]
 
 
 class Unholdable(ValueError):
-    """The Avro type can't hold the value, so that it leaves by its text form in the record's last field."""
+    """The Avro type can't hold the value; its text form is sent in the record's last field instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """Statements that encode the variable ``{f}`` inside a generated function, branch byte included.
+    """Statements that encode the variable ``{f}`` inside a generated function, including the branch byte.
 
-    ``{i}`` is a number of the column's own, for further variables. ``parts`` are the expressions whose bytes,
-    joined, are the field. ``code`` must set them for None as well, must leave ``{f}`` alone unless it's a
-    part, and may raise TypeError, ValueError, LookupError or OverflowError for whatever it does not know:
-    the row then takes the plain encoder. ``names`` are the globals that the code uses. ``copies`` says that
-    ``{f}`` is copied, and so must be UTF-8; ``code`` makes it b"" for None. ``compiled`` names what makes the
-    same bytes in `bwtui.encode.compiled`, with the places behind a decimal's point.
+    ``{i}`` is a number that is unique to the column, for further variables. ``parts`` are the expressions
+    whose bytes, joined, are the field. ``code`` must also set them for None, must not change ``{f}`` unless
+    it is a part, and may raise TypeError, ValueError, LookupError or OverflowError for anything that it does
+    not handle: then the plain encoder encodes the row. ``names`` are the globals that the code uses.
+    ``copies`` means that ``{f}`` is copied, and so must be UTF-8; ``code`` sets it to b"" for None.
+    ``compiled`` names the equivalent in `bwtui.encode.compiled`; ``scale`` is the number of a decimal's
+    places after the point.
     """
 
     code: str
@@ -39,11 +40,11 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One PostgreSQL type, with its type modifier, on the way to Avro.
+    """The encoding of one PostgreSQL type, with its type modifier, in Avro.
 
-    ``encode`` raises Unholdable only when ``escapes`` is set, or ``copies_text`` for bytes that are no text,
-    and ValueError for text that is not of the type. ``as_text`` says that bwtui knows no better form than
-    PostgreSQL's text. ``pg_type`` is the type as people write it.
+    ``encode`` raises Unholdable only if ``escapes`` is set, or ``copies_text`` for bytes that are not text,
+    and ValueError for text that is not valid for the type. ``as_text`` means that bwtui only knows the type's
+    text form. ``pg_type`` is the type's name for display.
     """
 
     avro: Schema
@@ -53,5 +54,5 @@ class Codec:
     escapes: bool = False
     as_text: bool = False
     copies_text: bool = False
-    #: What Kafka Connect's sinks know the type by, as Debezium names it; of an array, its elements'.
+    #: Debezium's name of the type for Kafka Connect's sinks; for an array, that of its elements.
     connect_name: str = ""

@@ -1,8 +1,8 @@
 """date → int date; timestamp → long local-timestamp-micros; timestamptz → long timestamp-micros.
 
-The text is ISO with the year first and the zone UTC, as the session pins it: ``2024-05-06 07:08:09.12+00``.
-Avro's numbers could go on, but consumers' calendars end: infinity, BC, and years above 9999 take the
-escape.
+The text is ISO with the year first and the zone UTC, as the session sets it: ``2024-05-06 07:08:09.12+00``.
+Avro's numbers could represent more, but consumers' calendars end: infinity, BC, and years above 9999 use the
+escape field.
 """
 
 from datetime import date
@@ -17,7 +17,7 @@ _CACHED = 1 << 16
 
 
 def days(text: bytes) -> int:
-    """Return the days since 1970-01-01 of ``YYYY-MM-DD``. Raises Unholdable for what the escape is for."""
+    """Return the days since 1970-01-01 of ``YYYY-MM-DD``. Raises Unholdable for values to escape."""
     try:
         return date.fromisoformat(text.decode("ascii")).toordinal() - _EPOCH
     except ValueError:
@@ -54,7 +54,7 @@ def micros(text: bytes) -> int:
 
 
 class _Hours(dict[bytes, int]):
-    """``YYYY-MM-DD HH`` to twice the microseconds; emptied when full, so that its memory is bounded."""
+    """``YYYY-MM-DD HH`` to twice the microseconds; cleared when full, to limit its memory."""
 
     def __missing__(self, text: bytes) -> int:
         hour = int(text[11:])
@@ -67,7 +67,7 @@ class _Hours(dict[bytes, int]):
 
 
 class _Dates(dict[bytes | None, bytes]):
-    """``YYYY-MM-DD`` to the whole union; emptied when full."""
+    """``YYYY-MM-DD`` to the whole union; cleared when full."""
 
     def __missing__(self, text: bytes) -> bytes:
         if len(self) >= _CACHED:
@@ -77,14 +77,14 @@ class _Dates(dict[bytes | None, bytes]):
         return value
 
 
-# ``:MM:SS`` to twice the microseconds, complete: anything else is a KeyError.
+# ``:MM:SS`` to twice the microseconds, complete: any other key raises KeyError.
 CLOCK = {b":%02d:%02d" % (m, s): (m * 60 + s) * 2_000_000 for m in range(60) for s in range(60)}
 
-# Twice what the last digit is worth, by the length of the text without zone: 21 with one digit, 26 with six.
+# Twice the value of the last digit, by the length of the text without zone: 21 with one digit, 26 with six.
 UNIT = (*(0,) * 21, 200_000, 20_000, 2000, 200, 20, 2)
 
-# All sums are doubled, for that is what zigzag makes of them. The groups of 14 bits serve 1970-01-26 to
-# 3111; the few other moments are written by a loop.
+# All sums are doubled, as zigzag encodes them. Groups of 14 bits cover 1970-01-26 to 3111; a loop writes the
+# few other times.
 _CODE = """\
 if {f} is None: a{i} = NULL; b{i} = c{i} = d{i} = b""
 else:

@@ -1,11 +1,11 @@
 """float4 → float, float8 → double.
 
 With extra_float_digits ≥ 1 PostgreSQL writes the shortest text that reads back as the same number. Avro's
-float and double hold NaN, both infinities and -0.0 as well, so nothing needs the escape.
+float and double include NaN, both infinities and -0.0, so the escape field is not needed.
 
-A float must come from its text in one rounding. ``float()`` returns a double, and rounding that to a float is
-a second one, which returns the wrong neighbour when the double lies halfway between two floats. A search of
-all finite reals found one such text and its negative: 7.038531e-26.
+A float must result from its text in one rounding. ``float()`` returns a double, and rounding that to a float
+is a second one, which returns the wrong neighbour when the double is halfway between two floats. A search
+over all finite reals found one such text and its negative: 7.038531e-26.
 """
 
 import struct
@@ -35,7 +35,7 @@ def single(text: bytes) -> float:
     """Return the float nearest to a number's text."""
     number = float(text)
     (near,) = _from_float(_float(number))
-    # As far from the double as the first one, on its other side.
+    # The candidate at the same distance from the double on its other side.
     other = number + (number - near)
     if other == near or _from_float(_float(other)) != (other,):
         return float(near)

@@ -1,6 +1,6 @@
 """hstore → map of ["null", string], in hstore's own order (PostgreSQL documentation, "hstore").
 
-A type of that name that is another one takes the escape whenever its text does not read as hstore's.
+A different type with that name uses the escape field if its text is not valid hstore.
 """
 
 import re

@@ -1,6 +1,6 @@
 """int2, int4 → int; int8, oid, xid, cid → long.
 
-Small numbers come ready made from a table; larger ones are joined from groups of 14 bits.
+Small numbers are in a table; larger ones are joined from groups of 14 bits.
 """
 
 from bwtui.types.codec import Codec, Inline, Unholdable
@@ -46,14 +46,14 @@ def _codec(avro: str, name: str, code: str) -> Codec:
 INT2 = _codec("int", "smallint", _INT4)
 INT4 = _codec("int", "integer", _INT4)
 INT8 = _codec("long", "bigint", _INT8)
-# Unsigned 32 bits: an int can't hold the upper half.
+# Unsigned 32-bit numbers: an int can't hold the upper half.
 OID = _codec("long", "oid", _INT8)
 XID = _codec("long", "xid", _INT8)
 CID = _codec("long", "cid", _INT8)
 
 
 def encode_xid8(text: bytes) -> bytes:
-    """Encode an unsigned number of 64 bits; the upper half, which no server reaches, takes the escape."""
+    """Encode an unsigned 64-bit number; the upper half, which no server reaches, uses the escape field."""
     number = int(text)
     if number >= 1 << 63:
         raise Unholdable

@@ -1,7 +1,7 @@
-"""What a column is in a key (docs/adr/0006-give-equal-keys-equal-bytes.md).
+"""The codecs of key columns (docs/adr/0006-give-equal-keys-equal-bytes.md).
 
-Integers are longs. What the Avro type of a row may not hold is PostgreSQL's text, so that no key needs the
-escape field. Bytes that are no text are marked: see `bwtui.types.strings.in_key`.
+Integers are longs. Values that the row's Avro type may not hold are sent as PostgreSQL's text, so that no key
+needs the escape field. Bytes that are not text are marked (see `bwtui.types.strings.in_key`).
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from bwtui.types.codec import Codec, Inline
 from bwtui.types.strings import in_key, text_codec
 from bwtui.types.varint import VALUE, U, varint
 
-# A key has no NULL where it is one. The field is left as it is: the row may encode it in another way.
+# A key column is never NULL. The field is left unchanged: the row may encode it differently.
 _CODE = """\
 if {f} is None: raise ValueError
 n = len({f})
@@ -22,10 +22,10 @@ _INLINE = Inline(
 
 
 def key_codec(codec: Codec) -> Codec:
-    """Return the codec of a column as part of the key, by its codec as part of the row; it never escapes.
+    """Return the codec of a column within the key, given its codec within the row; it never escapes.
 
-    A key's bytes hold its schema's id. With one form for all integers, and text for every numeric, ALTER TYPE
-    within the family leaves the keys, and so the partitions, as they are.
+    A key's bytes contain its schema's id. With one form for all integers, and text for every numeric, ALTER
+    TYPE within a family leaves the keys, and so the partitions, unchanged.
     """
     if codec.avro == "int":
         return integers.INT8

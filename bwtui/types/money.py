@@ -1,9 +1,9 @@
 """money → bytes with logicalType decimal(19, 2).
 
-money is a 64-bit count of the locale's smallest unit, and its text follows lc_monetary. Under the session's
-C it is always ``-$1,234.56``, whatever the database's own locale is: the count in hundredths. (Where the
-locale's currency has no hundredths, as yen, the number is a hundredth of what that locale shows, and
-casting it back under C gives the same money.)
+money is a 64-bit count of the locale's smallest unit, and its text depends on lc_monetary. With the session's
+C it is always ``-$1,234.56``, whatever the database's own locale: the count in hundredths. (If the locale's
+currency has no hundredths, such as yen, the number is a hundredth of what that locale shows; casting it back
+with C gives the same money.)
 """
 
 from bwtui.types.codec import Codec, Inline

@@ -1,12 +1,12 @@
 """numeric(p, s) → bytes with logicalType decimal; numeric without a precision → string.
 
-PostgreSQL pads every value to the declared scale, so the digits without their point are the unscaled
-number. NaN and the infinities, which no decimal holds, take the escape. Avro wants 0 ≤ scale ≤ precision
+PostgreSQL pads every value to the declared scale, so the digits without the point are the unscaled number.
+NaN and the infinities, which no decimal can hold, use the escape field. Avro requires 0 ≤ scale ≤ precision
 (Avro specification, "Decimal"): numeric(3, -2) becomes decimal(5, 0), and numeric(2, 4) becomes decimal(4,
 4).
 
 A numeric without a declared precision may have 131,072 digits before the point and 16,383 after it, with a
-scale of its own for every value. A decimal has one scale for all, so only text is exact and readable.
+different scale for every value. A decimal has one scale for all, so only text is exact and readable.
 """
 
 from bwtui.types.codec import Codec, Inline, Unholdable
@@ -19,10 +19,10 @@ NOT_NUMBERS = frozenset((b"NaN", b"Infinity", b"-Infinity"))
 # number.
 _TYPMOD_OFFSET = 4
 
-# The longest text that PostgreSQL writes is below this; Python's own limit on int() is 4,300 digits.
+# The longest text to convert; Python's own limit on int() is 4,300 digits.
 _INT_DIGITS = 4000
 
-# Head of a decimal of so many bytes: branch, length.
+# Header of a decimal by its number of bytes: branch, length.
 _HEADS = tuple(U[n + n] for n in range(1024))
 
 # Sets h{i} from n.
@@ -57,7 +57,7 @@ def declared(typmod: int) -> tuple[int, int] | None:
 
 
 def avro_decimal(precision: int, scale: int) -> tuple[int, int]:
-    """Return the precision and scale of the Avro decimal that holds every numeric(precision, scale)."""
+    """Return the precision and scale of an Avro decimal that can hold every numeric(precision, scale)."""
     if scale < 0:
         return precision - scale, 0
     return max(precision, scale), scale
@@ -74,7 +74,7 @@ def unscaled(text: bytes, scale: int) -> int:
 
 
 def to_bytes(number: int) -> bytes:
-    """Return the shortest two's complement, big-endian, as Java's BigInteger writes it."""
+    """Return the shortest big-endian two's complement, like Java's BigInteger."""
     return number.to_bytes(((number if number >= 0 else ~number).bit_length() >> 3) + 1, "big", signed=True)
 
 

@@ -1,7 +1,7 @@
-"""From a type's oid to its codec.
+"""Find the codec of a type by its oid.
 
-Built-in types have fixed oids (PostgreSQL source, src/include/catalog/pg_type.dat). Of the others the relay
-reads ``TypeInfo`` from pg_type; a type that is in neither travels as its text.
+Built-in types have fixed oids (PostgreSQL source, src/include/catalog/pg_type.dat). For others the relay
+reads ``TypeInfo`` from pg_type; a type that is in neither is sent as its text.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from bwtui.types.numeric import numeric_codec
 from bwtui.types.strings import TEXT_TYPES, text_codec
 from bwtui.types.times import TIME
 
-# A domain over a domain over … ends long before this; a catalog that was read badly might not.
+# No chain of domains is this long, except in a catalog that was read wrongly.
 _MAX_DEPTH = 64
 
-# Extension types whose text is their best form; of others we can't know.
+# Extension types whose text is their best form; for other extension types this is unknown.
 _TEXT_EXTENSIONS = frozenset(("citext", "ltree", "lquery", "ltxtquery"))
 
 
@@ -43,7 +43,7 @@ class TypeInfo:
 
     @property
     def qualified_name(self) -> str:
-        """The name as people write it: without the schema where that is pg_catalog or public."""
+        """The name for display: without the schema if that is pg_catalog or public."""
         return self.name if self.namespace in ("pg_catalog", "public") else f"{self.namespace}.{self.name}"
 
 
@@ -55,17 +55,17 @@ def _fixed(codec: Codec) -> Make:
 
 
 def _text(form: str, offset: int = 0) -> Make:
-    """Return what makes a text codec; ``{}`` in ``form`` is the typmod, less ``offset``, in parentheses."""
+    """Return a factory of text codecs; ``{}`` in ``form`` is the typmod minus ``offset``, in parentheses."""
     return lambda typmod: text_codec(form.format(f"({typmod - offset})" if typmod >= offset else ""))
 
 
 def _with_precision(codec: Codec) -> Make:
-    """Return what makes ``codec`` named after its precision: ``timestamp(3) with time zone``."""
+    """Return a factory of ``codec`` with the precision in its name: ``timestamp(3) with time zone``."""
     head, _, tail = codec.pg_type.partition(" ")
     return lambda typmod: codec if typmod < 0 else replace(codec, pg_type=f"{head}({typmod}) {tail}")
 
 
-# Of types that travel as their text: Debezium's names for just that text.
+# Debezium's names for the text form of types that are sent as text.
 _CONNECT_NAMES = {
     "json": "io.debezium.data.Json",
     "jsonb": "io.debezium.data.Json",
@@ -97,7 +97,7 @@ _BUILT_IN: dict[int, Make] = {
     1083: _with_precision(TIME),
     1114: _with_precision(datetimes.TIMESTAMP),
     1184: _with_precision(datetimes.TIMESTAMPTZ),
-    # The typmod of an interval says which fields it keeps; the value shows it.
+    # The typmod of an interval restricts its fields, which the value shows anyway.
     1186: _fixed(text_codec("interval", connect_name=_CONNECT_NAMES["interval"])),
     1266: _text("time{} with time zone"),
     1560: _text("bit{}"),
@@ -120,19 +120,19 @@ _ARRAYS = {
     6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
 }  # fmt: skip
 
-# box is the only built-in type with another delimiter (typdelim).
+# box is the only built-in type with a different delimiter (typdelim).
 _BOX = 603
 
 
 def is_built_in(oid: int) -> bool:
-    """Say whether the type is known without its row of pg_type: not so the domains of information_schema."""
+    """Return whether the type is known without pg_type; the domains of information_schema are not."""
     return oid in _BUILT_IN or oid in _ARRAYS
 
 
 def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], any_bytes: bool = False) -> Codec:
-    """Return the codec of a column of this type; ``as_text`` is set where only the text form is known.
+    """Return the codec of a column of this type; ``as_text`` is set if only the text form is known.
 
-    ``any_bytes`` is for databases in SQL_ASCII, whose schemas expect texts that are no UTF-8.
+    ``any_bytes`` is for databases in SQL_ASCII, whose schemas allow texts that are not UTF-8.
     """
     return _find(oid, typmod, catalog, any_bytes, _MAX_DEPTH)
 
@@ -155,10 +155,10 @@ def _find(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], any_bytes: boo
 
 
 def _extension(info: TypeInfo) -> Codec:
-    """Return the codec of a type that is neither built in nor made of others that we encode."""
+    """Return the codec of a type that is neither built in nor composed of other encoded types."""
     if info.kind == "b" and info.name == "hstore":
         return HSTORE
-    # Enums, composites and ranges have a text form that says all; of other base types we can't know.
+    # Enums, composites and ranges have a complete text form; for other base types this is unknown.
     is_text = info.kind in "ecrm" or info.name in _TEXT_EXTENSIONS
     return text_codec(info.qualified_name, as_text=not is_text)
 

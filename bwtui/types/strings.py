@@ -1,9 +1,9 @@
-"""text, varchar, char(n), name, json, jsonb, xml, enums, and every type that travels as its text → string.
+"""text, varchar, char(n), name, json, jsonb, xml, enums, and every type that is sent as its text → string.
 
-The bytes are copied as they are, for they are UTF-8 already: `bwtui.pgoutput.transcode` sees to it. But a
-database in SQL_ASCII takes any bytes, one in UTF8 may hold some from before it was in UTF8, and others have
-bytes that are no character. Such values take the escape. json and jsonb stay text, for no Avro type keeps a
-number beyond double's precision.
+The bytes are copied unchanged, since `bwtui.pgoutput.transcode` has converted them to UTF-8. But a database
+in SQL_ASCII accepts any bytes, one in UTF8 may have some from before it was in UTF8, and others have bytes
+that are not a character. Such values use the escape field. json and jsonb stay text, because no Avro type
+keeps a number beyond double precision.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ _INLINE = Inline(
 
 
 def check(text: bytes) -> None:
-    """Raise Unholdable for bytes that are no UTF-8."""
+    """Raise Unholdable for bytes that are not UTF-8."""
     try:
         _ = text.isascii() or text.decode()
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def check(text: bytes) -> None:
 
 
 def no_text(raw: bytes) -> bytes:
-    r"""Return ``\x`` and the bytes in hexadecimal: what stands for them in the escape."""
+    r"""Return ``\x`` and the bytes in hexadecimal: their form in the escape field."""
     return b"\\x" + raw.hex().encode()
 
 
@@ -49,7 +49,7 @@ def _encode_in_key(text: bytes) -> bytes:
     try:
         return _encode(text)
     except Unholdable:
-        # The zero byte, which no text of PostgreSQL's holds, tells it from a text that reads the same.
+        # The zero byte, which no PostgreSQL text contains, distinguishes it from an equal text.
         return prefixed(no_text(text) + b"\0")
 
 
@@ -61,7 +61,7 @@ def text_codec(pg_type: str, avro: Schema = "string", as_text: bool = False, con
 
 
 def in_key(codec: Codec) -> Codec:
-    """Return a text codec for the key, which needs no escape: the key itself says that it is no text."""
+    """Return a text codec for the key, which marks bytes that are not text and so never escapes."""
     return replace(codec, encode=_encode_in_key, escapes=False)
 
 
@@ -73,8 +73,8 @@ def encode_char(text: bytes) -> bytes:
 def char_text(text: bytes) -> bytes:
     r"""Return a "char" above 127 as ``\351``, which PostgreSQL 16 and later write.
 
-    Older ones send the byte as it is. From a database of another encoding they send the character that it
-    is there, in UTF-8: more than one byte, and text already.
+    Older versions send the byte unchanged. From a database in a different encoding, `bwtui` receives the
+    character in UTF-8: more than one byte, and already text.
     """
     return b"\\%03o" % text[0] if len(text) == 1 and text[0] > 127 else text
 
@@ -84,7 +84,7 @@ UUID = text_codec("uuid", {"type": "string", "logicalType": "uuid"}, connect_nam
 
 # Types whose text is their best form, by oid: no Avro type holds them, and their text is unambiguous.
 TEXT_TYPES = {
-    # The catalog's own.
+    # Types of the catalog.
     19: "name",
     22: "int2vector",
     24: "regproc",
@@ -113,7 +113,7 @@ TEXT_TYPES = {
     3615: "tsquery",
     3802: "jsonb",
     4072: "jsonpath",
-    # Geometry: its floats are the shortest exact ones.
+    # Geometry: its floats are written in the shortest exact form.
     600: "point",
     601: "lseg",
     602: "path",

@@ -1,9 +1,9 @@
 """time → long time-micros; timetz, interval → string.
 
-time's 24:00:00 is a moment that Avro's time of day and every consumer's lack: it takes the escape. timetz
-is a time of day in a zone of its own, for which Avro has nothing. An interval keeps months, days and
-microseconds apart, each with its own sign, which Avro's duration (unsigned, milliseconds) can't: so it's
-the text of ISO 8601, ``P1Y2M3DT4H5M6.7S``.
+time's 24:00:00 is a value that Avro's time of day and every consumer's lack: it uses the escape field. timetz
+is a time of day with its own zone, for which Avro has no type. An interval has separate months, days and
+microseconds, each with its own sign, which Avro's duration (unsigned, milliseconds) can't represent: so it is
+ISO 8601 text, ``P1Y2M3DT4H5M6.7S``.
 """
 
 from bwtui.types.codec import Codec, Inline, Unholdable
@@ -13,7 +13,7 @@ from bwtui.types.varint import NULL, C, D, U, V, long
 # ``HH`` to twice the microseconds.
 _HOURS = {b"%02d" % hour: hour * 7_200_000_000 for hour in range(24)}
 
-# At most 2 * 86,400,000,000, which is three groups of 14 bits. The sums are doubled, as zigzag has them.
+# At most 2 * 86,400,000,000, which is three groups of 14 bits. The sums are doubled, as in zigzag.
 _CODE = """\
 if {f} is None: h{i} = NULL
 else:
