@@ -1,9 +1,9 @@
-"""Rows to framed Avro: one generated function for a table's keys, one for its rows.
+"""Encode rows to framed Avro: one generated function for a table's keys, one for its rows.
 
 The frame is Confluent's wire format: a zero byte, the schema's id in four bytes, big-endian, then the Avro
-binary. The generated functions know the usual values only; whatever stops them (NaN, infinity, a TOAST
-value that was not sent, malformed text) sends the row through ``_RowEncoder``, which is slow, plain, and
-says which column it was.
+binary. The generated functions handle only ordinary values; for anything else (NaN, infinity, a TOAST value
+that was not sent, malformed text) ``_RowEncoder`` encodes the row, which is slow and plain, and reports the
+column.
 """
 
 import struct
@@ -34,7 +34,7 @@ NOT_TEXT = f"whatever stands between relay and server asks for binary values: co
 
 
 class EncodeError(RowError):
-    """A field can't be encoded; ``column`` is empty when it is the row as a whole. Never holds the value."""
+    """A field can't be encoded; ``column`` is empty if the row as a whole can't. Never contains the value."""
 
     def __init__(self, column: str, reason: str, hint: str) -> None:
         super().__init__(f'column "{column}": {reason}' if column else reason, hint)
@@ -51,7 +51,7 @@ class UnchangedToastError(EncodeError):
 
 
 class NoRoomError(EncodeError):
-    """Bytes are no text, and the schema has no field for what a column can't hold."""
+    """Bytes are not text, and the schema has no field for values that a column can't hold."""
 
     def __init__(self, column: str) -> None:
         hint = f"mend the bytes in PostgreSQL, or {_DROP}"
@@ -59,11 +59,11 @@ class NoRoomError(EncodeError):
 
 
 class BoundEncoder:
-    """The encoder of one table under the registry's ids.
+    """The encoder of one table with the registry's ids.
 
-    ``key`` and ``value`` take a row's fields, all of them, in table order, and return the framed bytes;
-    ``both`` returns the two at once and is cheaper. The key is None for a table without key columns. They
-    raise EncodeError. Each is compiled when first asked for: a thousand columns take half a second.
+    ``key`` and ``value`` take all of a row's fields, in table order, and return the framed bytes; ``both``
+    returns both at once, which is cheaper. The key is None for a table without key columns. They raise
+    EncodeError. Each is compiled at its first use: a thousand columns take half a second.
     """
 
     def __init__(self, key: Record | None, value: Record, width: int, placeholder: Slow | None) -> None:
@@ -73,34 +73,34 @@ class BoundEncoder:
         self._placeholder = placeholder
 
     def both_filled(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
-        """Return key and value of a row that keeps UNCHANGED only where a placeholder is to stand for it."""
+        """Return key and value of a row that has UNCHANGED only where a placeholder is wanted."""
         if self._placeholder is None:
             return self.both(fields)
         return self.key(fields), self._placeholder(fields)
 
     @cached_property
     def key(self) -> Callable[[Sequence[Field]], bytes | None]:
-        """From a row's fields to its key."""
+        """Function from a row's fields to its key."""
         return _no_key if self._key is None else compile_one(self._key, self._width)
 
     @cached_property
     def value(self) -> Callable[[Sequence[Field]], bytes]:
-        """From a row's fields to its value."""
+        """Function from a row's fields to its value."""
         return compile_one(self._value, self._width)
 
     @cached_property
     def both(self) -> Both:
-        """From a row's fields to its key and its value."""
+        """Function from a row's fields to its key and its value."""
         return self._twin.both if self._twin is not None else in_python(*self.records)
 
     @cached_property
     def lines(self) -> Lines:
-        """From lines of COPY to messages."""
+        """Function from lines of COPY to messages."""
         return self._twin.lines if self._twin is not None else partial(encode_lines, self.both)
 
     @cached_property
     def run(self) -> Run | None:
-        """From frames to messages, where those are made without taking rows apart."""
+        """Function from frames to messages without splitting rows; None without the C extension."""
         return self._twin.run if self._twin is not None else None
 
     @cached_property
@@ -109,24 +109,24 @@ class BoundEncoder:
 
     @property
     def records(self) -> tuple[Record | None, Record, int]:
-        """What key and value are made of, and how many columns a row has."""
+        """The records of key and value, and the number of columns."""
         return self._key, self._value, self._width
 
 
 @dataclass(frozen=True, slots=True)
 class TableEncoder:
-    """A table's schemas, before the registry gave them ids."""
+    """A table's schemas, before the registry has assigned ids."""
 
     key_schema: str | None
     value_schema: str
     text_columns: tuple[str, ...]
     key_plans: tuple[FieldPlan, ...]
     value_plans: tuple[FieldPlan, ...]
-    #: Whether a value that was not sent is encoded as a placeholder, for which the schema has room.
+    #: True if a value that was not sent is encoded as a placeholder, for which the schema has a field.
     placeholders: bool = False
 
     def bind(self, key_id: int | None, value_id: int) -> BoundEncoder:
-        """Return the functions that encode under these schema ids; ``key_id`` is None without a key."""
+        """Return the encoder for these schema ids; ``key_id`` is None without a key."""
         width = len(self.value_plans)
         slow = _RowEncoder(value_id, self.value_plans, width, self.placeholders)
         placeholder = slow.encode_with_placeholders if self.placeholders else None
@@ -144,11 +144,11 @@ def build_encoder(
     placeholders: bool = False,
     style: SchemaStyle = _PLAIN,
 ) -> TableEncoder:
-    """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty when it has none.
+    """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty if it has none.
 
-    ``catalog`` describes the types that are not built in. The schema has room for bytes that are no text if
-    ``any_bytes``, and with ``placeholders`` also for values that were not sent. Raises EncodeError for a key
-    column that is not in the relation.
+    ``catalog`` describes the types that are not built in. With ``any_bytes`` the schema has a field for bytes
+    that are not text, and with ``placeholders`` also for values that were not sent. Raises EncodeError for a
+    key column that is not in the relation.
     """
     plans = tuple(
         FieldPlan(
@@ -179,7 +179,7 @@ def _key_plan(plan: FieldPlan) -> FieldPlan:
     codec = key_codec(plan.codec)
     if codec is plan.codec:
         return plan
-    # An int and a long have the same bytes, and so have texts that are some: key and row can share them.
+    # An int and a long have the same bytes, as do valid texts: key and row can share these.
     is_shared = codec.avro == "long" or (codec.inline is not None and codec.inline is plan.codec.inline)
     return replace(plan, codec=codec, variables="" if is_shared else "k")
 
@@ -200,7 +200,7 @@ class _RowEncoder:
         self.escapes = placeholders or needs_escape(plans)
 
     def record(self) -> Record:
-        """Return what the generated functions are made of, with this encoder for the rows that stop them."""
+        """Return the input of the generated functions, with this encoder for rows they do not handle."""
         return Record(self.head, self.plans, self.encode, self.escapes)
 
     def encode(self, fields: Sequence[Field]) -> bytes:
@@ -208,9 +208,9 @@ class _RowEncoder:
         return self._encode(fields, {})
 
     def encode_with_placeholders(self, fields: Sequence[Field]) -> bytes:
-        """Return the framed bytes of a row, where UNCHANGED becomes null and the column is named.
+        """Return the framed bytes of a row, where UNCHANGED becomes null and the column is listed.
 
-        The names stand in the escape field under a key that no column can have, with spaces between.
+        The names are in the escape field under a key that no column can have, separated by spaces.
         """
         names = [p.name for p in self.plans if isinstance(fields[p.index], UnchangedToast)]
         row = [None if isinstance(field, UnchangedToast) else field for field in fields]
@@ -251,7 +251,7 @@ def _not_text(column: str, field: Field) -> EncodeError:
 
 
 def _escape_map(escaped: dict[str, bytes]) -> bytes:
-    """Return ["null", map of string], which is null when nothing was escaped."""
+    """Return ["null", map of string], which is null if nothing was escaped."""
     if not escaped:
         return NULL
     items = b"".join(prefixed(name.encode()) + prefixed(_utf8(text)) for name, text in escaped.items())
@@ -259,7 +259,7 @@ def _escape_map(escaped: dict[str, bytes]) -> bytes:
 
 
 def _utf8(text: bytes) -> bytes:
-    """Return the text, or what stands for bytes that are none."""
+    """Return the text, or the replacement for bytes that are not text."""
     try:
         check(text)
     except Unholdable:

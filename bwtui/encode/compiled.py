@@ -1,7 +1,7 @@
-"""The compiled twin of the generated encoders, where the package of packaging/compiled is installed.
+"""The C extension's equivalent of the generated encoders, if packaging/compiled is installed.
 
-It makes the same bytes as the encoders in Python, or none: what it does not know, it leaves to them. So it is
-never needed; see docs/adr/0024-encode-in-python-with-an-optional-c-extension.md.
+It makes the same bytes as the encoders in Python, or none: they handle what it does not. So it is never
+required (see docs/adr/0024-encode-in-python-with-an-optional-c-extension.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from bwtui.encode.generate import Record, compile_both, compile_one
 from bwtui.encode.lines import Both, Encoded, EncodedLines, Lines
 from bwtui.types.codec import Encode, Inline
 
-#: What the package knows, by its numbers; 0 is a function in Python.
+#: The kinds of columns by the extension's numbers; 0 is a function in Python.
 _KINDS = (
     "",
     "integer",
@@ -26,20 +26,20 @@ _KINDS = (
     "float4",
     "float8",
 )
-#: Messages, the frames that they were made of if somebody needs those, the bytes of both, and a frame that is
-#: left.
+#: Messages, their frames if these are kept or if there are values, the bytes of both, and a frame that was
+#: not handled.
 Taken = tuple[list[Encoded], list[bytes], int, int, bytes | None]
-#: By the identity of a frame: the frame, the size in bytes of its row's unchanged values, and each of these.
+#: Maps the id of a frame to the frame, the size of its row's unchanged values in bytes, and these values.
 #: Python handles a row without values.
 Values = dict[int, tuple[Any, ...]]
-#: From a frame, those that follow, and more that the package's own text tells of ``Encoder.rows``.
+#: Arguments: a frame, the following frames, and those documented in the extension for ``Encoder.rows``.
 Run = Callable[[bytes, Iterator[bytes], int, int, int, int, int, int, bool, Values], Taken]
-#: What it takes the numbers for of a codec without a template.
+#: Used for a codec without a template.
 _NONE = Inline("", (), {})
 
 
 class Twin(NamedTuple):
-    """What encodes the rows of one table: by their fields, as lines of COPY, and as pgoutput sends them."""
+    """The encoders of one table's rows: from fields, from lines of COPY, and from pgoutput's frames."""
 
     both: Both
     lines: Lines
@@ -47,9 +47,9 @@ class Twin(NamedTuple):
 
 
 def twin(key: Record | None, value: Record, width: int, package: Any = PACKAGE) -> Twin | None:
-    """Return what encodes rows of ``width`` columns; None: all in Python.
+    """Return the encoders for rows of ``width`` columns, or None to use Python for all.
 
-    A ``key`` of None makes none.
+    With a ``key`` of None, keys are None.
     """
     if package is None or width < 1:
         return None
@@ -59,7 +59,7 @@ def twin(key: Record | None, value: Record, width: int, package: Any = PACKAGE) 
 
 
 def in_python(key: Record | None, value: Record, width: int) -> Both:
-    """Return the function that is written for the table in Python."""
+    """Return the generated Python function of the table."""
     if key is not None:
         return compile_both(key, value, width)
     encode_value = compile_one(value, width)
@@ -67,7 +67,7 @@ def in_python(key: Record | None, value: Record, width: int) -> Both:
 
 
 class _Plain:
-    """The encoder in Python, made for the first row that needs it: a thousand columns take half a second."""
+    """The encoder in Python, compiled when a row first needs it: a thousand columns take half a second."""
 
     def __init__(self, key: Record | None, value: Record, width: int) -> None:
         self._records = key, value, width

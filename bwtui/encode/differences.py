@@ -1,6 +1,6 @@
-"""How two Avro schemas of one table differ, in words: a registry says only that they are incompatible.
+"""Describe how two Avro schemas of one table differ: a registry only reports that they are incompatible.
 
-What counts as reading is "Schema Resolution" of the Avro specification, as far as our schemas use it.
+Readability follows "Schema Resolution" of the Avro specification, as far as bwtui's schemas use it.
 """
 
 import json
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: Under BACKWARD the new schema reads rows of the old one, under FORWARD the old one reads new rows.
+#: With BACKWARD the new schema reads old rows, with FORWARD the old schema reads new rows.
 Direction = Literal["BACKWARD", "FORWARD"]
 _NEITHER: frozenset[Direction] = frozenset()
 _BACKWARD: frozenset[Direction] = frozenset({"BACKWARD"})
 _FORWARD: frozenset[Direction] = frozenset({"FORWARD"})
 _BOTH = _BACKWARD | _FORWARD
-# Reader's type by the types of a writer that it takes beside its own.
+# Reader's type by the other types of a writer that it accepts.
 _WIDENS = {
     "long": ("int",),
     "float": ("int", "long"),
@@ -26,22 +26,22 @@ _WIDENS = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing in which two schemas of a record differ."""
+    """One difference between two schemas of a record."""
 
-    #: Empty of what is the record's own.
+    #: Empty for a difference of the record itself.
     field: str
-    #: "added", "removed", "type", or an attribute's name: "default", "pgType" …; of a record also "order".
+    #: "added", "removed", "type", or an attribute's name: "default", "pgType" …; for a record also "order".
     kind: str
-    #: In words, or as JSON; empty where there is none.
+    #: In words, or as JSON; empty if absent.
     before: str
     after: str
     breaks: frozenset[Direction]
-    #: In one sentence.
+    #: A sentence.
     reason: str
 
 
 def directions(rule: str) -> frozenset[Direction]:
-    """Return what a level of Confluent's demands; of NONE that is nothing."""
+    """Return the directions that one of Confluent's levels requires; none for NONE."""
     if rule.startswith("FORWARD"):
         return _FORWARD
     if rule.startswith("FULL"):
@@ -50,9 +50,9 @@ def directions(rule: str) -> frozenset[Direction]:
 
 
 def incompatibilities(before: str, after: str, rule: str) -> list[str]:
-    """Return what makes ``after`` break ``rule`` (a level of Confluent's) towards ``before``.
+    """Return why ``after`` violates ``rule`` (one of Confluent's levels) with respect to ``before``.
 
-    Every reason names the field. Empty when no reason is found, which is no proof of compatibility.
+    Every reason names the field. An empty list does not prove compatibility.
     """
     old, new = as_record(before), as_record(after)
     if old is None:
@@ -64,10 +64,11 @@ def incompatibilities(before: str, after: str, rule: str) -> list[str]:
 
 
 def misread(before: str, after: str) -> list[str]:
-    """Return the fields in which readers of one schema take the other's values for different ones, and why.
+    """Return the fields whose values readers of one schema misinterpret in the other, and why.
 
-    Avro's rules, and so a registry's, compare the types that carry the logical types alone: a decimal of a
-    different scale, or days for a number, passes them. Decimals of one scale are read as they are.
+    Avro's rules, and so a registry's, compare only the types that carry logical types: a decimal of a
+    different scale, or days instead of a number, is compatible for them. Decimals of one scale are read
+    correctly.
     """
     old, new = as_record(before), as_record(after)
     if old is None or new is None:
@@ -93,7 +94,7 @@ def _meaning(avro: Any) -> list[tuple[str, Any]]:
 
 
 def as_record(schema: str) -> dict[str, Any] | None:
-    """Return what an Avro record's schema says, or None for any other: a subject may be another tool's."""
+    """Parse an Avro record's schema; return None for any other: a subject may belong to a different tool."""
     try:
         found = json.loads(schema)
     except (ValueError, RecursionError):
@@ -102,9 +103,9 @@ def as_record(schema: str) -> dict[str, Any] | None:
 
 
 def differences(before: str, after: str) -> list[Difference]:
-    """Return in what two schemas differ, in the order of the later one's fields; what is gone comes last.
+    """Return the differences between two schemas, in the order of the later one's fields, removed ones last.
 
-    Raises ValueError when one of them is no Avro record.
+    Raises ValueError when one of them is not an Avro record.
     """
     try:
         old, new = json.loads(before), json.loads(after)
@@ -147,14 +148,14 @@ def _changes(name: str, then: dict[str, Any], now: dict[str, Any]) -> Iterator[D
         before, after = described(was), described(is_now)
         reason = f'field "{name}" was {before} and is {after}'
         if before == after:
-            # The words leave out what tells them apart, such as null.
+            # The description omits the difference, such as null.
             before, after = json.dumps(was), json.dumps(is_now)
         yield Difference(name, "type", before, after, backward | forward, reason)
     yield from _attributes(name, then, now, {"type", "name"})
 
 
 def _attributes(name: str, then: dict[str, Any], now: dict[str, Any], but: set[str]) -> Iterator[Difference]:
-    """Tell of what no rule looks at while the field is in both: default, pgType, doc …"""
+    """Yield differences that do not affect compatibility while both have the field: default, pgType, doc …"""
     for key in sorted((then.keys() | now.keys()) - but):
         before, after = (json.dumps(one[key]) if key in one else "" for one in (then, now))
         if before != after:
@@ -163,7 +164,7 @@ def _attributes(name: str, then: dict[str, Any], now: dict[str, Any], but: set[s
 
 
 def described(avro: Any) -> str:
-    """Return an Avro type in a few words: a nullable one by its type alone."""
+    """Describe an Avro type in a few words, a nullable one without the null."""
     if isinstance(avro, str):
         return avro
     if isinstance(avro, list):
@@ -177,7 +178,7 @@ def described(avro: Any) -> str:
 
 
 def _reads(reader: Any, writer: Any) -> bool:
-    """Say whether a reader of one type takes every value of a writer's."""
+    """Return whether a reader of one type accepts every value of a writer's type."""
     if isinstance(writer, list):
         return all(_reads(reader, branch) for branch in writer)
     if isinstance(reader, list):
@@ -196,7 +197,7 @@ def _reads(reader: Any, writer: Any) -> bool:
 
 
 def _plain(avro: Any) -> Any:
-    """Return the name of a type that is one, whatever attributes it has; decimals are told apart by them."""
+    """Return a simple type's name without its attributes; decimals keep theirs."""
     if (
         isinstance(avro, dict)
         and avro["type"] not in ("array", "map")

@@ -1,6 +1,6 @@
-"""Source code of a table's encoders, written once for a relation and compiled.
+"""Generate the source code of a table's encoders, once per relation, and compile it.
 
-The source is made of numbers and of the codecs' own templates. Names from the database never enter it.
+The source consists of numbers and of the codecs' own templates. Names from the database never enter it.
 """
 
 import struct
@@ -11,10 +11,11 @@ from bwtui.encode.schema import FieldPlan
 from bwtui.types.codec import Inline
 from bwtui.types.varint import NULL, VALUE
 
-# What a template may raise for a value that it does not know: the row then goes to the plain encoder.
+# Exceptions that a template may raise for a value that it does not handle: then the plain encoder encodes the
+# row.
 _UNKNOWN = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)
 
-# From so many texts on, decoding them joined costs less than one by one: 0.8 µs for ten short ones, not 1.3.
+# Minimum number of texts to decode joined rather than one by one: 0.8 µs for ten short ones instead of 1.3.
 _JOINED = 4
 
 # For a codec without a template.
@@ -27,8 +28,7 @@ Both = Callable[[Sequence[Any]], tuple[bytes, bytes]]
 
 
 class Record:
-    """What is written of a row: the frame's head, some columns, the escape field's null, and the plain
-    encoder."""
+    """The parts of an encoded row: header, some columns, the escape field's null, and the plain encoder."""
 
     def __init__(self, head: bytes, plans: Sequence[FieldPlan], slow: Slow, escapes: bool) -> None:
         self.head = head
@@ -37,7 +37,7 @@ class Record:
         self.tail = NULL if escapes else b""
 
     def expression(self, name: str) -> str:
-        """Return the expression that joins the record's parts."""
+        """Return the source of the expression that joins the record's parts."""
         parts = [_fill(part, plan) for plan in self.plans for part in _inline(plan).parts]
         return f"JOIN(({', '.join([f'{name}_HEAD', *parts, f'{name}_TAIL'])}))"
 
@@ -50,7 +50,7 @@ def compile_one(record: Record, width: int) -> Slow:
 
 
 def compile_both(key: Record, value: Record, width: int) -> Both:
-    """Return a function from a row to the bytes of both records; columns of both are encoded once."""
+    """Return a function from a row to the bytes of both records; shared columns are encoded once."""
     plans = {(plan.index, plan.variables): plan for plan in (*key.plans, *value.plans)}
     lines = _body(plans.values(), width)
     result = f"{key.expression('A')}, {value.expression('B')}"
@@ -59,7 +59,7 @@ def compile_both(key: Record, value: Record, width: int) -> Both:
 
 
 def _body(plans: Iterable[FieldPlan], width: int) -> list[str]:
-    """Return the statements that take the row apart and encode the columns of ``plans``."""
+    """Return the statements that split the row and encode the columns of ``plans``."""
     plans = list(plans)
     used = {plan.index for plan in plans}
     if len(used) == width:
@@ -73,11 +73,11 @@ def _body(plans: Iterable[FieldPlan], width: int) -> list[str]:
 
 
 def _check(texts: Sequence[str]) -> list[str]:
-    """Return what raises UnicodeDecodeError, a ValueError, for texts that are not UTF-8."""
+    """Return statements that raise UnicodeDecodeError, a ValueError, for texts that are not UTF-8."""
     if len(texts) < _JOINED:
         return [f"{text}.isascii() or {text}.decode()" for text in texts]
-    # Every one is asked, for a Binary says it by itself; and a character that begins in one text and ends in
-    # the next is none.
+    # Call isascii() on each, because a Binary raises; the line ends between texts prevent that a character
+    # that begins in one text and ends in the next counts as valid.
     is_ascii = " & ".join(f"{text}.isascii()" for text in texts)
     return [f"{is_ascii} or LINES(({', '.join(texts)})).decode()"]
 
@@ -102,5 +102,5 @@ def _compile(lines: Sequence[str], result: str, fallback: str, records: dict[str
         ("def encode(fields):", "    try:", *body, "    except UNKNOWN:", f"        return {fallback}")
     )
     exec(source, scope)
-    # Out of what it refers to, or it refers to itself, and is not freed with its route.
+    # Remove it from its own globals: the reference cycle would not be freed with its route.
     return scope.pop("encode")

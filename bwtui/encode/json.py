@@ -1,9 +1,9 @@
-"""Rows to JSON (``-f json``): the key an object of the key's columns, the value an object of all columns.
+"""Encode rows to JSON (``-f json``): the key as an object of the key's columns, the value of all columns.
 
-Exact where JSON is: numbers for integers and finite floats, true and false. Everything else is a string of
-PostgreSQL's text form: numeric, NaN and infinity, since a JSON reader would round or refuse them, and json
-and jsonb, whose numbers are numerics and whose null is not a NULL. Bytes that are no text stand as
-lone surrogates, ``\\udc80`` to ``\\udcff``. Object keys are the columns' own names. A placeholder for an
+Values are exact where JSON is: numbers for integers and finite floats, true and false. Everything else is a
+string with PostgreSQL's text form: numeric, NaN and infinity, since a JSON reader would round or reject them,
+and json and jsonb, whose numbers are numerics and whose null is not a NULL. Bytes that are not text become
+lone surrogates, ``\\udc80`` to ``\\udcff``. Object keys are the columns' own names. The placeholder for an
 unchanged TOAST value is the object ``{"unchanged TOAST": true}``.
 """
 
@@ -22,8 +22,8 @@ _NOT_NUMBERS = frozenset((b"NaN", b"Infinity", b"-Infinity"))
 
 _PLACEHOLDER = json.dumps({UNCHANGED_KEY: True}).encode()
 
-#: After so many bytes of messages no more are made at once: with its columns' names a row may be twenty times
-#: its line.
+#: Maximum bytes of messages to encode in one call: with its columns' names a row may be twenty times the size
+#: of its line.
 _ENOUGH = 2 << 20
 
 Convert = Callable[[bytes], bytes]
@@ -39,11 +39,11 @@ def _string(text: bytes) -> bytes:
 def _float(text: bytes) -> bytes:
     if text in _NOT_NUMBERS:
         return _string(text)
-    # Without a point many readers take it for an integer, which has no sign at zero.
+    # Without a point, many readers take it for an integer, whose zero has no sign.
     return b"-0.0" if text == b"-0" else text
 
 
-# By oid (pg_type.dat): integers and oid, floats, bool, "char", money without its signs.
+# By oid (pg_type.dat): integers and oid, floats, bool, "char", money without its symbols.
 _CONVERT: Mapping[int, Convert] = {
     **dict.fromkeys((20, 21, 23, 26), lambda text: text),
     **dict.fromkeys((700, 701), _float),
@@ -54,7 +54,7 @@ _CONVERT: Mapping[int, Convert] = {
 
 
 class JsonEncoder:
-    """The encoder of one table; it has the functions of `bwtui.encode.avro.BoundEncoder`."""
+    """The encoder of one table, with the same functions as `bwtui.encode.avro.BoundEncoder`."""
 
     run = None
 
@@ -73,7 +73,7 @@ class JsonEncoder:
         self._keys = [index for index, column in enumerate(relation.columns) if column.name in key_columns]
 
     def key(self, fields: Sequence[Field]) -> bytes | None:
-        """Return the key's object, or None for an unkeyed table. Raises EncodeError."""
+        """Return the key's object, or None for a table without a key. Raises EncodeError."""
         return self._encode(fields, self._keys) if self._keys else None
 
     def both(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
@@ -83,11 +83,11 @@ class JsonEncoder:
     def lines(
         self, lines: list[bytes], timestamp: int, headers: list[tuple[str, bytes]] | None
     ) -> EncodedLines:
-        """Return the messages of lines of COPY, or of the first of them."""
+        """Return the messages of the lines of COPY, or of the first of them."""
         return encode_lines(self.both, lines, timestamp, headers, _ENOUGH)
 
     def both_filled(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
-        """Return both of a row that keeps UNCHANGED only where a placeholder is to stand for it."""
+        """Return both objects of a row that has UNCHANGED only where a placeholder is wanted."""
         every = range(len(self._columns))
         return self.key(fields), self._encode(fields, every, placeholders=True)
 

@@ -1,4 +1,4 @@
-"""Many rows of a snapshot at once, as lines of COPY: so that little is done for each of them."""
+"""Encode many rows of a snapshot at once, as lines of COPY, with little work for each of them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,22 +8,22 @@ from bwtui.errors import RowError
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 
-#: As `bwtui.sink.base.MessageTuple`: key, value, timestamp, headers.
+#: Like `bwtui.sink.base.MessageTuple`: key, value, timestamp, headers.
 Encoded = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]] | None]
 Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 
 
 class EncodedLines(NamedTuple):
-    """The messages of some rows, or the first of them, in order: None where none was made, at ``holes``."""
+    """The messages of some rows, or of the first of them, in order; None at the indexes in ``holes``."""
 
     messages: list[Encoded | None]
     holes: list[int]
-    #: Bytes of keys and values, of all messages and of the largest.
+    #: Total bytes of the keys and values of all messages, and of the largest.
     size: int
     largest: int
 
 
-#: From lines, and the timestamp and the headers of all their messages.
+#: Arguments: lines, and the timestamp and the headers of all their messages.
 Lines = Callable[[list[bytes], int, list[tuple[str, bytes]] | None], EncodedLines]
 
 
@@ -34,9 +34,9 @@ def encode_lines(
     headers: list[tuple[str, bytes]] | None,
     enough: float = math.inf,
 ) -> EncodedLines:
-    """Return the messages that ``both`` makes, of all lines, or of the first that have ``enough`` bytes.
+    """Return the messages that ``both`` makes of all lines, or of the first that have ``enough`` bytes.
 
-    Of a row of which it makes none, it says why when asked.
+    A row without a message is a hole; calling ``both`` for it again raises the reason.
     """
     messages: list[Encoded | None] = []
     holes: list[int] = []

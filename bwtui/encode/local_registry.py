@@ -1,4 +1,4 @@
-"""Schema ids without a registry, for recordings made without one; replay maps them to a registry's ids."""
+"""Schema ids without a registry, for recordings made without one; a replay maps them to a registry's ids."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ _LARGEST_ID = (1 << 31) - 1
 
 
 class LocalRegistry:
-    """Gives every schema an id that depends on its text alone, so that later runs give it the same."""
+    """Gives every schema an id that depends only on its text, so that later runs assign the same."""
 
     url_without_user = ""
 
@@ -17,7 +17,7 @@ class LocalRegistry:
         self._digests: dict[int, bytes] = {}
 
     def check(self) -> None:
-        """There is no service that could be away."""
+        """Do nothing: there is no service that could be down."""
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Return the id of ``schema`` (JSON text), whatever the subject."""
@@ -28,4 +28,4 @@ class LocalRegistry:
         return RegisteredSchema(subject, number, None, schema)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -1,10 +1,11 @@
-"""Names that Avro and Kafka accept, for any identifier that PostgreSQL accepts; no two identifiers share one.
+"""Names that Avro and Kafka accept for any identifier that PostgreSQL accepts; no two identifiers share one.
 
-A character that the target does not allow becomes ``_x``, its code point in hexadecimal, ``_``: ``größe`` is
-``gr_xf6__xdf_e``. An underscore that would begin such a sequence by chance, because ``x`` and a hexadecimal
-digit follow it, is escaped itself (``is_xact`` is ``is_x5f_xact``). So every name has one reading.
+A character that the target does not allow becomes ``_x``, its code point in hexadecimal, ``_``: ``größe``
+becomes ``gr_xf6__xdf_e``. An underscore that would begin such a sequence by coincidence, because ``x`` and a
+hexadecimal digit follow it, is escaped itself (``is_xact`` becomes ``is_x5f_xact``). So every name has a
+unique meaning.
 
-A sequence ``_x`` + digit that is not such an escape is never produced, so names of our own can't collide
+A sequence ``_x`` + digit that is not such an escape is never produced, so bwtui's own names can't collide
 either.
 """
 
@@ -16,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 from bwtui.errors import UsageError
 
-# The extra field of a record, for the text of values that a column's type can't hold.
+# The additional field of a record for the text of values that a column's type can't hold.
 ESCAPED_FIELD = "__escaped"
 
-# The key in that field under which --toast placeholder lists columns that were not sent. It holds a space,
+# The key in that field under which --toast placeholder lists columns that were not sent. It contains a space,
 # as no Avro name does, so it can't be a column's.
 UNCHANGED_KEY = "unchanged TOAST"
 
@@ -31,8 +32,8 @@ _NOT_TOPIC_PART = re.compile(r"[^A-Za-z0-9_-]|_(?=x[0-9a-f])")
 _BETWEEN_WORDS = re.compile(r"[_ .-]+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]*")
 
-# Never the beginning of an escape, for no code point is written with a leading zero and without the
-# underscore.
+# Never the beginning of an escape, because no code point is written with a leading zero or without the
+# trailing underscore.
 _HASH_MARK = "_x0"
 _HASH_DIGITS = 40
 
@@ -46,7 +47,7 @@ def _escape_first(name: str) -> str:
 
 
 def avro_name(identifier: str) -> str:
-    """Return a legal Avro name for an identifier: itself where it's legal. It must not be empty."""
+    """Return a legal Avro name for a non-empty identifier, unchanged if it is legal."""
     name = _NOT_AVRO.sub(_escape, identifier)
     if name[0].isdigit() or name == ESCAPED_FIELD:
         return _escape_first(name)
@@ -66,19 +67,19 @@ class Named(Protocol):
 
     @property
     def namespace(self) -> str:
-        """Its schema."""
+        """The schema's name."""
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """The table's own name."""
 
 
 def record_names(table: Named, namespace: str = "") -> RecordNames:
-    """Return the names of a table's records: ``Key`` and ``Value`` in a namespace of the table's own.
+    """Return the names of a table's records: ``Key`` and ``Value`` in the table's own namespace.
 
-    With a ``namespace`` they are named after the table: ``order_items`` is ``OrderItems``. Tables of another
-    schema than ``public`` have one of its name below that. Tables may share a name then, see
-    `RecordOwners`.
+    With a ``namespace`` they are named after the table: ``order_items`` becomes ``OrderItems``. Tables of
+    schemas other than ``public`` use a sub-namespace with the schema's name. Different tables may then have
+    the same name (see `RecordOwners`).
     """
     if not namespace:
         return RecordNames(f"{avro_name(table.namespace)}.{avro_name(table.name)}", "Value", "Key")
@@ -90,10 +91,10 @@ def record_names(table: Named, namespace: str = "") -> RecordNames:
 
 
 class RecordOwners:
-    """Which table has each name of a record, in a namespace that tables share.
+    """The table that owns each record name, in a namespace that tables share.
 
-    Letters count in any case: a class is a file, and some systems hold ``Ab`` and ``AB`` for one, as do
-    generators of Go.
+    Names are compared case-insensitively: a class is a file, and some file systems do not distinguish ``Ab``
+    and ``AB``, nor do code generators for Go.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -101,7 +102,7 @@ class RecordOwners:
         self._owners: dict[str, str] = {}
 
     def claim(self, table: Named) -> tuple[str, str] | None:
-        """Give a table its names, or return the table that has one of them, and that name."""
+        """Assign a table its names, or return the table that has one of them, and that name."""
         if not self._namespace:
             return None
         names, taker = record_names(table, self._namespace), f"{table.namespace}.{table.name}"
@@ -117,8 +118,8 @@ class RecordOwners:
 def topic_name(prefix: str, namespace: str, table: str) -> str:
     """Return ``[prefix.][schema.]table``, without the schema ``public``; at most 249 characters.
 
-    The dot separates: in an identifier it is escaped. A name that would be too long keeps its beginning and
-    ends in a hash. Raises UsageError for a prefix that Kafka does not accept.
+    The dot is a separator, so it is escaped in identifiers. A name that would be too long keeps its beginning
+    and ends with a hash. Raises UsageError for a prefix that Kafka does not accept.
     """
     if not _TOPIC.fullmatch(prefix) or len(prefix) > 100:
         raise UsageError(
@@ -139,15 +140,16 @@ def topic_name(prefix: str, namespace: str, table: str) -> str:
 
 
 def subject_names(topic: str) -> tuple[str, str]:
-    """Return the registry's subjects of the topic's key and value (Confluent's TopicNameStrategy)."""
+    """Return the registry's subjects for the topic's key and value (Confluent's TopicNameStrategy)."""
     return f"{topic}-key", f"{topic}-value"
 
 
 def colliding_topics(topics: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the groups of topics that one Kafka cluster does not take side by side.
+    """Return the groups of topics that can't exist together in one Kafka cluster.
 
-    Kafka refuses to create a topic that differs from another one only in dots against underscores, for its
-    metrics can't tell them apart (Topic.hasCollision): ``a.b`` of schema a, and ``a_b`` of public.
+    Kafka refuses to create a topic whose name differs from an existing one only in dots and underscores,
+    because its metrics can't distinguish them (Topic.hasCollision): ``a.b`` of schema a, and ``a_b`` of
+    public.
     """
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for topic in dict.fromkeys(topics):

@@ -1,7 +1,7 @@
-"""The schema registry's client: subjects to ids, with a refusal told apart from an outage.
+"""The schema registry's client: registers schemas, and distinguishes a refusal from an outage.
 
-Confluent's REST interface, through Confluent's own client. Every registration names its subject, so the
-client's subject name strategy is never asked.
+It uses Confluent's REST interface through Confluent's own client. Every registration names its subject, so
+the client's subject name strategy is never used.
 """
 
 import json
@@ -25,24 +25,25 @@ from bwtui.settings import Pairs
 
 T = TypeVar("T")
 
-#: What a registry says of a schema itself, by Confluent's error codes ("Schema Registry API Reference"):
-#: incompatible, not valid, and the subject's name, the schema's size or its rules, which it can't take. All
-#: else that is no success, also of these statuses, is about rights, modes, or a proxy's word and not its own.
+#: Confluent's error codes about a schema itself ("Schema Registry API Reference"): incompatible, invalid, and
+#: a name of the subject, size or rules of the schema that the registry does not accept. All other errors,
+#: even with these statuses, are about rights, modes, or a proxy's own response.
 _OF_THE_SCHEMA = frozenset({409, 422, 42201, 42208, 42209, 42210})
-#: No such subject, version, schema, or setting of a subject. A path that is not there at all is a plain 404.
+#: Missing subject, version, schema, or setting of a subject. A path that does not exist at all is a plain
+#: 404.
 MISSING = range(40401, 40500)
-#: A request that timed out, and one too many.
+#: A request that timed out, and too many requests.
 _LATER = (408, 429)
-#: What Confluent's client stumbles over when an answer is no JSON, or is not what a registry would say.
+#: Exceptions of Confluent's client for an answer that is not JSON, or not in a registry's form.
 _NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
-#: Where a path names one of many versions or ids: in the log of commands all of them are one request.
+#: The number of a version or an id in a path: the command log treats all of them as one request.
 _VERSION = re.compile(r"(?:(?<=/versions/)|(?<=/schemas/ids/))\d+$")
 _PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
-#: What Python's ssl says of a certificate that it does not trust.
+#: The text in Python's ssl errors for an untrusted certificate.
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
-#: A service that sends its answer byte by byte has so many times as long as one word of it may take.
+#: Timeout of a whole answer, which may arrive byte by byte, as a multiple of the timeout of one read.
 _WHOLE_ANSWER = 3
-#: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
+#: Confluent's client caches every schema; after this many requests its caches are cleared.
 _SCHEMAS_KEPT = 1_000
 _ANOTHERS = "others write into that topic: write into topics of your own with --topic-prefix"
 _RENAMED = (
@@ -58,7 +59,7 @@ _NO_SUCH_PATH = (
 
 
 class _Redirected(Exception):
-    """The answer redirects; its text is the address to use instead."""
+    """The answer redirects; the text of the exception is the address to use instead."""
 
     def __init__(self, status: int, address: str) -> None:
         super().__init__(address)
@@ -66,17 +67,17 @@ class _Redirected(Exception):
 
 
 class SchemaRefused(BwtuiError):
-    """The registry answered, and will not take this schema; trying again does not help."""
+    """The registry answered and rejected this schema; a retry does not help."""
 
     def __init__(self, message: str, hint: str, status: int) -> None:
         super().__init__(message, hint)
-        #: The answer's HTTP status.
+        #: The HTTP status of the answer.
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A subject's schema as the registry knows it; ``id`` goes into every message."""
+    """A subject's registered schema; its ``id`` is part of every message."""
 
     subject: str
     id: int
@@ -86,7 +87,7 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaCheck:
-    """What a registry would say of a schema; ``reasons`` name the fields that break the subject's rule."""
+    """A registry's judgement of a schema; ``reasons`` name the fields that violate the subject's rule."""
 
     subject: str
     state: Literal["new", "unchanged", "compatible", "incompatible"]
@@ -95,7 +96,7 @@ class SchemaCheck:
 
 
 class StoredVersion(NamedTuple):
-    """A version of a subject; ``registered`` (Unix seconds) is what few registries say."""
+    """A version of a subject; few registries report ``registered`` (Unix seconds)."""
 
     id: int
     schema: str
@@ -103,22 +104,22 @@ class StoredVersion(NamedTuple):
 
 
 class _Client(SchemaRegistryClient):
-    """Confluent's client, with what it can't ask by itself, or only past its cache."""
+    """Confluent's client, with requests that it does not support, or only through its cache."""
 
     def effective_compatibility(self, subject: str) -> str:
-        """Return the level that a subject is held to: its own, or else the one for all.
+        """Return the effective compatibility level of a subject: its own, or the global one.
 
-        Without the question a registry may say NONE of a subject that has no level of its own (Apicurio).
+        Without defaultToGlobal a registry may return NONE for a subject without its own level (Apicurio).
         """
         path = f"config/{quote(subject, safe='')}"
         return str(self._rest_client.get(path, {"defaultToGlobal": "true"})["compatibilityLevel"])
 
     def text(self, number: int) -> str:
-        """Return the schema that has an id now, whatever had it when it was last asked of."""
+        """Return the schema that currently has an id, ignoring the cache."""
         return str(self._rest_client.get(f"schemas/ids/{number}")["schema"])
 
     def numbers(self, subject: str, *, deleted: bool) -> list[int]:
-        """Return the numbers of a subject's versions; with ``deleted`` also those of softly deleted ones."""
+        """Return the numbers of a subject's versions; with ``deleted`` also of softly deleted ones."""
         path = f"subjects/{quote(subject, safe='')}/versions"
         found = self._rest_client.get(path, {"deleted": "true"} if deleted else {})
         if not all(isinstance(number, int) for number in found):
@@ -126,7 +127,7 @@ class _Client(SchemaRegistryClient):
         return list(found)
 
     def stored(self, subject: str, version: int) -> StoredVersion:
-        """Return one version, also a softly deleted one."""
+        """Return one version, even if it is softly deleted."""
         path = f"subjects/{quote(subject, safe='')}/versions/{version}"
         found = self._rest_client.get(path, {"deleted": "true"})
         moment = found.get("ts")
@@ -138,10 +139,10 @@ class _Client(SchemaRegistryClient):
 
 
 class SchemaRegistry:
-    """Registers Avro schemas."""
+    """Registers Avro schemas, and looks them up."""
 
     def __init__(self, url: str, config: Pairs = ()) -> None:
-        """``config``: further keys of Confluent's client. Raises BwtuiError when they are not valid."""
+        """``config`` has further keys of Confluent's client. Raises BwtuiError when they are invalid."""
         #: The URL, without user and password.
         self.url_without_user = url_without_user(url)
         self._asked = 0
@@ -154,13 +155,13 @@ class SchemaRegistry:
             raise UsageError(problem, "check -r/--schema-registry and [registry] of bwtui.toml") from error
 
     def close(self) -> None:
-        """Hang up; nothing can be asked afterwards."""
+        """Disconnect; no further requests are possible."""
         self._client.close()
 
     def refuse_renamed(self, subject: str, schema: str) -> None:
-        """Raise SchemaRefused where the subject has records of another name: keys would be other bytes.
+        """Raise SchemaRefused if the subject has records with a different name: keys would have other bytes.
 
-        A registry may take them, if its rule is NONE. Raises ConnectionFailed.
+        A registry may accept them if its rule is NONE. Raises ConnectionFailed.
         """
         latest = self._latest(subject)
         was, now = (_record_name(text) for text in (latest or schema, schema))
@@ -170,7 +171,7 @@ class SchemaRegistry:
             raise SchemaRefused(f"subject {subject} has records called {was}, not {now}", _RENAMED, 409)
 
     def check(self) -> None:
-        """Ask the registry anything. Raises ConnectionFailed."""
+        """Check that the registry answers. Raises ConnectionFailed."""
         self.subjects()
 
     def subjects(self) -> list[str]:
@@ -186,10 +187,10 @@ class SchemaRegistry:
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Register ``schema`` (JSON text) under ``subject``, or find it there.
 
-        Raises SchemaRefused when the registry says no to this schema (409 incompatible, 422 invalid), and
-        when older rows would be misread under it, which a registry does not see.
-        Everything else is worth another try, and raises ConnectionFailed: it can't be reached, fails itself,
-        does not let us, or what answers is no registry.
+        Raises SchemaRefused when the registry rejects this schema (409 incompatible, 422 invalid), and when
+        older rows would be misread with it, which a registry does not detect. All other errors justify a
+        retry and raise ConnectionFailed: the registry is unreachable, fails, denies access, or the server is
+        not a registry.
         """
         self._bound_caches()
         found = self._look_up(subject, Schema(schema, "AVRO"))
@@ -213,7 +214,7 @@ class SchemaRegistry:
                 raise
             raise self._incompatible(subject, schema, error) from error
         if answer.schema_id is None:
-            # Rows under an id that is made up could never be read.
+            # Rows with an invented id could never be read.
             raise self._unavailable(ValueError(f"it gave {subject} no id"))
         return RegisteredSchema(subject, answer.schema_id, version, schema)
 
@@ -236,11 +237,11 @@ class SchemaRegistry:
             )
 
     def register_id(self, subject: str, schema: str) -> int:
-        """Register ``schema`` as `register` does, and return its id alone."""
+        """Register ``schema`` as `register` does, and return only its id."""
         return self.register(subject, schema).id
 
     def schema_id(self, subject: str, schema: str) -> int | None:
-        """Return the id of ``schema`` if it is registered under ``subject``; nothing is registered.
+        """Return the id of ``schema`` if it is registered under ``subject``; does not register it.
 
         Raises ConnectionFailed or SchemaRefused.
         """
@@ -248,16 +249,16 @@ class SchemaRegistry:
         return None if registered is None else registered.schema_id
 
     def schema_text(self, number: int) -> str | None:
-        """Return the schema that has the id ``number``, or None. Raises ConnectionFailed or SchemaRefused."""
+        """Return the schema with the id ``number``, or None. Raises ConnectionFailed or SchemaRefused."""
         schema = self._existing(f"schema {number}", lambda: self._client.get_schema(number))
         return None if schema is None else schema.schema_str
 
     def text_now(self, number: int) -> str | None:
-        """Return what `schema_text` does, asked anew. Raises ConnectionFailed or SchemaRefused."""
+        """Return what `schema_text` does, without the cache. Raises ConnectionFailed or SchemaRefused."""
         return self._existing(f"schema {number}", lambda: self._client.text(number))
 
     def verdict(self, subject: str, schema: str) -> SchemaCheck:
-        """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""
+        """Predict the result of `register`, without registering. Raises ConnectionFailed or SchemaRefused."""
         wanted = Schema(schema, "AVRO")
         latest = self._latest(subject)
         rule = self.level(subject)
@@ -275,7 +276,7 @@ class SchemaRegistry:
         return SchemaCheck(subject, "incompatible", rule, reasons)
 
     def versions(self, subject: str) -> dict[int, bool]:
-        """Return the numbers of a subject's versions, the lowest first, and whether each is softly deleted.
+        """Return the numbers of a subject's versions, in ascending order, and whether each is softly deleted.
 
         Raises ConnectionFailed or SchemaRefused.
         """
@@ -284,11 +285,11 @@ class SchemaRegistry:
         return {number: number not in present for number in sorted(present.union(every))}
 
     def version(self, subject: str, number: int) -> StoredVersion | None:
-        """Return a version of a subject, or None if it is gone. Raises ConnectionFailed or SchemaRefused."""
+        """Return a version of a subject, or None if missing. Raises ConnectionFailed or SchemaRefused."""
         return self._existing(subject, lambda: self._client.stored(subject, number))
 
     def level(self, subject: str) -> str:
-        """Return the compatibility level that the subject is held to, its own or the one for all.
+        """Return the effective compatibility level of the subject, its own or the global one.
 
         Raises ConnectionFailed or SchemaRefused.
         """
@@ -299,16 +300,16 @@ class SchemaRegistry:
             return str(self._client.get_compatibility())
 
     def _look_up(self, subject: str, schema: Schema) -> RegisteredVersion | None:
-        """Return the subject's version that has this ``schema``, or None."""
+        """Return the subject's version with this ``schema``, or None."""
         return self._existing(subject, lambda: self._client.lookup_schema(subject, schema))
 
     def _latest(self, subject: str) -> str | None:
-        """Return the subject's newest schema, or None when there is no such subject."""
+        """Return the subject's newest schema, or None if there is no such subject."""
         newest = self._existing(subject, lambda: self._client.get_latest_version(subject))
         return None if newest is None else newest.schema.schema_str
 
     def _existing(self, subject: str, ask: Callable[[], T]) -> T | None:
-        """Return the registry's answer to ``ask``, or None where it has nothing of that name or id."""
+        """Return the registry's answer to ``ask``, or None if the name or id does not exist."""
         with self._asking(subject):
             try:
                 return ask()
@@ -318,7 +319,7 @@ class SchemaRegistry:
                 return None
 
     def _incompatible(self, subject: str, schema: str, error: SchemaRefused) -> SchemaRefused:
-        """Return the refusal that names field and rule, which the registry's own words may not."""
+        """Return a refusal that names field and rule, which the registry's own message may lack."""
         try:
             latest, rule = self._latest(subject), self.level(subject)
         except BwtuiError:
@@ -339,7 +340,7 @@ class SchemaRegistry:
         )
 
     def _relax(self, subject: str) -> str:
-        """Return the hint with the command that takes the subject's rule away."""
+        """Return a hint with the command that removes the subject's rule."""
         return (
             "altering the table back does not undo what is written: relax the rule until that is through: "
             """curl -X PUT -H 'Content-Type: application/json' -d '{"compatibility": "NONE"}' """
@@ -348,7 +349,7 @@ class SchemaRegistry:
 
     @contextmanager
     def _asking(self, subject: str) -> Iterator[None]:
-        """Tell an outage from a refusal."""
+        """Distinguish an outage from a refusal."""
         try:
             yield
         except SchemaRegistryError as error:
@@ -411,12 +412,12 @@ class SchemaRegistry:
 
 
 def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
-    """Bound each of the client's HTTP requests, and have the log of commands note it.
+    """Limit the duration of the client's HTTP requests, and add them to the command log.
 
-    The client's own timeout is of each read, so that an answer that comes byte by byte never meets it. What
-    its cache answers is no request.
+    The client's own timeout is for each read, so an answer that arrives byte by byte never exceeds it.
+    Answers from its cache are not requests.
     """
-    # The client has no such hook. Without this attribute it would only not be so.
+    # The client has no public hook. If this attribute is missing, there is just no limit and no log entry.
     session = getattr(getattr(client, "_rest_client", None), "session", None)
     if session is None:
         return
@@ -439,17 +440,17 @@ def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
 
 
 def _base(url: str, location: str) -> str:
-    """Return the registry's address of which ``location`` is the target of a request to ``url``."""
+    """Return the registry's new base address if a request to ``url`` was redirected to ``location``."""
     asked, target = urlsplit(url), urlsplit(urljoin(url, location))
     path = target.path.removesuffix("/").removesuffix(asked.path.removesuffix("/"))
     return url_without_user(f"{target.scheme}://{target.netloc}{path}")
 
 
 def _record_name(schema: str) -> str:
-    """Return the full name of a schema's record; empty where it is none."""
+    """Return the full name of a schema's record; empty if it is not a record."""
     found = as_record(schema) or {}
     name = str(found.get("name", ""))
-    # As Avro's specification has it: with dots, it is the full one.
+    # According to Avro's specification, a name with dots is a full name.
     return name if "." in name else ".".join(filter(None, (str(found.get("namespace") or ""), name)))
 
 

@@ -1,4 +1,4 @@
-"""The properties that [registry] takes: those of Confluent's client, whose numbers have to be numbers."""
+"""The properties in [registry]: those of Confluent's client, with numbers converted."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _AS_BROKER = "it is what -r/--schema-registry says"
 
 
 def registry_config(url: str, pairs: Pairs, place: OfProperty = usual_place) -> dict[str, Any]:
-    """Return the configuration of a client for ``url``. Raises UsageError, which names a property's place."""
+    """Return the configuration of a client for ``url``. Raises UsageError with the property's place."""
     config: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 0}
     for key, text in pairs:
         where = place(_OPTION, key)
@@ -39,7 +39,7 @@ def _number(where: str, key: str, text: str) -> float:
         number = int(text) if key in _WHOLE else float(text)
     except ValueError:
         number = -1
-    # Not a number is less than nothing, and so is endless.
+    # NaN and infinity fail this comparison too.
     if not 0 <= number < 1e9:
         raise UsageError(f"{where}: {key}={text} is no number", f"give it one from 0, such as {key} = 5")
     return number

@@ -1,9 +1,9 @@
 """Avro schemas of a table: one for its key, one for its row (Avro specification, "Schema Declaration").
 
-Every column is ``["null", T]`` with default null, so that adding and dropping columns stays compatible both
-ways. The key's schema holds nothing but names and types: its id is part of every key's bytes, and a new id
-would move the keys to other partitions. The value's schema also says the PostgreSQL type, and the column's
-name where Avro's is another.
+Every column is ``["null", T]`` with default null, so that adding and dropping columns stays compatible in
+both directions. The key's schema has only names and types: its id is part of every key's bytes, and a new id
+would move the keys to other partitions. The value's schema also has the PostgreSQL type, and the column's
+name if that differs from the Avro name.
 """
 
 import json
@@ -18,9 +18,10 @@ from bwtui.types.codec import Codec, Schema
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """A column on its way: its place in the row, its names, its codec.
+    """The encoding of a column: its index in the row, its names, its codec.
 
-    ``variables`` marks its variables in generated code, where the key encodes the column in another way.
+    ``variables`` is a prefix of its variables in generated code, for columns that the key encodes
+    differently.
     """
 
     index: int
@@ -32,10 +33,10 @@ class FieldPlan:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStyle:
-    """What may be chosen of schemas, and changes no byte behind their ids.
+    """The user's choices about schemas, which do not affect the encoded rows.
 
-    ``namespace`` is that of records which are named after their tables; empty: see `record_names`.
-    ``connect_names``: types of values are named as Debezium does for Kafka Connect.
+    ``namespace`` is for records that are named after their tables; empty otherwise (see `record_names`). With
+    ``connect_names`` the types of values have Debezium's names for Kafka Connect.
     """
 
     namespace: str = ""
@@ -43,12 +44,12 @@ class SchemaStyle:
 
     @classmethod
     def of(cls, settings: RelaySettings) -> "SchemaStyle":
-        """Return what a relay's settings choose."""
+        """Return the choices in a relay's settings."""
         return cls(settings.namespace, settings.connect_names)
 
 
 def key_schema(names: RecordNames, plans: Sequence[FieldPlan]) -> str:
-    """Return the key's schema as JSON text. It never has the escape field: no codec of a key escapes."""
+    """Return the key's schema as JSON text. It never has the escape field: no key codec escapes."""
     fields = [_field(plan, plan.codec.avro) for plan in plans]
     return _record(names.key, names.namespace, fields, escape=False)
 
@@ -56,7 +57,7 @@ def key_schema(names: RecordNames, plans: Sequence[FieldPlan]) -> str:
 def value_schema(
     names: RecordNames, plans: Sequence[FieldPlan], *, escape: bool, connect_names: bool = False
 ) -> str:
-    """Return the row's schema as JSON text; ``escape`` adds the field of what columns can't hold."""
+    """Return the row's schema as JSON text; ``escape`` adds the field for values that columns can't hold."""
     fields = []
     for plan in plans:
         avro, name = plan.codec.avro, plan.codec.connect_name
@@ -69,9 +70,9 @@ def value_schema(
 
 
 def needs_escape(plans: Sequence[FieldPlan]) -> bool:
-    """Say whether a record of these columns has the escape field: one of their values may need it.
+    """Return whether a record of these columns has the escape field, because one of their values may need it.
 
-    So does a record without columns: Confluent's clients take a message without a byte of Avro for damaged.
+    A record without columns has it too: Confluent's clients treat a message without any Avro byte as damaged.
     """
     return not plans or any(plan.codec.escapes for plan in plans)
 
@@ -81,7 +82,7 @@ def _field(plan: FieldPlan, avro: Schema) -> dict[str, Any]:
 
 
 def _connect_named(avro: Schema, name: str) -> Schema:
-    """Return the type with what Connect's converters read; of an array, that of its elements."""
+    """Return the type with the attributes for Connect's converters; for an array, on its elements."""
     if isinstance(avro, str):
         avro = {"type": avro}
     elif avro["type"] == "array":

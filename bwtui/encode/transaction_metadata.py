@@ -1,4 +1,4 @@
-"""The messages of --transaction-topic: BEGIN and END of a transaction, field by field as Debezium has them.
+"""The messages of --transaction-topic: BEGIN and END of a transaction, with the same fields as Debezium's.
 
 ::
 
@@ -55,18 +55,18 @@ VALUE_SCHEMA = json.dumps(
 
 
 class MetadataForm:
-    """Encodes them: in Avro, under schemas that are registered, or else as JSON."""
+    """Encodes these messages, in Avro with registered schemas, or as JSON."""
 
     def __init__(self, key_id: int | None = None, value_id: int | None = None) -> None:
         self._key_head = None if key_id is None else _frame(0, key_id)
         self._value_head = None if value_id is None else _frame(0, value_id)
 
     def begin(self, id: str, ts_ms: int) -> tuple[bytes, bytes]:
-        """Return key and value of a transaction's beginning; ``ts_ms``: its commit, in Unix milliseconds."""
+        """Return key and value for a transaction's begin; ``ts_ms`` is its commit in Unix milliseconds."""
         return self._key(id), self._value("BEGIN", id, None, ts_ms)
 
     def end(self, id: str, ts_ms: int, events: Mapping[str, int]) -> tuple[bytes, bytes]:
-        """Return key and value of its end; ``events``: messages by table."""
+        """Return key and value for a transaction's end; ``events`` has the number of messages by table."""
         return self._key(id), self._value("END", id, events, ts_ms)
 
     def _key(self, id: str) -> bytes:
@@ -88,7 +88,7 @@ class MetadataForm:
                 VALUE + prefixed(table.encode("utf-8", "surrogateescape")) + long(count)
                 for table, count in events.items()
             ]
-            # An array ends with a block of none.
+            # An array ends with an empty block.
             parts.append(long(0))
         return b"".join([*parts, long(ts_ms)])
 
