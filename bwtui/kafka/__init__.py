@@ -1,1 +1,1 @@
-"""Kafka as relay, Spark's jobs and screens share it: errors, settings, offsets, records between offsets."""
+"""Kafka code that relay, Spark's jobs and screens share: errors, settings, offsets, scans of records."""

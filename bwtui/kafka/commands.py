@@ -21,36 +21,30 @@ class LoggedAdmin(AdminClient):
     """Logs every request with its result; a request about several things ends when the last one does."""
 
     def list_topics(self, *args: Any, **more: Any) -> ClusterMetadata:
-        """See `AdminClient`."""
         with COMMANDS.issued(KAFKA, _text("list_topics", args), _reason):
             return super().list_topics(*args, **more)
 
     def create_topics(self, new_topics: list[NewTopic], **more: Any) -> dict[str, Future[Any]]:  # type: ignore[override]
-        """See `AdminClient`."""
         end = _begin("create_topics", (topic.topic for topic in new_topics))
         return _ended(partial(super().create_topics, new_topics, **more), end)
 
     def describe_topics(self, topics: TopicCollection, **more: Any) -> dict[str, Future[Any]]:  # type: ignore[override]
-        """See `AdminClient`."""
         end = _begin("describe_topics", topics.topic_names)
         return _ended(partial(super().describe_topics, topics, **more), end)
 
     def describe_configs(  # type: ignore[override]
         self, resources: list[ConfigResource], **more: Any
     ) -> dict[ConfigResource, Future[Any]]:
-        """See `AdminClient`."""
         end = _begin("describe_configs", (resource.name for resource in resources))
         return _ended(partial(super().describe_configs, resources, **more), end)
 
     def list_offsets(  # type: ignore[override]
         self, topic_partition_offsets: dict[TopicPartition, OffsetSpec], **more: Any
     ) -> dict[TopicPartition, Future[Any]]:
-        """See `AdminClient`."""
         end = _begin("list_offsets", (f"{one.topic}[{one.partition}]" for one in topic_partition_offsets))
         return _ended(partial(super().list_offsets, topic_partition_offsets, **more), end)
 
     def list_consumer_groups(self, **more: Any) -> Future[Any]:  # type: ignore[override]
-        """See `AdminClient`."""
         end = _begin("list_consumer_groups", ())
         asked = super().list_consumer_groups
         return _ended(lambda: {"": asked(**more)}, end)[""]
@@ -58,14 +52,12 @@ class LoggedAdmin(AdminClient):
     def describe_consumer_groups(  # type: ignore[override]
         self, group_ids: list[str], **more: Any
     ) -> dict[str, Future[Any]]:
-        """See `AdminClient`."""
         end = _begin("describe_consumer_groups", group_ids)
         return _ended(partial(super().describe_consumer_groups, group_ids, **more), end)
 
     def list_consumer_group_offsets(  # type: ignore[override]
         self, list_consumer_group_offsets_request: list[ConsumerGroupTopicPartitions], **more: Any
     ) -> dict[str, Future[Any]]:
-        """See `AdminClient`."""
         request = list_consumer_group_offsets_request
         # Without names: each group needs its own request, and there may be thousands.
         end = _begin("list_consumer_group_offsets", ())

@@ -1,1 +1,1 @@
-"""What all parts speak of: LSNs, what a relay says of itself, record headers, deliveries, SQL's quoting."""
+"""Values that all parts share: LSNs, a relay's status, record headers, deliveries, SQL quoting."""

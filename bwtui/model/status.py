@@ -149,7 +149,7 @@ class RecordingStatus:
     bytes: int = 0
     segments: int = 0
     bytes_per_second: float = 0.0
-    #: Free space on its disk; None if the disk does not answer.
+    #: Free space on its disk; None if unknown.
     free_bytes: int | None = None
     #: Time until the disk is full at the current rate, or None.
     seconds_left: float | None = None

@@ -1,1 +1,1 @@
-"""Software out of package registries, checked against known digests."""
+"""Software from package registries, verified by known digests."""

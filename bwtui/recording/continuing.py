@@ -190,8 +190,8 @@ def _reached(paths: list[SegmentPath]) -> int | None:
 def covered(begun: Pass) -> int:
     """Return the LSN up to which all was recorded or noted as a gap when a stream pass began; otherwise 0.
 
-    If Kafka has part of a transaction, more of it may be relayed without the recording: the relay reports
-    that again.
+    If Kafka has only part of a transaction, the rest may be relayed without the recording: the relay notes
+    that gap again.
     """
     behind = begun.get("behind")
     known = 0 if behind is None else behind["lsn"] + (behind["ordinal"] is None)

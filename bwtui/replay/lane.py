@@ -31,7 +31,7 @@ class Sent(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages handed over together: all up to (position, part), once the lane has ``until`` acknowledged."""
+    """Messages handed over together, up to (position, part); durable at ``until`` acknowledgements."""
 
     until: int
     bytes: int

@@ -1,1 +1,1 @@
-"""A recording's journal becomes Parquet, as a Spark job."""
+"""Seal: convert a recording's journal to Parquet, as a Spark job."""

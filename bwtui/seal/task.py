@@ -258,7 +258,6 @@ def _progress_file(task: Task) -> Path:
 
 
 def _content(segment: SegmentReader) -> Iterator[Block]:
-    """Yield every block before the index."""
     return segment.file.blocks(0, segment.file.index_offset())
 
 

@@ -138,11 +138,9 @@ class KafkaSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer."""
         return KafkaWriter(self.config, self.report)
 
 
@@ -154,7 +152,6 @@ class KafkaWriter(DataSourceArrowWriter):
         self._report = report
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows."""
         try:
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:

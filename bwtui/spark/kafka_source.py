@@ -92,15 +92,12 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """Return the requested columns."""
         return ", ".join(f"`{name}` {COLUMNS[name]}" for name in self.request.wanted.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader."""
         return KafkaReader(self.request)
 
 
@@ -118,11 +115,9 @@ class KafkaReader(DataSourceReader):
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the splits."""
         return [SplitPartition(one) for one in self._request.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the contents of one split."""
         # Without splits, Spark invents a partition without a value.
         return iter(()) if partition.value is None else self._read(Split(*partition.value))
 

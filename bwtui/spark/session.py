@@ -223,7 +223,8 @@ def _settings(
         # Its ports are open to all local users. Spark generates the secret, which appears in no command line.
         settings["spark.authenticate"] = "true"
         if len(str(folder)) <= _SOCKET_FOLDER:
-            # On a TCP port, another user's connection would be rejected, and the expected result with it.
+            # If another user connects to a TCP port first, Spark rejects the connection and loses the
+            # expected result.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
             settings["spark.python.unix.domain.socket.dir"] = str(folder)
     if master.startswith("local") or all(_is_loopback(host) for host, _ in _masters(master)):

@@ -1,1 +1,1 @@
-"""PostgreSQL's types on their way to Avro, one file a family; ``registry`` finds the codec of an oid."""
+"""PostgreSQL's types and their Avro encoding, one file per family; ``registry`` finds a codec by oid."""

@@ -19,7 +19,7 @@ NOT_NUMBERS = frozenset((b"NaN", b"Infinity", b"-Infinity"))
 # number.
 _TYPMOD_OFFSET = 4
 
-# The longest text to convert; Python's own limit on int() is 4,300 digits.
+# The text of a declared numeric is always shorter than this; Python's own limit on int() is 4,300 digits.
 _INT_DIGITS = 4000
 
 # Header of a decimal by its number of bytes: branch, length.

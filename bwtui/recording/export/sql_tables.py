@@ -29,7 +29,7 @@ class TableWriter:
         self._filled: set[int] = set()
         #: The primary key of each created table.
         self._keys: dict[int, tuple[str, ...]] = {}
-        #: Columns of each table whose recorded values in older rows may be wrong.
+        #: Columns of each table whose values in older rows may differ from the original.
         self._doubtful: dict[int, set[str]] = {}
         #: Tables whose name another table took, and that had no change since.
         self._aside: dict[int, str] = {}

@@ -7,7 +7,6 @@ class Writer:
     """Writes changes into a file that the caller opened; a writer without a buffer needs only `write`."""
 
     def write(self, change: Change) -> None:
-        """Write one change."""
         raise NotImplementedError
 
     def finish(self) -> None:

@@ -82,7 +82,6 @@ class Cells(Sequence[bytes | None]):
         self.messages, self.place = messages, place
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return len(self.messages)
 
     def __getitem__(self, at: Any) -> Any:
@@ -90,7 +89,6 @@ class Cells(Sequence[bytes | None]):
         return self.messages[at][self.place]
 
     def __iter__(self) -> Iterator[bytes | None]:
-        """Iterate over the cells."""
         return map(itemgetter(self.place), self.messages)
 
 
