@@ -1,4 +1,4 @@
-"""The hashes of keys by which librdkafka's partitioners choose a partition."""
+"""The hashes with which librdkafka's partitioners choose the partition of a key."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from bwtui.audit.partitioner import murmur2_of
 
 
 def hashes_of(partitioner: str) -> Callable[[Sequence[bytes]], NDArray[np.int64]]:
-    """Return librdkafka's hash, of which the remainder by the number of partitions is a key's partition."""
+    """Return librdkafka's hash function. A key's partition is its hash modulo the number of partitions."""
     partitioner = partitioner.lower()
     if partitioner.startswith("murmur2"):
         return lambda keys: murmur2_of(pa.array(keys, pa.binary())).to_numpy().astype(np.int64)
@@ -21,7 +21,7 @@ def hashes_of(partitioner: str) -> Callable[[Sequence[bytes]], NDArray[np.int64]
 
 
 def _fnv1a(key: bytes) -> int:
-    """Return Sarama's form of FNV-1a, which librdkafka has: the absolute value of 32 signed bits."""
+    """Return the FNV-1a hash as Sarama and librdkafka compute it: the absolute value of a signed int32."""
     number = 0x811C9DC5
     for byte in key:
         number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
