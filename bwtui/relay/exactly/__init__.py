@@ -1,1 +1,1 @@
-"""Exactly once: where the stream stands in Kafka, and what of it is in already."""
+"""Exactly-once delivery: store the stream's position in Kafka and skip changes that Kafka already holds."""

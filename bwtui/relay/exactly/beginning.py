@@ -1,4 +1,4 @@
-"""What a relay with --exactly-once does before it streams."""
+"""Steps of a relay with --exactly-once before it streams."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,30 +16,30 @@ from bwtui.source.preflight import Findings, obstacle_to_make, wait_while
 
 
 def exactly_of(settings: RelaySettings, sink: Sink, session: bytes) -> Exactly | None:
-    """Return what knows of positions in Kafka, or None where they are not wanted."""
+    """Return the position store of this run, or None without --exactly-once."""
     return Exactly(settings, sink, session) if isinstance(sink, TransactionalSink) else None
 
 
 def around(context: RelayContext, inner: Beside) -> Beside:
-    """Return what puts rows into the stream, with Kafka's transactions around it where they are wanted."""
+    """Return the stream hook for backfills, wrapped in Kafka transactions with --exactly-once."""
     return inner if context.exactly is None else ExactlyOnce(context, context.exactly, inner)
 
 
 def wait_for_maker(connection: Connection, findings: Findings, on_wait: Callable[[str], None]) -> None:
-    """Wait until no other relay makes the slot, and none can while ``connection`` is open.
+    """Wait until no other relay is creating the slot, and none can while ``connection`` is open.
 
-    It has made it before Kafka has committed its snapshot: till then it looks like one that was killed.
-    Raises RefusedError.
+    A relay creates its slot before Kafka commits its snapshot. Until that commit, the slot looks like one
+    that a killed relay left. Raises RefusedError.
     """
     if findings.slot is not None:
         wait_while(partial(obstacle_to_make, connection, findings.slot.name), on_wait)
 
 
 def begin(context: RelayContext, connection: Connection, findings: Findings) -> Findings:
-    """Have transactions wait for the recording, and drop a slot whose snapshot was not committed.
+    """Make transactions wait for the recording, and drop a slot whose snapshot Kafka did not commit.
 
-    The relay was killed between the two: nothing was confirmed of that slot, and read_committed sees no row
-    of that snapshot.
+    Such a slot exists if the relay was killed between creating it and the commit. No LSN of that slot was
+    confirmed, and read_committed consumers see no row of that snapshot.
     """
     exactly, slot, sink = context.exactly, findings.slot, context.sink
     if context.recorder is not None and isinstance(sink, TransactionalSink):

@@ -1,8 +1,8 @@
-"""Positions in Kafka that 'bwtui slots drop' has forgotten: the next start with --exactly-once begins anew.
+"""Record that 'bwtui slots drop' discarded a position in Kafka: --exactly-once then starts from scratch.
 
-Kafka is not asked when a slot is dropped, so a small file in the relay's state folder names the run that
-wrote the position last, as far as the relay knows. What another run has written since is not forgotten: that
-one has gone on elsewhere.
+Dropping a slot does not contact Kafka. Instead, a small file in the relay's state folder names the run that
+last wrote the position, according to the slot checkpoint. A position that a different run has written since
+stays valid, because that run continued elsewhere.
 """
 
 import json
@@ -20,7 +20,10 @@ def _path(folder: Path, slot: str) -> Path:
 
 
 def forget(folder: Path, last: Remembered | None) -> None:
-    """Note, durably, that the position is forgotten which ``last`` goes on from. Raises StateFailed."""
+    """Record durably that the position that the checkpoint ``last`` resumes from is discarded.
+
+    Raises StateFailed.
+    """
     if last is None or not last.written_by:
         return
     path = _path(folder, last.slot)
@@ -35,7 +38,7 @@ def forget(folder: Path, last: Remembered | None) -> None:
 
 
 def is_forgotten(folder: Path, position: Position) -> bool:
-    """Return whether ``position`` is forgotten. Raises StateFailed."""
+    """Return whether ``position`` was discarded. Raises StateFailed."""
     path = _path(folder, position.slot)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a run with --exactly-once knows of its slot's position in Kafka: it reads it, and writes it."""
+"""Read and write the position of a slot in Kafka during one run with --exactly-once."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +25,14 @@ from bwtui.source.slot import SlotState
 
 _COMMIT_SECONDS = 30.0
 _WAIT_SECONDS = 0.05
-#: A position says of so many tasks how far they are; one is worked on at a time.
+#: A position holds the progress of at most this many backfill tasks; the relay works on one at a time.
 _TASKS = 8
-#: Makes a call that blocks, and returns its answer.
+#: Makes a blocking call and returns its result.
 Ask = Callable[[Callable[[], Any]], Any]
 
 
 class Exactly:
-    """What one run knows of where its slot stands in Kafka."""
+    """The position of one run's slot in Kafka."""
 
     def __init__(self, settings: RelaySettings, sink: TransactionalSink, session: bytes) -> None:
         self._settings = settings
@@ -44,23 +44,24 @@ class Exactly:
         self._memory: SlotMemory | None = None
         self._transactional_id = ""
         self.position = Position("", "", "")
-        #: Up to here the slot was confirmed when the session began.
+        #: The slot's confirmed LSN when the session began.
         self.start_lsn = 0
-        #: Whose snapshot or stream is read.
+        #: The server that the snapshot or the stream is read from.
         self.server: Server | None = None
-        #: Of chunks that were sent since the last mark, and of those before.
+        #: Progress of backfill tasks: chunks sent since the last mark, and those before it.
         self.chunks: Chunks = {}
         sink.topic = self._positions.topic
         sink.is_fenced = self._fenced
 
     def recall(self, identity: tuple[str, str, str], slot: SlotState | None, memory: SlotMemory) -> None:
-        """Read the position back, and put it beside what the relay remembers by itself.
+        """Read the position from Kafka, and update the slot checkpoint from it.
 
-        Raises RefusedError, ConnectionFailed, and SlotLost where Kafka has lost it.
+        Raises RefusedError, ConnectionFailed, and SlotLost if Kafka has lost the position.
         """
         self.position, self._identity, self._memory = Position(*identity), identity, memory
         memory.in_transactions = True
-        # A copy of the database may be relayed to the same Kafka, under another prefix, which has no slash.
+        # A copy of the database may be relayed to the same Kafka with a different prefix. A prefix has no
+        # slash.
         system, database, name = identity
         self._transactional_id = f"bwtui-{system}-{name}-{self._settings.topic_prefix}/{database}"
         self._sink.identity = self._transactional_id
@@ -76,13 +77,13 @@ class Exactly:
             memory.recall(last, slot)
 
     def _recalled(self, slot: SlotState | None) -> Position | None:
-        """Return what Kafka says once no commit of a relay that was killed is under way."""
+        """Return the position in Kafka, once no commit of a killed relay is in progress."""
         try:
             last = self._last()
         except PositionHidden:
             if slot is None:
                 raise
-            # It may be such a commit that hides it.
+            # The open commit of a killed relay may be what hides the position.
             is_ended = False
         else:
             is_ended = slot is None or last is None or last.phase != "snapshot"
@@ -92,13 +93,13 @@ class Exactly:
         return self._last()
 
     def _last(self) -> Position | None:
-        """Return what Kafka says, but for what 'bwtui slots drop' has forgotten on this host."""
+        """Return the position in Kafka, unless 'bwtui slots drop' discarded it on this host."""
         assert self._memory is not None
         last = self._positions.last(Position(*self._identity).key)
         return None if last is None or is_forgotten(self._memory.path.parent, last) else last
 
     def is_torn(self, slot: SlotState | None) -> bool:
-        """Whether the slot was made by a snapshot that never was committed."""
+        """Return whether a snapshot that was never committed created the slot."""
         position = self.position
         return position.phase == "snapshot" and slot is not None and slot.confirmed_lsn == position.passed
 
@@ -110,11 +111,11 @@ class Exactly:
         snapshot: int = 0,
         recorded: Recorded | None = None,
     ) -> tuple[Producer, Position]:
-        """Return a producer of our own, and where the stream stands in Kafka.
+        """Return a producer for this run, and the position of the stream in Kafka.
 
-        ``ask`` makes a call in another thread, and may raise meanwhile. ``snapshot``: the LSN of the one that
-        begins, which is noted before any of its rows. ``recorded``: where the recording goes on. Raises
-        ConnectionFailed, RefusedError, SlotLost.
+        ``ask`` makes a call in a separate thread and may raise while it waits. ``snapshot`` is the LSN of a
+        snapshot that begins, which is written before any of its rows. ``recorded`` is the place where the
+        recording continues. Raises ConnectionFailed, RefusedError, SlotLost.
         """
         given_up = threading.Event()
         try:
@@ -122,7 +123,8 @@ class Exactly:
                 partial(self._begin, given_up, recorded, one_by_one=one_by_one, snapshot=snapshot)
             )
         except BaseException:
-            # It may wait for Kafka for long: whoever has the slot by then is not to be fenced.
+            # The call may wait for Kafka for a long time. It must not fence the relay that owns the slot by
+            # that time.
             given_up.set()
             raise
         assert self._memory is not None
@@ -132,7 +134,7 @@ class Exactly:
     def _begin(
         self, given_up: threading.Event, recorded: Recorded | None, *, one_by_one: bool, snapshot: int
     ) -> tuple[Producer, Position]:
-        """See `begin`. Whoever was fenced can read in the topic who has done it."""
+        """See `begin`. A fenced relay can read in the topic which run has fenced it."""
 
         def check() -> None:
             if given_up.is_set():
@@ -144,7 +146,7 @@ class Exactly:
             self._transactional_id, snapshot=bool(snapshot), one_by_one=one_by_one, check=check
         )
         check()
-        # Only now: nobody else's transaction is open any more, and none comes.
+        # Read the position only now: no other relay's transaction is open any more, and none can begin.
         if snapshot:
             last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=self.position.tables)
         else:
@@ -175,9 +177,10 @@ class Exactly:
         events: Mapping[str, int] | None = None,
         changes: int | None = 0,
     ) -> Position:
-        """Return the position of what was sent so far, of the stream of ``server``.
+        """Return the position that covers everything sent so far from the stream of ``server``.
 
-        ``events``: messages of the transaction that is open, by table. ``changes``: of one that is whole.
+        ``events`` counts the messages of the open transaction by table. ``changes`` is the number of changes
+        of a complete transaction.
         """
         return Position(
             *(self.position.system, self.position.database, self.position.slot),
@@ -196,19 +199,19 @@ class Exactly:
         )
 
     def note_chunk(self, task: Task) -> None:
-        """Have the next position say how far ``task`` is: its rows were sent since the one before."""
+        """Include the progress of ``task`` in the next position: rows of it were sent since the last one."""
         others = {id: said for id, said in self.chunks.items() if id != task.id}
         self.chunks = dict([*others.items(), (task.id, task.progress())][-_TASKS:])
 
     def refusal(self, spans: Sequence[Span]) -> RefusedError | None:
-        """Return that Kafka refuses a message of ``spans``, if it does."""
+        """Return the error if Kafka rejected a message of ``spans``."""
         for failure in self._sink.refused:
             if failure.span in spans:
                 return RefusedError(failure.reason, f"{failure.hint}; then ask for the rows again")
         return None
 
     def check_tables(self, position: Position) -> None:
-        """Refuse to go on within a transaction whose changes are counted otherwise now."""
+        """Refuse to resume within a transaction whose changes are counted differently now."""
         if position.ordinal is not None and position.tables != self._tables:
             raise RefusedError(
                 "Kafka has a part of a transaction, and other tables are chosen since",
@@ -216,9 +219,9 @@ class Exactly:
             )
 
     def check_history(self, position: Position) -> None:
-        """Refuse a server that lacks what ``position`` says: what it has there instead would be left out.
+        """Refuse a server whose history lacks ``position``: the relay would skip its own changes up to there.
 
-        Another relay may have sent that since this one has asked; see `SlotMemory.common_end`.
+        A different relay may have sent changes since this one read the position; see `SlotMemory.common_end`.
         Raises SlotLost.
         """
         server = self.server
@@ -245,19 +248,19 @@ class Exactly:
             return ""
         return f"another relay has taken slot {self._settings.slot} over: Kafka has fenced this one"
 
-    # -- a snapshot, which is one transaction --------------------------------------------------------------
+    # -- a snapshot, as one transaction --------------------------------------------------------------------
 
     def begin_snapshot(self, calls: BlockingCalls, lsn: int) -> None:
-        """Begin the one transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
+        """Begin the single transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
         producer, self.position = self.begin(calls.make, snapshot=lsn)
         self._sink.begin(producer, snapshot=True)
 
     def end_snapshot(self, pulse: Callable[[], None], lsn: int) -> None:
-        """Commit it; ``pulse`` is called meanwhile, and may raise.
+        """Commit the transaction of the snapshot; ``pulse`` is called while Kafka commits, and may raise.
 
-        Raises ConnectionFailed where Kafka does not: then the next start takes another.
+        Raises ConnectionFailed if Kafka does not commit. The next start then takes a new snapshot.
         """
-        # What commits at the LSN itself comes by the stream.
+        # The stream delivers what commits at the LSN itself.
         commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, self.server))
         while not commit.wait(_WAIT_SECONDS):
             pulse()

@@ -1,4 +1,4 @@
-"""Exactly once, over all sessions of a run: where each begins, and where its Kafka transactions may end."""
+"""Exactly-once delivery over all sessions of a run: where each starts, where Kafka transactions may end."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,15 +24,14 @@ class Stream(BesideStream, FrameStream, Protocol):
     """A session of the stream."""
 
     @property
-    def careful_until(self) -> int:
-        """See `bwtui.relay.streaming.Streaming`."""
+    def careful_until(self) -> int: ...
 
     def without_care(self) -> None:
-        """Go on as usual in a session that began with care."""
+        """Leave careful mode and send batches of normal size."""
 
 
 class ExactlyOnce:
-    """Rows put into the stream, and around all of it Kafka's transactions: a `Beside`."""
+    """A `Beside` that wraps another one, and the whole stream, in Kafka transactions."""
 
     def __init__(self, context: RelayContext, exactly: Exactly, inner: Beside) -> None:
         sink, policy = context.sink, context.policy
@@ -42,35 +41,32 @@ class ExactlyOnce:
         self._exactly = exactly
         self._inner = inner
         self._stream: Stream | None = None
-        #: What is known to be refused, and whether it is looked for.
+        #: Rows that Kafka is known to reject, and whether this session searches for more of them.
         self._refused: Refused = {}
         self._is_careful = False
         sink.may_split = self._may_split
 
     @property
     def pause(self) -> float:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return self._inner.pause
 
     @property
     def phase(self) -> State:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return self._inner.phase
 
     @property
     def is_due(self) -> bool:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return self._inner.is_due
 
     @property
     def wants_boundary(self) -> bool:
-        """Whether rows, or a commit, wait for the end of a transaction."""
+        """Whether backfill rows or a commit wait for the end of a transaction."""
         return self._sink.wants_boundary or self._inner.wants_boundary
 
     def begin_session(self, stream: BesideStream) -> None:
-        """Read where the stream stands in Kafka, and leave out what is in."""
+        """Read the stream's position in Kafka, and skip the changes that Kafka already holds."""
         self._stream = session = cast(Stream, stream)
-        # After an outage nobody is at fault.
+        # After a mere outage no row is to blame, so careful mode is not needed.
         is_careful = bool(session.careful_until) and (self._policy.is_sought or bool(self._sink.refused))
         self._policy.is_sought = False
         if is_careful:
@@ -82,9 +78,9 @@ class ExactlyOnce:
         position = self._begin(is_careful=is_careful, anew=True)
         self._exactly.check_tables(position)
         self._exactly.check_history(position)
-        # Another relay may have sent more since this one has asked.
+        # A different relay may have sent more changes since this one read the position.
         self._context.memory.remember_sent(position.lsn + 1)
-        # A chunk that was sent and not committed is sent again.
+        # A chunk that was sent but not committed is sent again.
         self._exactly.position, self._exactly.chunks = position, dict(position.chunks)
         recorder = self._context.recorder
         if recorder is not None:
@@ -102,16 +98,15 @@ class ExactlyOnce:
         return position
 
     def end_session(self) -> None:
-        """Give up what is under way."""
+        """Abandon the backfill chunk in progress."""
         self._inner.end_session()
         self._stream = None
 
     def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return self._inner.own(failures)
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
-        """See `bwtui.relay.backfill.beside.Beside`; then mark where a transaction may end."""
+        """Run the wrapped hook, then mark where a Kafka transaction may end."""
         self._inner.turn(position, seconds, at_boundary=at_boundary, is_idle=is_idle)
         stream, sink = self._stream, self._sink
         assert stream is not None
@@ -142,12 +137,12 @@ class ExactlyOnce:
         return replace(mine, recorded=self._recorded(anew=False))
 
     def _recorded(self, *, anew: bool) -> Recorded | None:
-        """Return up to where the session is recorded, or ``anew`` the one that begins."""
+        """Return how far the current session is recorded, or with ``anew`` the session that begins."""
         recorder = self._context.recorder
         return None if recorder is None else recorder.recorded(anew=anew)
 
     def _end_care(self, stream: Stream) -> None:
-        """Go on with requests of many messages."""
+        """Return to requests of many messages."""
         while not self._sink.flush(_WAIT_SECONDS):
             stream.pulse(0)
         if self._sink.is_clean:
@@ -156,7 +151,7 @@ class ExactlyOnce:
     def _may_split(self) -> bool:
         stream = self._stream
         if stream is None or stream.batch.routes:
-            # What is encoded already says which part it is of.
+            # The encoded messages already carry their part number.
             return False
         stream.rows.part += 1
         return True

@@ -1,8 +1,8 @@
-"""Care with --exactly-once: which row Kafka refuses is found, and left out when all is read again.
+"""Careful mode with --exactly-once: find rows that Kafka rejects, and skip them in the next session.
 
-A refused message aborts its Kafka transaction, and every other row in it is good. So nothing is sent again by
-itself: each message is a request, what is refused is remembered by its place in the stream, and the session
-begins anew from the last position.
+A rejected message aborts its Kafka transaction, although every other row in it is good. So the relay does not
+re-send single messages. It sends each message in a request of its own, remembers the position of each
+rejected row in the stream, and restarts the session from the last committed position.
 """
 
 import json
@@ -21,7 +21,7 @@ from bwtui.sink.dead_letter import DroppedRow
 from bwtui.sink.transactions import TransactionalSink
 
 _WAIT_SECONDS = 0.02
-#: Commit LSN and ordinal of changes that Kafka refuses, and why.
+#: Commit LSN and ordinal of each change that Kafka rejects, with the reason and the hint.
 Refused = dict[tuple[int, int], tuple[str, str]]
 
 
@@ -30,7 +30,7 @@ def _about(letter: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Probing(Careful):
-    """Waits for each batch, and notes in ``refused`` what Kafka says no to."""
+    """Waits for each batch, and stores the rows that Kafka rejects in ``refused``."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Probing(Careful):
             while sink.is_busy:
                 sink.poll(_WAIT_SECONDS)
                 if self._recorder is not None:
-                    # The commit may wait for its disk.
+                    # The commit may be waiting for the recording to reach the disk.
                     self._recorder.settle(idle=True)
                 self._pulse()
             failures = self._policy.undelivered(sink.take_failures())
@@ -72,29 +72,31 @@ class Probing(Careful):
                 rows = self._sent[numbers[id(failure.receipt)]].rows
                 identity = rows[failure.index]
                 self._refused[identity.commit_lsn, identity.ordinal] = failure.reason, failure.hint
-                # Under --on-error exit it is recorded as such, too: it never gets in as it is.
+                # Record it as rejected under --on-error exit, too: Kafka will never accept the row as it is.
                 failure.receipt.partitions[failure.index] = REFUSED
 
 
 class WholePolicy(RowPolicy):
-    """Applies --on-error; a row that ends the relay does so when all before its transaction is committed.
+    """Applies --on-error; a row ends the relay only after everything before its transaction is committed.
 
-    A letter for --dead-letter-topic is in the transaction of its row's neighbours. One that Kafka refuses
-    aborts it, and is shorter when the row is read again; one that is refused even so is left out.
+    A dead letter for --dead-letter-topic is in the same Kafka transaction as the rows around its row. If
+    Kafka rejects the dead letter, the transaction aborts, and the relay shortens the letter when it reads the
+    row again. If Kafka rejects the shortened letter, too, the relay leaves it out.
     """
 
-    #: Whether each transaction of the stream is one of Kafka, so that what is open is the row's alone.
+    #: Whether each source transaction has its own Kafka transaction, so that an open one belongs to the row
+    #: alone.
     is_alone = False
-    #: Whether such a row has made the session begin anew.
+    #: Whether such a row has made the session start again.
     is_sought = False
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        #: How often Kafka has refused a letter, by what it is about.
+        #: How often Kafka has rejected the dead letter of each row.
         self._refusals: Counter[tuple[Any, ...]] = Counter()
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """Note which letters are refused; all is read again for them, too. Raises ServiceRefused."""
+        """Note rejected dead letters; the stream is read again for them, too. Raises ServiceRefused."""
         self._check_setup(failures)
         for failure in failures:
             if failure.topic == self._settings.dead_letter_topic and not failure.is_outage:

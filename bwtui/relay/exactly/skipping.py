@@ -1,4 +1,4 @@
-"""Leaves out of the stream what is in Kafka already, and then gets out of the way."""
+"""Skip the part of the stream that Kafka already holds, then restore the normal frame handlers."""
 
 import struct
 from collections.abc import Callable
@@ -15,24 +15,24 @@ from bwtui.relay.rows import LEFT_OUT, Rows
 _oid = struct.Struct(">I").unpack_from
 _BEGIN, _COMMIT, _TRUNCATE = map(ord, "BCT")
 _CHANGES = tuple(map(ord, "IUDT"))
-#: What says nothing that a row needs.
+#: Tags of messages that no row depends on.
 _OTHERS = tuple(map(ord, "YOM"))
 
 
 class Stream(Protocol):
-    """A session of the stream, as far as its frames go."""
+    """The frame handlers of a session of the stream."""
 
     @property
     def handlers(self) -> dict[int, Callable[[bytes], bool | None]]:
-        """What takes a frame, by its tag."""
+        """The handler of each frame tag."""
 
     @property
     def rows(self) -> Rows:
-        """Who takes those of rows, and knows which transaction they are of."""
+        """The handler of row frames, which tracks the current transaction."""
 
 
 class Skipping:
-    """Takes frames in place of `Rows` until they are newer than a position; nothing of them is recorded."""
+    """Replaces the handlers of `Rows` until frames are newer than a position, and records none of them."""
 
     def __init__(self, stream: Stream, position: Position, recorder: Recorder | None = None) -> None:
         self._handlers = handlers = stream.handlers
@@ -66,14 +66,14 @@ class Skipping:
         return LEFT_OUT
 
     def _count(self, data: bytes) -> bool | None:
-        """Count a change as `Rows` does, up to the last one that is in."""
+        """Count a change as `Rows` does, up to the last change that Kafka holds."""
         if data[PAYLOAD_OFFSET] == _TRUNCATE:
             message = decode(data[PAYLOAD_OFFSET:])
             assert isinstance(message, Truncate)
             oids = message.relation_oids
         else:
             oids = (_oid(data, BODY_OFFSET)[0],)
-        # All of them, as there: a route that is built is built for good.
+        # Look up all of them, as `Rows` does: a route that is built once stays.
         routes = [self._rows.routes[oid] for oid in oids]
         if any(route is not None for route in routes):
             self._rows.ordinal += 1
