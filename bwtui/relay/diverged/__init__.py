@@ -1,1 +1,1 @@
-"""A server that took over, and lacks some of what was sent: which keys that are, and taking them back."""
+"""After a failover to a server that lacks sent changes: find the affected keys, and take them back."""

@@ -1,8 +1,9 @@
-"""What is remembered of a promotion after which topics have more than the new primary.
+"""State of a promotion after which topics hold more than the new primary.
 
-A small file for each in the relay's state folder, from before anything is read from the new primary: of what
-topics hold by then, the commits behind the fork are not in its history. The keys are named beside it, one
-JSON object a line, for its owner alone: they are values of rows.
+Each promotion has a small file in the relay's state folder, written before anything is read from the new
+primary. It records where topics end at that time: the commits among those records that lie after the fork are
+not in the new primary's history. The affected keys are stored next to it, one JSON object per line. Only the
+owner can read that file, because keys are values of rows.
 """
 
 import json
@@ -26,31 +27,31 @@ class Divergence:
     """One promotion."""
 
     slot: str
-    #: The fork, and up to where rows were sent.
+    #: The LSN of the fork, and the LSN up to which rows were sent.
     since: int
     until: int
     timeline: int
-    #: Where each topic's partitions ended, by topic and number, and whose rows they hold.
+    #: The end of each topic's partitions, by topic and partition number, and the table of each topic.
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
-    #: Whether what there is to be known of its keys is written down.
+    #: Whether everything that can be determined about its keys is written.
     is_named: bool = False
 
     @property
     def range(self) -> str:
-        """Where it lies, for people."""
+        """The range of LSNs, for messages."""
         return f"{format_lsn(self.since)} to {format_lsn(self.until)}"
 
 
 class Divergences:
-    """Those of one relay's slot."""
+    """The divergences of one relay's slot."""
 
     def __init__(self, folder: Path, slot: str) -> None:
         self._folder = folder / _FOLDER
         self._slot = slot
 
     def keep(self, one: Divergence) -> None:
-        """Write it down, durably. Raises StateFailed."""
+        """Write the divergence durably. Raises StateFailed."""
         path = self._path(one, "json")
         try:
             private_parent(path)
@@ -59,7 +60,7 @@ class Divergences:
             raise file_failed(f"what the new primary lacks can't be written to {path}", error) from error
 
     def unnamed(self) -> list[Divergence]:
-        """Return those whose keys are still to be named. Raises StateFailed."""
+        """Return the divergences whose keys are not listed yet. Raises StateFailed."""
         found = []
         for path in sorted(self._folder.glob("*.json")):
             try:
@@ -71,7 +72,7 @@ class Divergences:
         return found
 
     def name(self, one: Divergence, keys: list[dict[str, Any]]) -> Path:
-        """Write its keys, and return where they are; `end` says that they are named. Raises StateFailed."""
+        """Write the keys and return the file's path; `end` marks them as listed. Raises StateFailed."""
         path = self._path(one, "jsonl")
         try:
             with open(path, "w", encoding="utf-8", opener=private) as file:
@@ -81,7 +82,10 @@ class Divergences:
         return path
 
     def end(self, one: Divergence) -> None:
-        """Write down that all is done; a relay that is killed before does it again. Raises StateFailed."""
+        """Mark the divergence as done, durably. Raises StateFailed.
+
+        A relay that is killed before this repeats the work.
+        """
         self.keep(replace(one, is_named=True))
 
     def _path(self, one: Divergence, suffix: str) -> Path:

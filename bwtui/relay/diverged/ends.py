@@ -1,8 +1,8 @@
-"""Finds records that another producer sent while the relay was stopped, by where topics ended then.
+"""Find records that another producer sent while the relay was stopped, by comparing the ends of topics.
 
-The ends are in a small file in the relay's state folder. Only a run that ended with nothing on its way
-writes it, and the next start removes it before it sends anything: after a kill the relay can't tell which
-records are its own.
+The ends are in a small file in the relay's state folder. A run writes the file only if it ended with no
+message in flight, and the next start removes it before it sends anything: after a kill the relay can't tell
+which records are its own.
 """
 
 import json
@@ -17,7 +17,7 @@ from bwtui.sink.destination import Destination, Offsets
 
 
 class TopicEnds:
-    """The ends of one relay's topics, from run to run."""
+    """The ends of one relay's topics, kept from run to run."""
 
     def __init__(self, destination: Destination, report: Report, path: Path, coverage: Coverage) -> None:
         self._destination = destination
@@ -27,16 +27,16 @@ class TopicEnds:
         self._has_forgotten = False
 
     def store(self) -> None:
-        """Write down where topics end; nothing may be on its way. Raises ConnectionFailed and OSError."""
+        """Store where topics end; no message may be in flight. Raises ConnectionFailed and OSError."""
         if not self._has_forgotten:
-            # This run has not compared the ends of the one before.
+            # This run has not compared the ends that the previous run stored.
             return
         ends = self._destination.service.ends(self._tables())
         private_parent(self._path)
         write_durably(self._path, json.dumps(ends))
 
     def forget(self) -> None:
-        """Forget them: the relay is about to send. Raises StateFailed."""
+        """Remove the stored ends, because the relay is about to send. Raises StateFailed."""
         try:
             self._path.unlink(missing_ok=True)
             self._has_forgotten = True
@@ -44,9 +44,9 @@ class TopicEnds:
             raise file_failed(f"{self._path} can't be removed", error) from error
 
     def check(self, on_wait: Callable[[], None]) -> None:
-        """Mark tables whose topics have more records than when the last run ended, and forget the ends.
+        """Mark tables whose topics have grown since the last run ended, and remove the stored ends.
 
-        ``on_wait`` may raise to end it. Raises ConnectionFailed and StateFailed.
+        ``on_wait`` may raise to stop the check. Raises ConnectionFailed and StateFailed.
         """
         tables, stored = self._tables(), self._stored()
         ends = self._destination.service.ends([topic for topic in stored if topic in tables])
@@ -67,8 +67,8 @@ class TopicEnds:
         offsets = sum(end - before.get(number, 0) for number, end in grown.items())
         if not offsets or self._destination.recall.exactly_once() is None:
             return offsets
-        # Kafka may write the end of the last transaction late, one record a partition. It has no key, nor has
-        # a record of a table without one.
+        # Kafka may write the end marker of the last transaction late, one record per partition. The marker
+        # has no key, and neither has a record of an unkeyed table.
         start = {number: before.get(number, 0) for number in grown}
         keyed = sum(1 for _ in self._destination.readback.keys(topic, start, grown, on_wait))
         return max(keyed, offsets - len(grown))

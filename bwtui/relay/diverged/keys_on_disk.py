@@ -1,4 +1,4 @@
-"""Keys of a topic in a temporary database, so that memory stays bounded whatever a topic holds."""
+"""Store the keys of a topic in a temporary database, so that memory stays bounded for a topic of any size."""
 
 import sqlite3
 import tempfile
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from bwtui.sink.destination import KeyRecord
 
-#: Records or keys that are handled together.
+#: Number of records or keys that are processed together.
 BATCH = 10_000
-#: The cache in KiB: keys come in another order than their pages have.
+#: Size of the page cache in KiB: keys arrive in a different order than their pages have.
 _CACHE = 32 << 10
 
 
 @contextmanager
 def keys_on_disk(table: str) -> Iterator[sqlite3.Connection]:
-    """Return a database with one ``table``, whose primary key is named ``key``, and remove it at the end."""
+    """Yield a database with one ``table``, whose primary key is named ``key``, and remove it afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="bwtui-") as folder,
         closing(sqlite3.connect(Path(folder) / "keys.sqlite")) as database,
@@ -30,7 +30,7 @@ def keys_on_disk(table: str) -> Iterator[sqlite3.Connection]:
 
 
 def in_batches(records: Iterator[KeyRecord]) -> Iterator[list[KeyRecord]]:
-    """Return the records, up to `BATCH` at a time."""
+    """Return the records in batches of up to `BATCH`."""
     return iter(lambda: list(islice(records, BATCH)), [])
 
 

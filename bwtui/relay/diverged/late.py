@@ -1,13 +1,15 @@
-"""Finds records that arrive late: sent by a worker or relay that was killed, and written after newer rows.
+"""Find late records: sent by a worker or relay that was killed, and written after newer rows.
 
-A produce request stays in a broker's socket buffer when its sender dies, and is written whenever the broker
-reads it. Only a transactional producer can be fenced: a broker gives an idempotent one without transactions
-a new producer id at each start (KIP-360), and librdkafka sends nothing outside a transaction once
-transactional.id is set. So late records are counted. Nobody else writes to a topic of ours, so it grows by
-what this run hands over; if it grows by more, the keys that were written twice since are sent again.
+A produce request stays in a broker's socket buffer when its sender dies, and the broker writes it whenever it
+reads the buffer. Only a transactional producer can be fenced: a broker gives an idempotent producer without
+transactions a new producer id at each start (KIP-360), and librdkafka sends nothing outside a transaction
+once transactional.id is set. So the relay counts late records. No other client writes to the relay's topics,
+so a topic grows by the number of messages that this run hands over. If it grows by more, the relay re-sends
+the keys that were written more than once since the stream began.
 
-A small file says that a run has messages on their way. Only a start that finds it looks for late records. At
-any other time more records than were handed over are another producer's: the table is not proven any more.
+A small file records that a run has messages in flight. Only a start that finds this file looks for late
+records. At any other time, additional records are from another producer, and the table is not proven any
+more.
 """
 
 import logging
@@ -30,34 +32,34 @@ from bwtui.sink.destination import Destination, Offsets
 
 _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _LOOK_SECONDS = 1.0, 5.0
-#: While no late records are expected.
+#: Polling interval while no late records are expected.
 RARE_SECONDS = 15.0
 _END_SECONDS = 5.0
-#: TCP sends the data of a process that has died for about as long (net.ipv4.tcp_retries2).
+#: TCP retransmits the data of a dead process for about this long (net.ipv4.tcp_retries2).
 WATCH_SECONDS = 900.0
-#: A topic that has late records more often has another producer.
+#: A topic that has late records more often than this has another producer.
 _MOST_SCANS = 5
 _COUNT = "insert into keys values (?, 1) on conflict do update set records = records + 1"
-#: A record of another run counts twice: its row may have been deleted before this run began.
+#: A record of a different run counts twice: its row may have been deleted before this run began.
 _COUNT_LATE = "insert into keys values (?, 2) on conflict do update set records = records + 2"
 
 
 @dataclass(slots=True)
 class _Topic:
-    """A topic when the stream began, and what was seen of it since."""
+    """A topic as it was when the stream began, and what polls have found since."""
 
     table: str
     begun: Offsets
-    #: Messages that this run had handed over by then.
+    #: Messages that this run had handed over at that time.
     handed_over: int
-    #: More records than were handed over: at the last poll, and when the topic was scanned last.
+    #: Number of additional records at the last poll, and when the topic was last scanned.
     seen: int = 0
     scanned: int = 0
     scans: int = 0
 
 
 class LateRecords:
-    """Polls the ends of topics during a block, in a thread of its own."""
+    """Polls the ends of topics within a ``with`` block, in its own thread."""
 
     def __init__(
         self,
@@ -68,10 +70,11 @@ class LateRecords:
         path: Path,
         coverage: Coverage,
     ) -> None:
-        """Note, durably, in ``path`` that messages may be on their way. Raises StateFailed.
+        """Note durably in ``path`` that messages may be in flight. Raises StateFailed.
 
-        ``session`` is this run's; ``send_again``: see `bwtui.relay.diverged.naming.Naming.send_again`.
-        ``coverage`` is told of tables whose topics have another producer.
+        ``session`` is this run's session id. ``send_again``: see
+        `bwtui.relay.diverged.naming.Naming.send_again`. ``coverage`` records the tables whose topics have
+        another producer.
         """
         self._coverage = coverage
         self._path = path
@@ -88,20 +91,20 @@ class LateRecords:
 
     @property
     def is_expected(self) -> bool:
-        """Whether late records may come."""
+        """Whether late records may arrive."""
         return time.time() < self._until
 
     def expect(self) -> None:
-        """Expect late records from now on: somebody was killed whose messages were on their way."""
+        """Expect late records from now on: a process was killed while it had messages in flight."""
         self._until = time.time() + WATCH_SECONDS
 
     def expect_beside(self, topic: str, records: int) -> None:
-        """Count records that a repair is about to send to ``topic`` by itself; for one thread alone."""
+        """Count records that a repair is about to send to ``topic`` directly; only one thread may call it."""
         if topic in self._topics:
             self._topics[topic].handed_over -= records
 
     def settle(self) -> None:
-        """Note that none of this run's own messages is on its way. Raises StateFailed."""
+        """Note that none of this run's own messages is in flight. Raises StateFailed."""
         if self.is_expected:
             self._write(repr(self._until))
         else:
@@ -139,15 +142,15 @@ class LateRecords:
         self._has_begun = True
 
     def take(self, topics: Iterable[str]) -> None:
-        """Note where topics end that come while the relay streams. Raises ConnectionFailed.
+        """Note the ends of topics that are added while the relay streams. Raises ConnectionFailed.
 
-        To be called before their first row is sent.
+        Call it before their first row is sent.
         """
         tables = {counters.topic: name for name, counters in self._report.tables.items()}
         new = [topic for topic in topics if topic in tables and topic not in self._topics]
         if new and self._has_begun:
             ends, handed_over = self._destination.service.ends(new), self._destination.recall.handed_over
-            # Not in place: the other thread goes over them.
+            # Don't modify the dictionary in place: the polling thread iterates over it.
             self._topics = self._topics | {
                 topic: _Topic(tables[topic], ends.get(topic, {}), handed_over(topic)) for topic in new
             }
@@ -160,19 +163,19 @@ class LateRecords:
 
     def __exit__(self, *raised: object) -> None:
         self._stop.set()
-        # Whoever asks for the ends of topics is alone then.
+        # No other thread asks for the ends of topics after this.
         self._thread.join(_END_SECONDS)
 
     def look(self) -> None:
-        """Compare once. Raises BwtuiError."""
+        """Compare the ends of topics with the number of messages sent, once. Raises BwtuiError."""
         topics, recall = self._topics, self._destination.recall
         for topic, ends in self._destination.service.ends(topics).items():
             one = topics[topic]
-            # Read after the ends: what is on its way makes it more, and never less.
+            # Read after the ends: messages in flight can only make this number larger, never smaller.
             sent = recall.handed_over(topic) - one.handed_over
             late = sum(end - one.begun.get(number, 0) for number, end in ends.items()) - sent
             if late > one.scanned and not self.is_expected:
-                # What is counted is never too much, so a producer that goes on is told of, too.
+                # The count is never too high, so a producer that continues is reported, too.
                 more = late - one.scanned
                 one.seen = one.scanned = late
                 self._coverage.mark(
@@ -180,11 +183,12 @@ class LateRecords:
                     f"has {more:,} records in topic {topic} that this relay did not send: "
                     "another producer, or another relay, writes to it",
                     ENDS,
-                    # A later session sends again what was in flight when one ended, and may have arrived.
+                    # A later session re-sends messages that were in flight when a session ended, and some may
+                    # have arrived.
                     has_extra=True if self._report.sessions < 2 else None,
                 )
             elif late > one.seen:
-                # More may come: it is scanned once it does not grow any more.
+                # More records may follow: scan the topic once it stops growing.
                 one.seen = late
             elif one.seen > one.scanned and one.scans < _MOST_SCANS:
                 self._scan(topic, one, ends)
@@ -201,13 +205,13 @@ class LateRecords:
             except BwtuiError as error:
                 _log.info("late records were not looked for: %s", error, extra=event("topics_unseen"))
             except Exception:
-                # One error must not end the watch.
+                # One error must not end the polling.
                 _log.warning("late records were not looked for", exc_info=True, extra=event("topics_unseen"))
 
     def _scan(self, topic: str, one: _Topic, ends: Offsets) -> None:
-        """Have the keys sent again that were written more than once since the stream began."""
+        """Re-send the keys that were written more than once since the stream began."""
         if not self._report.table(one.table).key_columns:
-            # Rows without a key that were on their way are sent twice in any case.
+            # Rows without a key that were in flight are sent twice in any case.
             one.scanned = one.seen
             return
         records, handed_over = 0, self._destination.recall.handed_over
@@ -218,7 +222,7 @@ class LateRecords:
                 each(database, _COUNT, (it.key for it in batch if it.session in self._sessions))
                 each(database, _COUNT_LATE, (it.key for it in batch if it.session not in self._sessions))
             found = "select key from keys where records > 1"
-            # Ends of transactions are no records, and count as offsets.
+            # End markers of transactions are not records, but count as offsets.
             is_late = records > handed_over(topic) - one.handed_over
             ((count,),) = database.execute(f"select count(*) from ({found})")
             if is_late:

@@ -1,7 +1,7 @@
-"""Naming the keys that Kafka has from a primary that failed, and the promoted standby lacks.
+"""List the keys that Kafka has from a failed primary and that the promoted standby lacks.
 
-Read from the topics, by the headers of --headers, in a thread beside the relay. With --heal the relay sends
-these keys again, as the rows are now, or as tombstones; otherwise ``bwtui repair`` takes them back.
+A separate thread reads them from the topics, using the headers of --headers. With --heal the relay re-sends
+the current rows of these keys, or tombstones. Otherwise ``bwtui repair`` takes them back.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ _AGAIN_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
 _REPAIR = "'bwtui repair' compares topics with tables, and takes back what differs"
 
-#: Takes a request for rows to be sent again; see `bwtui.relay.backfill.store.Store.submit`.
+#: Submits a request to re-send rows; see `bwtui.relay.backfill.store.Store.submit`.
 Submit = Callable[[BackfillRequest], str]
 
 
 class Naming:
-    """Of one relay; the main thread calls `note` and `begin`."""
+    """Lists the orphaned keys of one relay; the main thread calls `note` and `begin`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Naming:
         registry: SchemaRegistry | LocalRegistry,
         compare: Callable[[str, int], None],
     ) -> None:
-        """``compare`` has all tables compared, and names why and since when: see `note`."""
+        """``compare`` starts a comparison of all tables; its arguments are the reason and the fork's LSN."""
         self._settings = settings
         self._report = report
         self._folder = folder
@@ -65,27 +65,27 @@ class Naming:
         self._thread: threading.Thread | None = None
 
     def note(self, since: int, until: int, timeline: int, ask: Callable[[Callable[[], Any]], Any]) -> None:
-        """Remember what topics hold now: before anything is sent from the server whose history lacks it.
+        """Record where topics end, before anything from the server whose history lacks those changes is sent.
 
-        ``ask`` makes a call to Kafka, and again until it answers. Raises StateFailed.
+        ``ask`` makes a call to Kafka and retries until it succeeds. Raises StateFailed.
         """
         if self._settings.record_only:
             return
         tables = {counters.topic: name for name, counters in self._report.tables.items() if counters.topic}
         ends: dict[str, dict[str, int]] = {}
         with contextlib.suppress(RefusedError):
-            # Refused where there is no topic at all.
+            # Kafka refuses this if no topic exists at all.
             pinned = ask(lambda: pin(client_config(self._settings), tables, some_may_lack=True))
             for (topic, number), (_, high) in pinned.offsets.items():
                 ends.setdefault(topic, {})[str(number)] = high
         one = Divergence(self._settings.slot, since, until, timeline, ends, tables)
         self._divergences.keep(one)
         if self._settings.heal and not self._settings.headers:
-            # Nothing tells which keys they are, but all that differs can be found.
+            # Without headers the keys can't be determined, but a comparison finds every difference.
             self._compare(f"what was sent from {one.range} is not on the new primary", since)
 
     def begin(self) -> None:
-        """Name what is still to be named, in a thread; nothing is done where there is nothing."""
+        """List the keys that are not listed yet, in a thread; do nothing if there are none."""
         if self.is_at_work:
             return
         try:
@@ -99,11 +99,11 @@ class Naming:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether keys are still to be named, of which requests for rows may come."""
+        """Whether keys are still being listed, so that requests to re-send rows may follow."""
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Let it end, if that does not take long; otherwise the next run goes on."""
+        """Wait a few seconds for the thread to end; if it does not, the next run continues."""
         if self._thread is not None:
             self._thread.join(timeout=_CLOSE_SECONDS)
         self._stop.set()
@@ -148,7 +148,7 @@ class Naming:
         return self._registry.schema_text(number) if isinstance(self._registry, SchemaRegistry) else None
 
     def _take_back(self, named: list[dict[str, Any]]) -> set[str]:
-        """Have the keys of each table sent again; return the tables of which all are."""
+        """Re-send the keys of each table; return the tables for which all keys are re-sent."""
         lists: dict[str, list[tuple[str, ...] | None]] = {}
         for one in named:
             lists.setdefault(one["table"], []).append(_texts(one["key"]))
@@ -162,9 +162,10 @@ class Naming:
         return done
 
     def send_again(self, table: str, keys: Iterable[bytes]) -> int:
-        """Have the rows of message ``keys`` sent as they are now, or tombstones; any thread may call it.
+        """Re-send the current rows of message ``keys``, or tombstones; any thread may call it.
 
-        Returns how many keys PostgreSQL could not be asked for, which are not sent. Raises BwtuiError.
+        Return the number of keys that can't be looked up in PostgreSQL, which are not sent. Raises
+        BwtuiError.
         """
         from bwtui.audit.decoding import Schemas
 
@@ -219,7 +220,7 @@ class Naming:
 
 
 def _named(table: str, topic: str, key: bytes, sent: Sent, schemas: "Schemas") -> dict[str, Any]:
-    """Return a key as it is named; its bytes where they can't be decoded."""
+    """Return a key as a JSON object; its bytes are always included, since they may not decode."""
     return {
         "table": table,
         "topic": topic,
@@ -234,7 +235,7 @@ def _named(table: str, topic: str, key: bytes, sent: Sent, schemas: "Schemas") -
 
 
 def _values(key: bytes, schemas: "Schemas") -> dict[str, Any] | None:
-    """Return the columns of a key; None where its bytes can't be decoded."""
+    """Return the columns of a key; None if its bytes can't be decoded."""
     from bwtui.audit.decoding import Undecodable
     from bwtui.audit.forms import decode_key
 
@@ -249,17 +250,17 @@ def _plain(value: object) -> Any:
         return format(value, "f")
     if isinstance(value, UUID):
         return str(value)
-    # A list is no value of a key: what stands in it is for people alone.
+    # A list is never a key's value: its content is for people only.
     return value if value is None or isinstance(value, str | int | float) else [repr(value)]
 
 
 def _texts(key: dict[str, Any] | None) -> tuple[str, ...] | None:
-    """Return a key as PostgreSQL writes its columns; None where that is not certain."""
+    """Return a key as PostgreSQL writes its columns; None if that is uncertain."""
     if key is None or not all(isinstance(value, str | int) for value in key.values()):
         return None
     return tuple(_text(value) for value in key.values())
 
 
 def _text(value: str | int) -> str:
-    # bool is an int to Python.
+    # In Python, bool is a subclass of int.
     return ("f", "t")[value] if isinstance(value, bool) else str(value)
