@@ -1,1 +1,1 @@
-"""A slot that is lost is made anew, and topics get exactly the keys in which they differ from the tables."""
+"""Recreate a lost slot, and re-send exactly the keys in which topics differ from the tables."""

@@ -1,4 +1,4 @@
-"""The slot that was lost, made anew: its publication, the drop of what is there, and where it begins."""
+"""Recreate a lost slot: create its publication, drop the old slot, and determine where the new one begins."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,12 @@ from bwtui.source.raw.timeline import Server, identify
 from bwtui.source.slot import SlotState
 
 OnWait = Callable[[str], None]
-#: Two sessions that are told the same are with the same server, whoever else answers at the address.
+#: Two sessions that get the same answer are with the same server, whichever servers share the address.
 _SERVER_SQL = "select pg_catalog.pg_postmaster_start_time()::text"
 
 
 def lost(connection: Connection, settings: RelaySettings, memory: SlotMemory) -> SlotLost | None:
-    """Return how the slot is lost, if it is: gone, moved, without its WAL, or without its publication."""
+    """Return how the slot is lost, if it is: missing, moved, without its WAL, or without its publication."""
     state = slot.slot_state(connection, settings.slot)
     try:
         memory.check(state)
@@ -29,7 +29,7 @@ def lost(connection: Connection, settings: RelaySettings, memory: SlotMemory) ->
     except SlotLost as error:
         return error
     except RefusedError:
-        # Of a slot that is there and can't be read, the checks of a start say what helps.
+        # The slot exists but can't be read. The checks at startup report what helps.
         return None
     if (
         state is not None
@@ -46,11 +46,11 @@ def lost(connection: Connection, settings: RelaySettings, memory: SlotMemory) ->
 def lost_here(
     connection: Connection, settings: RelaySettings, memory: SlotMemory, how: SlotLost
 ) -> SlotLost | None:
-    """Return how the slot is lost on the server of ``connection``, on which it would be dropped.
+    """Return how the slot is lost on the server of ``connection``, where it would be dropped.
 
-    ``how`` is how it was lost on the server that answered before; an address may reach several. Raises
-    ConnectionFailed for one of another cluster, for a standby unless the slot was one of a standby, and for a
-    former primary of several hosts.
+    ``how`` is how it was lost on the server that answered before; one address may reach several servers.
+    Raises ConnectionFailed for a server of a different cluster, for a standby unless the slot was on a
+    standby, and for a former primary if several hosts are configured.
     """
     server = _server(connection, settings)
     try:
@@ -75,7 +75,7 @@ def lost_here(
 
 
 def _server(connection: Connection, settings: RelaySettings) -> Server:
-    """Return the server of ``connection``; only a replication session is told its timeline's history."""
+    """Return the server of ``connection``; only a replication session can read its timeline history."""
     other = connect_raw(settings.postgres)
     try:
         server, began = identify(other), execute_raw(other, _SERVER_SQL)
@@ -92,10 +92,10 @@ def _server(connection: Connection, settings: RelaySettings) -> Server:
 
 
 def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tuple[int, tuple[str, ...]]:
-    """Drop the slot if it is there, and make it; return where it begins, and the publications to read.
+    """Drop the slot if it exists, and create it; return its LSN and the publications to read.
 
-    The session must have reserved it, see `preflight.obstacle_to_make`. The publications are there first,
-    since the stream begins with what they publish then. Raises RefusedError.
+    The session must have reserved the slot, see `preflight.obstacle_to_make`. The publications are created
+    first, since the stream begins with what they publish at that point. Raises RefusedError.
     """
     name = settings.slot
     state = wait_for_release(lambda: slot.slot_state(connection, name), on_wait)
@@ -107,7 +107,7 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
                 f"publication {settings.publication_name} is gone, and is not one that bwtui makes anew",
                 "make it again as it was, and start again; 'bwtui doctor' says which tables it lacks",
             )
-        # Whoever dropped the first of the two may have left its companion.
+        # Somebody who dropped the publication may have left its unkeyed companion.
         left = quote_identifier(publication.unkeyed_name(settings.publication_name))
         execute(connection, f"drop publication if exists {left}")
         tables = chosen_tables(connection, settings, None)
@@ -118,7 +118,7 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
 
 
 def _refuse_others(connection: Connection, state: SlotState | None) -> None:
-    """Raise RefusedError for a slot of another plugin or database: it was never this relay's."""
+    """Raise RefusedError for a slot of a different plugin or database: it was never this relay's."""
     if state is None:
         return
     if state.plugin != slot.PLUGIN or state.database != connection.info.dbname:

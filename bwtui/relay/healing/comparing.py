@@ -1,7 +1,7 @@
-"""The comparison that makes a lost slot good: ``bwtui repair --lost-slot`` in a process beside the relay.
+"""The comparison after a lost slot: run ``bwtui repair --lost-slot`` in a separate process.
 
-Spark's and DuckDB's memory is not the relay's, and what a person can do, a relay does in the same way. Only
-the relay forgets that a heal is due, once the command tells it that all is clean.
+The memory of Spark and DuckDB then does not count against the relay, and the relay uses the same command as a
+person would. Only the relay clears the pending heal, once the command reports a clean comparison.
 """
 
 import json
@@ -23,20 +23,20 @@ from bwtui.relay.process.control import name_if_several
 from bwtui.signals.parent_death import signalled_with_us
 
 _COMMAND = (sys.executable, "-P", "-m", "bwtui")
-#: Between two tries that failed (seconds), at first and at most.
+#: Pause between failed attempts, in seconds: the first and the maximum.
 _PAUSE_SECONDS, _MOST_SECONDS = 2.0, 300.0
-#: For so long an interrupted command may end in order.
+#: Timeout for an interrupted command to end in order.
 _END_SECONDS = 20.0
 _log = logging.getLogger(__name__)
-#: The hint of a round that failed as none was expected to.
+#: The hint after an unexpected failure of an attempt.
 _LOG = "the relay's log says more; it is tried again"
 
 
 class Comparing:
-    """Runs the command until the heal is done, or somebody has to decide; in a thread of its own."""
+    """Runs the command in its own thread, until the heal is done or somebody has to decide."""
 
     def __init__(self, relay: str, due: Due, on_end: Callable[[Indeterminate | None], None]) -> None:
-        """``on_end`` is called in that thread once it is healed, or with why it can't be."""
+        """``on_end`` is called in that thread: with None once the heal is done, or with why it can't be."""
         self._relay = relay
         self._due = due
         self._on_end = on_end
@@ -45,21 +45,20 @@ class Comparing:
         self._thread = threading.Thread(target=self._work, name="heal", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the heal is neither done nor given up."""
+        """True if the heal is neither done nor given up."""
         return self._thread.is_alive()
 
     def interrupt(self) -> None:
-        """Have the command end, without waiting for that."""
+        """Interrupt the command without waiting for it to end."""
         self._stop.set()
         self._command.interrupt()
 
     def stop(self) -> None:
-        """End the command, and wait for that."""
+        """Interrupt the command, wait for it to end, and kill it after a timeout."""
         self.interrupt()
         self._thread.join(_END_SECONDS)
         self._command.signal(signal.SIGKILL)
@@ -71,7 +70,7 @@ class Comparing:
                 if self._is_over():
                     return
             except Exception as error:
-                # Otherwise the heal would never end, without a word.
+                # Without this handler the heal would never end, and nothing would report that.
                 _log.warning("the comparison failed", exc_info=True, extra=event("comparison_failed"))
                 self._command.signal(signal.SIGKILL)
                 tries = self._due.status.tries + 1 if self._due.status is not None else 0
@@ -81,7 +80,7 @@ class Comparing:
             pause = min(2 * pause, _MOST_SECONDS)
 
     def _is_over(self) -> bool:
-        """Run the command once; return whether nothing is left to be done here."""
+        """Run the command once; return whether this thread has nothing left to do."""
         self._tell(state="comparing", detail="comparing tables with topics", hint="")
         code, result, said = self._command.run(["--lost-slot"], lambda detail: self._tell(detail=detail))
         due = self._due.status
@@ -124,7 +123,7 @@ class Comparing:
 
 
 class RepairCommand:
-    """``bwtui repair`` in a process beside the relay, as a program runs it; one at a time."""
+    """Runs ``bwtui repair`` in a separate process and reads its JSON output; one at a time."""
 
     def __init__(self, relay: str) -> None:
         self._relay = relay
@@ -133,7 +132,7 @@ class RepairCommand:
         self._child: subprocess.Popen[bytes] | None = None
 
     def interrupt(self) -> None:
-        """Have the command end, and none begin any more, without waiting for that."""
+        """Interrupt the command, and prevent a new one, without waiting for it to end."""
         if not self._stop.is_set():
             self._stop.set()
             self.signal(signal.SIGINT)
@@ -147,9 +146,9 @@ class RepairCommand:
     def run(
         self, arguments: Sequence[str], on_progress: Callable[[str], None]
     ) -> tuple[int, dict[str, Any], list[str]]:
-        """Run it; return its exit code, its result, and its lines on stderr.
+        """Run the command; return its exit code, its result, and its lines on stderr.
 
-        The calling thread has to live as long as the command, which ends with it.
+        The calling thread has to outlive the command, which gets a signal when that thread ends.
         """
         command = [*_COMMAND, "repair", "--relay", self._relay, "--json", "--progress-json", *arguments]
         with self._lock:
@@ -180,7 +179,7 @@ class RepairCommand:
 
 
 def _listen(stream: Any, on_progress: Callable[[str], None], lines: list[str]) -> None:
-    """Report progress, and keep all other lines."""
+    """Report progress, and collect all other lines."""
     for line in stream:
         text = line.decode("utf-8", "replace").rstrip()
         try:

@@ -1,9 +1,9 @@
-"""What a relay remembers of a heal that is due, from before anything is changed until a clean comparison.
+"""State of a pending heal, stored from before anything is changed until a comparison is clean.
 
-A small file in the relay's state folder. While it is there, topics may lack what was written between the lost
-slot and the new one, and every start goes on with the heal. ``lsn`` is written once the new slot is made,
-remembered by `bwtui.relay.memory`, and taken by the recording, if any; without it a start makes the slot
-again, unless `bwtui.relay.memory` has the new slot already.
+It is a small file in the relay's state folder. While the file exists, topics may lack what was written
+between the lost slot and the new one, and every start continues the heal. ``lsn`` is written once the new
+slot is created, its checkpoint is stored by `bwtui.relay.memory`, and the recording, if any, has taken it.
+Without ``lsn`` a start creates the slot again, unless `bwtui.relay.memory` has the new slot already.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ Identity = tuple[str, str, str]
 
 
 def heal_path(folder: Path, slot: str) -> Path:
-    """Return where a heal of ``slot`` is remembered."""
+    """Return the path of the file that stores a heal of ``slot``."""
     return folder / f"heal-{slot}.json"
 
 
 class Due:
-    """The memory of one slot's heal; any thread may ask and write."""
+    """The stored state of one slot's heal; any thread may read and write it."""
 
     def __init__(self, folder: Path, identity: Identity) -> None:
-        """``identity``: the server's, the database and the slot; a heal of another one counts as none.
+        """``identity`` is the system identifier, the database and the slot; a heal of another is ignored.
 
-        Raises StateFailed for a file that can't be read: that a heal is due must not be forgotten.
+        Raises StateFailed for a file that can't be read: a pending heal must not be forgotten.
         """
         self._path = heal_path(folder, identity[2])
         self._identity = identity
@@ -41,41 +41,44 @@ class Due:
 
     @property
     def status(self) -> HealStatus | None:
-        """What is due, if anything is."""
+        """The pending heal, if any."""
         return self._now
 
     def begin(self, reason: str) -> None:
-        """Note, durably, that the slot is to be made anew. Raises StateFailed."""
+        """Record durably that the slot has to be recreated. Raises StateFailed."""
         with self._lock:
             before = self._now
             since = before.since if before is not None else time.time()
             self._write(HealStatus(since, before.reason if before is not None else reason))
 
     def made(self, lsn: str) -> None:
-        """Note, durably, that the slot was made anew at ``lsn``, and all know it. Raises StateFailed."""
+        """Record durably that the slot was recreated at ``lsn``, after the checkpoint and the recording.
+
+        Raises StateFailed.
+        """
         with self._lock:
             assert self._now is not None
             self._write(replace(self._now, lsn=lsn, state="comparing"))
 
     def compare(self, reason: str, lsn: str) -> None:
-        """Note, durably, that topics are to be compared: the slot at ``lsn`` lacks some of what they hold.
+        """Record durably that a comparison is needed: the slot at ``lsn`` lacks changes that topics hold.
 
-        One write: after `begin` alone, a start would drop the slot. Raises StateFailed.
+        This is a single write: after `begin` alone, a start would drop the slot. Raises StateFailed.
         """
         with self._lock:
             before = self._now if self._now is not None else HealStatus(time.time(), reason)
             self._write(HealStatus(before.since, before.reason, "comparing", lsn))
 
     def tell(self, changed: HealStatus) -> None:
-        """Take what is under way; it is not written."""
+        """Update the progress in memory, without writing it."""
         with self._lock:
             if self._now is not None and self._now.lsn == changed.lsn:
                 self._now = changed
 
     def done(self, lsn: str) -> bool:
-        """Forget the heal of the slot that was made at ``lsn``: a comparison since was clean.
+        """Clear the heal of the slot created at ``lsn``, after a clean comparison.
 
-        Return whether it was that one: it may have been healed before, or be lost once more.
+        Return whether that heal was pending: it may have been done before, or the slot may be lost again.
         """
         with self._lock:
             if not lsn or self._now is None or self._now.lsn != lsn:
@@ -93,7 +96,7 @@ class Due:
             private_parent(self._path)
             write_durably(self._path, json.dumps({"of": self._identity, "heal": asdict(now)}))
         except OSError as error:
-            # Nothing is dropped that is not remembered.
+            # Nothing is dropped before this state is stored.
             raise file_failed(f"that a heal is due can't be written to {self._path}", error) from error
         self._now = now
 
@@ -116,6 +119,6 @@ class Due:
 
 
 def forget(folder: Path, slot: str) -> None:
-    """Forget a heal, whose slot is dropped for a new snapshot."""
+    """Clear a heal, because its slot is dropped for a new snapshot."""
     with contextlib.suppress(FileNotFoundError):
         heal_path(folder, slot).unlink()

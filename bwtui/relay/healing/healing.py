@@ -1,9 +1,9 @@
-"""``--heal``: a relay whose slot is lost makes it anew, streams on, and has the loss made good.
+"""``--heal``: recreate a lost slot, keep streaming, and repair what topics lack.
 
-The order is what a kill can't break: that a heal is due is written first, and forgotten last, once a
-comparison of all tables with their topics was clean. In between the slot is made anew, without a snapshot;
-the relay streams from where it begins; and a comparison beside it (`comparing`) has the relay send the keys
-in which topics and tables differ.
+The order of steps survives a kill at any point: the pending heal is stored first, and cleared last, once a
+comparison of all tables with their topics was clean. In between, the relay recreates the slot without a
+snapshot and streams from its LSN, while a comparison in a separate process (`comparing`) makes the relay send
+the keys in which topics and tables differ.
 """
 
 import logging
@@ -38,7 +38,7 @@ _HINT = "nothing need be done: what differs is found and sent; 'bwtui status' sa
 
 
 class Healing:
-    """The heal of one relay's slot; the main thread calls, but for `status` and `healed`."""
+    """The heal of one relay's slot; the main thread calls all methods except `status` and `healed`."""
 
     def __init__(
         self, settings: RelaySettings, report: Report, folder: Path, stop_requested: Callable[[], bool]
@@ -48,22 +48,22 @@ class Healing:
         self._folder = folder
         self._stop_requested = stop_requested
         self._due: Due | None = None
-        #: Holds the reservation of the slot until it is read.
+        #: The session that holds the reservation of the slot until a session reads the slot.
         self._session: Connection | None = None
-        #: Where the slot was made in this run, until a recording has taken it.
+        #: Where this run created the slot, until the recording has taken note of it.
         self._made_at: int | None = None
         self._comparing: Comparing | None = None
-        #: Why a relay that ends once it has caught up is not healed.
+        #: Why the heal failed, for a relay that ends once it has caught up.
         self.ended: Indeterminate | None = None
 
     # -- for any thread --------------------------------------------------------------------------------------
 
     def status(self) -> HealStatus | None:
-        """Return what is due."""
+        """Return the pending heal."""
         return self._due.status if self._due is not None else None
 
     def healed(self, lsn: str) -> bool:
-        """Forget the heal of the slot made at ``lsn``: a comparison was clean. Raises StateFailed."""
+        """Clear the heal of the slot created at ``lsn``, after a clean comparison. Raises StateFailed."""
         if self._due is None or not self._due.done(lsn):
             return False
         _log.warning("the loss of slot %s is made good", self._settings.slot, extra=event("heal_done"))
@@ -77,9 +77,9 @@ class Healing:
         return self.status() is not None
 
     def prepare(self, connection: Connection) -> None:
-        """Before a start's checks: make the slot anew if it is lost, or if that was under way.
+        """Recreate the slot if it is lost, or if an earlier run was recreating it.
 
-        Raises RefusedError, ConnectionFailed or StateFailed.
+        Call this before the startup checks. Raises RefusedError, ConnectionFailed or StateFailed.
         """
         settings = self._settings
         identity = (*server_and_database(connection), settings.slot)
@@ -96,7 +96,7 @@ class Healing:
         how = lost(connection, settings, memory)
         if how is None and due is not None and self._is_under_way:
             if memory.is_unread and memory.last is not None:
-                # A run before made it, and ended before the heal or the recording took note of it.
+                # An earlier run created the slot, and ended before the heal or the recording took note of it.
                 self._made_at = memory.last.confirmed_lsn
             else:
                 how = SlotLost(due.reason, _HINT)
@@ -104,10 +104,10 @@ class Healing:
             self._make(memory, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
 
     def again(self, context: RelayContext, error: SlotLost) -> tuple[str, ...]:
-        """While the relay runs: make the slot anew that was lost, and return the publications to read.
+        """Recreate a slot that was lost while the relay ran, and return the publications to read.
 
-        () where another server answers by now, on which the slot is not lost. Raises ``error`` unless that
-        is wanted, RefusedError or StateFailed.
+        Return () if a different server answers now, on which the slot is not lost. Raises ``error`` without
+        --heal and without a pending heal, and RefusedError or StateFailed.
         """
         if self._settings.record_only or not (self._settings.heal or self.is_due):
             raise error
@@ -125,14 +125,14 @@ class Healing:
             self._report.error("notice", RefusedError(note, "let the address reach one server alone"))
             context.wait(_AGAIN_SECONDS)
             return ()
-        # Rows that were dropped are known by LSNs, which may be others' in this history.
+        # Dropped rows are identified by LSNs, which may belong to other rows in this history.
         context.policy.forget()
         self._report.transaction_log.go_back(0)
         self.begun(context)
         return publications
 
     def compare(self, reason: str, lsn: int) -> None:
-        """Have topics compared with tables from the next session on, though the slot is there: ``reason``.
+        """Compare topics with tables from the next session on, for ``reason``, although the slot exists.
 
         Raises StateFailed.
         """
@@ -141,15 +141,17 @@ class Healing:
         self._due.compare(reason, format_lsn(lsn))
 
     def begun(self, context: RelayContext) -> None:
-        """Take note of what a recording misses. Raises RefusedError where it has more than this history.
+        """Record in the recording what it misses. Raises RefusedError if it holds more than this history.
 
-        Only then the heal records the slot as made: a start after the refusal is refused again.
+        The heal stores the slot as created only after that, so that a start after the refusal is refused
+        again.
         """
         made_at, self._made_at = self._made_at, None
         if made_at is None:
             return
         assert self._due is not None
-        # In an older copy's history what was received lies ahead, and care up to there would not end.
+        # In an older copy's history, the LSNs received so far lie ahead. Careful mode up to there would not
+        # end.
         self._report.confirmed_lsn = self._report.received_lsn = made_at
         if context.recorder is not None:
             context.recorder.go_back(made_at, is_gap=True)
@@ -157,11 +159,11 @@ class Healing:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether topics are being compared: the heal is neither done nor given up."""
+        """True if topics are being compared: the heal is neither done nor given up."""
         return self._comparing is not None and self._comparing.is_at_work
 
     def streaming(self) -> None:
-        """The slot is read: let others see that, and have topics compared, if that is due."""
+        """Release the reservation now that a session reads the slot, and start a pending comparison."""
         self._release()
         due = self._due
         if due is None or due.status is None or self._comparing is not None:
@@ -175,12 +177,12 @@ class Healing:
         self._comparing.start()
 
     def interrupt(self) -> None:
-        """Have the comparison end, without waiting for that."""
+        """Interrupt the comparison without waiting for it to end."""
         if self._comparing is not None:
             self._comparing.interrupt()
 
     def close(self) -> None:
-        """End the comparison; the heal stays due."""
+        """Stop the comparison; the heal stays pending."""
         comparing, self._comparing = self._comparing, None
         if comparing is not None:
             comparing.stop()
@@ -193,14 +195,15 @@ class Healing:
 
     @property
     def _is_under_way(self) -> bool:
-        """Whether a heal began, and it is not known whether its slot was made."""
+        """True if a heal began and its slot may not have been created yet."""
         due = self.status()
         return due is not None and not due.lsn
 
     def _make(self, memory: SlotMemory, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
-        """Make the slot anew, and return the publications to read; none where it is not lost after all.
+        """Recreate the slot, and return the publications to read; none if it is not lost after all.
 
-        What the stream itself said, or a heal that began, is true whatever the slot looks like by now.
+        If the stream itself reported the loss, or a heal began, that is certain whatever the slot looks like
+        now.
         """
         assert self._due is not None
         is_certain = how.in_stream or self._is_under_way
@@ -220,7 +223,7 @@ class Healing:
         return publications
 
     def _reserve(self, memory: SlotMemory, how: SlotLost) -> SlotLost | None:
-        """Begin the session that alone may make the slot; return how it is lost on its server."""
+        """Begin the session that alone may create the slot; return how the slot is lost on its server."""
         self._release()
         session = self._session = connect(self._settings.postgres)
         with stoppable(session, self._stop_requested):
@@ -228,14 +231,14 @@ class Healing:
             return lost_here(session, self._settings, memory, how)
 
     def _make_slot(self) -> tuple[int, tuple[str, ...]]:
-        """Make it: that waits for every transaction that is open."""
+        """Create the slot, which waits for every open transaction."""
         session = self._session
         assert session is not None
         with stoppable(session, self._stop_requested):
             return make(session, self._settings, self._waiting)
 
     def _in_session(self, call: Callable[[], T]) -> T:
-        """Make a call in a helper thread, after which the session is closed if it failed."""
+        """Make a call in a helper thread, and close the session if it fails."""
         try:
             return call()
         except psycopg2.Error as error:
