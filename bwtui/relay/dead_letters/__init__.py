@@ -1,1 +1,1 @@
-"""What people do about dead letters: have their rows sent after all, or set them aside."""
+"""Actions on dead letters: retry their rows, or set them aside."""

@@ -1,12 +1,12 @@
-"""What was done about a relay's dead letters: a log beside them, from which nothing is removed.
+"""Log of the actions on a relay's dead letters; entries are only ever added.
 
-One JSON object a line, each for some letters by their ids::
+The log has one JSON object per line, each for some dead letters, given by their ids::
 
     {"time": 1763900000.0, "what": "retry", "letters": ["3f9a01c2b7d4"], "by": "ann", "task": "4-orders",
      "requested": 1763900000.0, "place": 48213, "text": "", "new": []}
 
-The letters themselves stay as they are, in a file that only the relay writes. Any number of commands may
-write this one. What stands last about a letter holds.
+The dead letters themselves stay unchanged in their own file, which only the relay writes. Any number of
+commands may write this log. The last entry about a dead letter counts.
 """
 
 import dataclasses
@@ -24,8 +24,9 @@ from bwtui.file_errors import file_failed
 from bwtui.model.from_json import made_of
 from bwtui.state_folder import state_folder
 
-#: Its rows were asked for; the relay has sent the row as it was by then; it was refused again, and has a new
-#: letter; the relay has not sent it, and why; nothing is to be done about it.
+#: retry: the rows were requested; sent: the relay has sent the row in its current state; refused: the row was
+#: rejected again, and has a new dead letter; failed: the relay has not sent it, and the text says why; drop:
+#: nothing is to be done.
 What = Literal["retry", "sent", "refused", "failed", "drop"]
 
 NAME = "dead-letters-handled.jsonl"
@@ -40,21 +41,22 @@ def _user() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing that was done about letters. Times are Unix seconds."""
+    """One action on dead letters. Times are Unix seconds."""
 
     what: What
     letters: tuple[str, ...]
     time: float = field(default_factory=time.time)
     #: The user of this machine who did it.
     by: str = field(default_factory=_user)
-    #: The relay's task that sends the rows, and when it was asked for: ids come again in a new state folder.
+    #: The backfill task that sends the rows, and the time of the request: a new state folder reuses ids.
     task: str = ""
     requested: float = 0.0
-    #: How large the file of letters was before that: the task's own stand after it, whatever the clock says.
+    #: Size of the dead-letter file before the request. Dead letters of the task are stored after this place,
+    #: whatever the clock says.
     place: int = 0
-    #: Why, in somebody's own words, or the relay's.
+    #: The reason, in a user's own words or the relay's.
     text: str = ""
-    #: The new letters of those that were refused again.
+    #: The new dead letters of those that were rejected again.
     new: tuple[str, ...] = ()
 
 
@@ -65,7 +67,7 @@ class Handled:
         self.path = state_folder(relay) / NAME
 
     def read(self) -> Mapping[str, tuple[Note, ...]]:
-        """Return what was done about each letter, by its id, oldest first. Raises StateFailed."""
+        """Return the actions on each dead letter, by its id, oldest first. Raises StateFailed."""
         try:
             lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -73,21 +75,21 @@ class Handled:
         except OSError as error:
             raise file_failed("what was done about dead letters can't be read", error) from error
         found: dict[str, tuple[Note, ...]] = {}
-        # A line that a crash has torn was told to nobody as done.
+        # A line that a crash has torn was never reported as done.
         for note in filter(None, map(_note, lines)):
             for id in note.letters:
                 found[id] = (*found.get(id, ()), note)
         return found
 
     def size(self) -> int:
-        """Return the bytes of the log, by which it is known whether there is more."""
+        """Return the size of the log in bytes, which shows whether it has grown."""
         try:
             return self.path.stat().st_size
         except OSError:
             return 0
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Write notes down; they are durable when this returns. Raises StateFailed."""
+        """Append entries; they are durable when this returns. Raises StateFailed."""
         lines = b"".join(json.dumps(dataclasses.asdict(note)).encode() + b"\n" for note in notes)
         if not lines:
             return
@@ -97,7 +99,7 @@ class Handled:
             with open(self.path, "ab+", opener=private) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                    # The line that a crash has torn ends here.
+                    # Terminate the line that a crash has torn.
                     lines = b"\n" + lines
                 file.write(lines)
                 file.flush()

@@ -1,8 +1,8 @@
-"""The rows of dead letters put into the stream by their relay, as they are by then.
+"""Re-send the rows of dead letters through their relay, in their current state.
 
-A letter's own row is never sent: it is old, and could stand behind a newer one of its key. The relay reads
-each key's row when its turn comes, and puts it at its right place (ADR 15); a key without a row becomes a
-tombstone.
+The relay never sends the row stored in a dead letter: it is old, and could end up after a newer row of its
+key. Instead, the relay reads each key's current row and backfills it at its right place in the stream (ADR
+15). A key without a row becomes a tombstone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _SNAPSHOT = "'bwtui snapshot {table} --where SQL{unkeyed}' sends the rows that a
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Letters of one table, and the keys whose rows are to be sent for them, each once."""
+    """Dead letters of one table, and the keys whose rows are to be sent for them, each once."""
 
     table: str
     key_columns: tuple[str, ...]
@@ -35,14 +35,14 @@ class Wanted:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be asked of the relay, and the letters for which nothing can be, by the reason."""
+    """The requests for the relay, and the dead letters that can't be retried, by reason."""
 
     wanted: list[Wanted] = field(default_factory=list)
     refused: dict[str, list[Letter]] = field(default_factory=dict)
 
 
 def plan(letters: Iterable[Letter]) -> Plan:
-    """Return what has the rows of ``letters`` sent."""
+    """Return the plan that re-sends the rows of ``letters``."""
     made = Plan()
     groups: dict[str, dict[tuple[str, ...], list[Letter]]] = {}
     for letter in letters:
@@ -70,7 +70,7 @@ def _wanted(table: str, columns: tuple[str, ...], letters: Sequence[Letter]) -> 
 
 
 def refusal(letter: Letter) -> str:
-    """Return why the row of ``letter`` can't be asked for by its key, and the way out; or nothing."""
+    """Return why the row of ``letter`` can't be requested by its key, and a way out; or an empty string."""
     snapshot = _SNAPSHOT.format(table=letter.table, unkeyed="")
     compare = "'bwtui repair' compares the table with its topic and sends what differs"
     if letter.operation == "truncate":
@@ -97,10 +97,11 @@ def _is_text(text: str) -> bool:
 
 
 def submit(relay: str, wanted: Wanted) -> tuple[BackfillStatus, bool]:
-    """Ask for the rows, and note that of the letters; return the task, and whether the relay runs.
+    """Request the rows, and log that for the dead letters; return the task, and whether the relay runs.
 
-    One that does not run does it after its next start. What is asked for is durable first: a crash in between
-    leaves letters open whose rows are sent. Raises RefusedError, ConnectionFailed and StateFailed.
+    A stopped relay does the work after its next start. The request is durable before the log entry: a crash
+    in between leaves dead letters open whose rows are sent. Raises RefusedError, ConnectionFailed and
+    StateFailed.
     """
     place = LetterFile(DeadLetters(state_folder(relay)).path, lambda _: ()).size()
     with scratch("bwtui-letters-") as folder:
@@ -124,18 +125,18 @@ def submit(relay: str, wanted: Wanted) -> tuple[BackfillStatus, bool]:
 
 
 def _moment(task: BackfillStatus) -> float:
-    """Return when a task was asked for: its letters are no older."""
+    """Return the time of the request: the dead letters of the task are at least as recent."""
     return task.requested or Note("retry", ()).time
 
 
 def tasks_of_running(relay: str) -> list[BackfillStatus]:
-    """Return how all tasks of a relay that runs are. Raises ConnectionFailed."""
+    """Return the statuses of all tasks of a running relay. Raises ConnectionFailed."""
     status = request(relay, {"request": "status"})
     return [BackfillStatus.from_json(one) for one in status.get("backfills", ())]
 
 
 def tasks_of(relay: str) -> dict[str, BackfillStatus] | None:
-    """Return how all tasks of a relay are, by id, whether it runs or not; None where it does not say."""
+    """Return the statuses of a relay's tasks by id, whether it runs or not; None if it gives no answer."""
     try:
         tasks = tasks_of_running(relay)
     except (DoesNotAnswer, Refused):
@@ -147,6 +148,6 @@ def tasks_of(relay: str) -> dict[str, BackfillStatus] | None:
             with kept(relay, error) as store:
                 tasks = list(store.statuses())
         except RefusedError:
-            # It is being started.
+            # The relay is starting.
             return None
     return {task.id: task for task in tasks}

@@ -1,4 +1,4 @@
-"""How each letter stands: what was done about it, and what came of that."""
+"""The state of each dead letter, from the log of actions and the relay's tasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from bwtui.model.backfill_told import told
 from bwtui.relay.dead_letters.handled import Note, What
 from bwtui.sink.letters import Letter, LetterFile, keys_of
 
-#: Something is to be done; the relay has been asked; it has sent the row as it was by then; it was refused
-#: again, and its new letter is open; it was set aside.
+#: open: something is to be done; asked: the relay was asked to send the row; sent: it has sent the row in its
+#: current state; refused: the row was rejected again, and its new dead letter is open; dropped: set aside.
 State = Literal["open", "asked", "sent", "refused", "dropped"]
 
-#: What a row that is put into the stream, or a tombstone for a key without one, is called in a letter.
+#: Operations that a dead letter of a backfilled row, or of a tombstone for a key without a row, carries.
 _PUT_IN = ("backfill", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How one letter stands, and what is to be said about it."""
+    """The state of one dead letter, and the text to show for it."""
 
     state: State = "open"
     detail: str = ""
@@ -27,15 +27,15 @@ class Standing:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody should do something."""
+        """True if the dead letter needs an action."""
         return self.state == "open"
 
 
 def standing(notes: Sequence[Note], tasks: Mapping[str, BackfillStatus] | None) -> Standing:
-    """Return how a letter stands of which there are ``notes``; ``tasks`` are those of the relay, by id.
+    """Return the state of a dead letter with ``notes``; ``tasks`` are the relay's, by id.
 
-    None: the relay does not say. Whatever is not known to have been sent, and not asked for any more, is
-    open: to ask for it again does no harm.
+    ``tasks`` is None if the relay does not report them. A dead letter is open if its row is not known to have
+    been sent and its request is over: it does no harm to request the row again.
     """
     notes = tuple(notes)
     if not notes:
@@ -63,16 +63,17 @@ def settled(
     tasks: Mapping[str, BackfillStatus],
     file: LetterFile,
 ) -> list[Note]:
-    """Return what is to be noted of ``letters`` whose rows were asked for, and whose tasks are over by now.
+    """Return the log entries for ``letters`` whose rows were requested and whose tasks are over.
 
-    ``file`` is the relay's own, and was read after ``tasks``: the letters of a task's rows are written before
-    it is over. A topic may lack them.
+    ``file`` is the relay's own, and was read after ``tasks``: dead letters of a task's rows are written to it
+    before the task is over. A topic may not have them yet.
     """
     ended: dict[str, tuple[Note, BackfillStatus, list[Letter]]] = {}
     for letter in letters:
         last = notes[letter.id][-1] if notes.get(letter.id) else None
         task = _task(last, tasks) if last is not None and last.what == "retry" else None
-        # Where the file is so long that not all since then is read, it is not known what was refused again.
+        # Skip tasks if the file was not read back to that place: rows that were rejected again could be
+        # missed.
         if last is not None and task is not None and task.is_over and last.place >= file.first:
             ended.setdefault(task.id, (last, task, []))[2].append(letter)
     made: list[Note] = []

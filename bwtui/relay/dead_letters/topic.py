@@ -1,4 +1,4 @@
-"""The letters of a topic of dead letters, put into a file that is read like the relay's own."""
+"""Copy the dead letters of a topic into a file that is read like the relay's own."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,16 +14,17 @@ from bwtui.spark.scratch import scratch
 
 @contextlib.contextmanager
 def spooled(config: Config, topic: str) -> Iterator[tuple[Path, Letters]]:
-    """Yield a file with the letters of ``topic``, for its owner alone, and what was read.
+    """Yield a file with the dead letters of ``topic``, readable by its owner only, and the reader's result.
 
-    Of each partition the newest 20,000 records are read. Raises ConnectionFailed where that can't be done.
+    At most the newest 20,000 records of each partition are read. Raises ConnectionFailed if reading fails.
     """
     with scratch("bwtui-letters-") as folder:
         path = folder / "dead-letters.jsonl"
         with open(path, "wb", opener=private) as file:
 
             def keep(value: bytes) -> None:
-                # Between the parts of a JSON text a line break means nothing, and its strings have none.
+                # Line breaks between the tokens of a JSON text have no meaning, and JSON strings contain
+                # none.
                 file.write(value.replace(b"\n", b" ") + b"\n")
 
             reader = LetterReader(config, topic, keep)
