@@ -1,1 +1,1 @@
-"""What a relay does with a view to a promotion: before one, and when a former primary answers behind it."""
+"""Preparation for a promotion, and handling of a former primary that still answers after one."""

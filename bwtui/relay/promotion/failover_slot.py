@@ -1,7 +1,7 @@
-"""Having standbys take the relay's slot along, before a session of it streams.
+"""Make standbys synchronize the relay's slot, before a session streams from it.
 
-A slot that bwtui makes becomes a failover slot. One that was there is somebody's decision, and stays as it
-is unless several hosts are named, or --failover is given: the server sends a failover slot nothing while a
+A slot that bwtui creates becomes a failover slot. An existing slot is somebody's decision, so it stays as it
+is unless several hosts are named, or --failover is given: the server sends nothing to a failover slot while a
 standby of synchronized_standby_slots is down.
 """
 
@@ -24,15 +24,15 @@ _AWAITED_SQL = "select pg_catalog.current_setting('synchronized_standby_slots', 
 
 
 class FailoverSlot:
-    """Makes the slot a failover slot; one for each run, in which it is tried until it fails once."""
+    """Makes the slot a failover slot; there is one object per run, which stops trying after one failure."""
 
     def __init__(self) -> None:
         self._is_new = False
         self._was_refused = False
 
     def is_wanted(self, settings: RelaySettings, memory: SlotMemory, server: Server, slot: SlotState) -> bool:
-        """Say whether ``slot`` is to be made one, and can be; to be asked before `SlotMemory.take_over`."""
-        # A session that ends before it could be made one leaves it as new to the next one.
+        """Return whether to make ``slot`` a failover slot; call it before `SlotMemory.take_over`."""
+        # If a session ends before it could convert a new slot, the next session still treats the slot as new.
         self._is_new = self._is_new or memory.is_unread
         if slot.failover is not False or server.in_recovery or self._was_refused:
             return False
@@ -41,16 +41,16 @@ class FailoverSlot:
         return self._is_new or names_several(settings.postgres)
 
     def make(self, connection: pq.abc.PGconn, name: str, report: Report) -> None:
-        """Make slot ``name`` one. That it can't be is told, and the stream goes on without.
+        """Make slot ``name`` a failover slot. A refusal is reported, and the stream continues without.
 
-        Raises ConnectionFailed where the session ended over it: what stands between, or the server, may end
-        every one that asks for that.
+        Raises ConnectionFailed if the session ended because of the command: a proxy, or the server, may end
+        every session that sends it.
         """
         try:
             awaited = execute_raw(connection, _AWAITED_SQL)[0][0]
         except ServerError as error:
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
-        # First: whatever becomes of it, it would become the same of the next one.
+        # Set this first: if this attempt fails in whatever way, the next one would fail in the same way.
         self._was_refused = True
         try:
             make_failover(connection, name)

@@ -1,4 +1,4 @@
-"""A former primary that accepts writes though another server was promoted: it is waited out, not followed."""
+"""Wait for a former primary to go away: it still accepts writes although a different server was promoted."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ _AGAIN_SECONDS = 1.0
 
 
 def refuse_former(settings: RelaySettings, memory: SlotMemory, timeline: int) -> None:
-    """Raise ConnectionFailed for a server from before a promotion, to which one of several hosts led."""
+    """Raise ConnectionFailed for a server from before a promotion, if several hosts are configured."""
     last = memory.last
     if last is None or timeline >= last.timeline or settings.accept_divergence:
         return
@@ -32,9 +32,9 @@ def refuse_former(settings: RelaySettings, memory: SlotMemory, timeline: int) ->
 
 
 def connect_to_newest(settings: RelaySettings, report: Report, on_wait: Callable[[str], None]) -> Connection:
-    """Connect, and again as long as a former primary answers: what its slot looks like says nothing.
+    """Connect, and retry while a former primary answers: the state of its slot is meaningless.
 
-    ``on_wait`` is told what is waited for, and may raise. Raises ConnectionFailed and StateFailed.
+    ``on_wait`` gets a description of the wait, and may raise. Raises ConnectionFailed and StateFailed.
     """
     while True:
         connection = connect(settings.postgres)
