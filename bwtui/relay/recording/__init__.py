@@ -1,1 +1,1 @@
-"""The relay's end of a recording."""
+"""The relay's side of a recording: write what it reads and sends."""

@@ -1,4 +1,4 @@
-"""What the JSON blocks of a recording say: its source, routes, gaps, and the relay's status as it changes."""
+"""The JSON blocks of a recording: its source, its routes, its gaps, and changes of the relay's status."""
 
 import time
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from bwtui.source.preflight import Findings
 
 _SECONDS = 1.0
 _IDLE_SECONDS = 60.0
-#: In the recording already, or too long.
+#: Fields that are in the recording elsewhere, or too long.
 _LEFT_OUT = frozenset({"tables", "errors", "latency_minute", "latency_since_start"})
-#: What changes though nothing happens; the recording itself grows by every status that is written.
+#: Fields that change although nothing happens. The recording itself grows with every status that is written.
 _RESTLESS = frozenset(
     {
         "exactly_once",
@@ -31,16 +31,16 @@ _RESTLESS = frozenset(
         "reason",
     }
 )
-#: What is judged of a relay that works.
+#: Fields that assess a running relay.
 _WHILE_IT_WORKS = frozenset({"verdict", "reason", "outages"})
-#: What an ERROR says; older versions refuse more.
+#: Fields of an ERROR block; older versions refuse additional ones.
 _ERROR = ("time", "kind", "table", "message", "hint", "count")
-#: What a status says of an outage, and of how many.
+#: Fields of an outage in a status, and the maximum number of outages.
 _OUTAGE, _OUTAGES = ("kind", "table", "message", "since", "until"), 20
 
 
 class StatusSchedule:
-    """Says when a status is due: once a second while something happens, else once a minute."""
+    """Decides when to write a status: once a second while something happens, otherwise once a minute."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Status] | None = None
@@ -49,7 +49,7 @@ class StatusSchedule:
         self._said: dict[str, Any] = {}
 
     def due(self) -> dict[str, Any] | None:
-        """Return the status that is to be written now, or None."""
+        """Return the status to write now, or None."""
         now = time.monotonic()
         if self.source is None or now - self._looked_at < _SECONDS:
             return None
@@ -57,9 +57,9 @@ class StatusSchedule:
         return self._changed(self._said, now)
 
     def last(self) -> dict[str, Any] | None:
-        """Return what has changed since the last look, for there will be no other, or None.
+        """Return the last status if anything has changed since the previous one, or None.
 
-        How the relay was while it worked is no question any more: that stays what it was said to be.
+        The assessment of a running relay keeps its previous values, since the relay is ending.
         """
         if self.source is None:
             return None
@@ -68,11 +68,11 @@ class StatusSchedule:
         return self._changed(said, time.monotonic())
 
     def _changed(self, status: dict[str, Any], now: float) -> dict[str, Any] | None:
-        # That it is stalled stands in the verdict, whose figures are restless.
+        # A stall is part of the verdict, whose other figures change all the time.
         stalled = status["verdict"]["condition"] == "stalled"
         lasting = {name: value for name, value in status.items() if name not in _RESTLESS}
         lasting["stalled"] = stalled
-        # When nothing is measured any more, that is written once.
+        # Write once that nothing is measured any more.
         lasting["measured"] = bool(status["latency"])
         if lasting == self._last and now - self._written_at < _IDLE_SECONDS:
             return None
@@ -80,18 +80,18 @@ class StatusSchedule:
         return status
 
     def forget(self) -> None:
-        """Write the next status whatever it is: a new segment begins with what holds."""
+        """Write the next status in any case: a new segment begins with the current status."""
         self._written_at = float("-inf")
 
 
 def recorded_status(status: Status) -> dict[str, Any]:
-    """Return what a STATUS block says.
+    """Return the content of a STATUS block.
 
-    Older versions refuse a state that they don't know, so its ``state`` is the phase; a stall stands in the
-    verdict. They pass over ``outages``, from when to when errors lasted.
+    Older versions refuse a state that they don't know, so ``state`` is the phase, and a stall is only in the
+    verdict. They ignore ``outages``, the periods of errors.
     """
     said = {name: value for name, value in status.to_json().items() if name not in _LEFT_OUT}
-    # Where older versions look for it.
+    # Older versions read the verdict from this field.
     said["verdict"] = said.pop("verdict_details")
     if status.state == "stalled":
         said["state"] = status.phase or "streaming"
@@ -103,14 +103,14 @@ def recorded_status(status: Status) -> dict[str, Any]:
 
 
 def error_json(entry: ErrorEntry) -> dict[str, Any]:
-    """Return what an ERROR block says: what the first version knew, which refuses anything else."""
+    """Return the content of an ERROR block: the fields of the first version, which refuses any other."""
     return {name: getattr(entry, name) for name in _ERROR}
 
 
 def recording_source(
     status: Status, findings: Findings, settings: RelaySettings, cluster: str
 ) -> dict[str, Any]:
-    """Return where a recording comes from, for the HEAD of its segments; no passwords."""
+    """Return where a recording comes from, for the HEAD of its segments; it contains no passwords."""
     return {
         "database": findings.database,
         "server": status.database,
@@ -129,7 +129,7 @@ def recording_source(
 
 
 def route_json(number: int, route: Route) -> dict[str, Any]:
-    """Return what a ROUTE block says."""
+    """Return the content of a ROUTE block."""
     return {
         "route": number,
         "relation": route.relation.oid,
@@ -142,12 +142,12 @@ def route_json(number: int, route: Route) -> dict[str, Any]:
 
 
 def gap_json(since: int, until: int) -> dict[str, Any]:
-    """Return the EVENT of a gap."""
+    """Return the EVENT for a gap."""
     return {"event": "gap", "from_lsn": since, "to_lsn": until}
 
 
 def gap_error(since: int, until: int) -> RefusedError:
-    """Return the note of a gap."""
+    """Return the notice for a gap."""
     return RefusedError(
         f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(until)}",
         "the relay ran without --record, its recording could not be written, or its slot was lost",
@@ -155,7 +155,7 @@ def gap_error(since: int, until: int) -> RefusedError:
 
 
 def late_beginning(start_lsn: int) -> RefusedError:
-    """Return the note when the first thing that is recorded is not a snapshot."""
+    """Return the notice for a recording that does not begin with a snapshot."""
     return RefusedError(
         f"the recording begins at {format_lsn(start_lsn)}, without a snapshot: what was before is not in it",
         "use a new slot to record what the tables hold as well",
@@ -163,7 +163,7 @@ def late_beginning(start_lsn: int) -> RefusedError:
 
 
 def another_history(seen: int, until: int) -> RefusedError:
-    """Return the note where changes up to ``seen`` are recorded, and the server has them to ``until``."""
+    """Return the error if changes up to ``seen`` are recorded, but the server has them only to ``until``."""
     return RefusedError(
         f"the recording holds changes up to {format_lsn(seen)}, which this server's history has only up to "
         f"{format_lsn(until)}",
@@ -172,13 +172,13 @@ def another_history(seen: int, until: int) -> RefusedError:
 
 
 def past_numbering(what: str) -> StateFailed:
-    """Return the note where a recording has no numbers left for ``what``."""
+    """Return the error for a recording without numbers left for ``what``."""
     hint = "relay these without --record, and record again what comes after them"
     return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
 
 
 def torn_end(cut: int) -> RefusedError:
-    """Return the note of ``cut`` bytes that a crash left, and that were cut off."""
+    """Return the notice that ``cut`` bytes after a crash were cut off."""
     return RefusedError(
         f"the recording's end was torn: {cut} bytes behind a crash were cut off",
         "nothing need be done: none of it was confirmed, so it is read and recorded again",

@@ -1,8 +1,9 @@
-"""The recording's ledger: where messages are, as far as that is certain.
+"""The delivery ledger of a recording: where messages are, as far as that is certain.
 
-With --exactly-once a message is where Kafka has put it only once its transaction is committed. Batches of the
-stream are settled behind that. A snapshot is one transaction, whose rows are settled long before: what became
-of them waits here until it is committed, in a file without a name that a kill takes away.
+With --exactly-once the place of a message in Kafka is certain only once its transaction is committed. Batches
+of the stream are settled after that. A snapshot is a single transaction, and its rows are settled long before
+its commit. Their delivery reports are held here until the commit, in an unnamed file, which disappears if the
+relay is killed.
 """
 
 import io
@@ -21,22 +22,22 @@ _LENGTH = 4
 
 
 class Deliveries:
-    """Writes what became of messages; the relay's main thread owns it."""
+    """Writes the delivery reports of messages; the relay's main thread owns it."""
 
     def __init__(
         self, journal: Journal, folder: Path, settle: Callable[[], None], *, in_transactions: bool
     ) -> None:
-        """``settle`` does what is due while much is written; ``in_transactions``: with --exactly-once."""
+        """``settle`` does periodic work during long writes; ``in_transactions`` means --exactly-once."""
         self._journal = journal
         self._folder = folder
         self._settle = settle
         self._in_transactions = in_transactions
-        #: Of a snapshot that is not committed. Without a buffer: one keeps what the disk has refused, and
-        #: refuses it again wherever the file is closed.
+        #: Held delivery reports of an uncommitted snapshot. The file is unbuffered: a buffer would keep the
+        #: data that the disk has refused, and fail again wherever the file is closed.
         self._held: io.FileIO | None = None
 
     def begin_pass(self, kind: str) -> None:
-        """Go on with a pass; nothing is known any more of what an earlier one has held."""
+        """Begin a pass; delivery reports that an earlier pass has held are discarded."""
         self.close()
         if self._in_transactions and kind == "snapshot":
             try:
@@ -45,7 +46,7 @@ class Deliveries:
                 self._journal.fail(error)
 
     def settled(self, receipts: Iterable[Receipt]) -> None:
-        """Take what became of messages, or hold it until their transaction is committed."""
+        """Write delivery reports, or hold them until their transaction is committed."""
         for receipt in receipts:
             parts = pack_delivery(
                 Delivery(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
@@ -56,9 +57,10 @@ class Deliveries:
                 self._hold(self._held, b"".join(parts))
 
     def given_up(self, receipts: Iterable[Receipt]) -> None:
-        """Take what is known of messages that are not settled: of an open transaction, no places.
+        """Write the partial delivery reports of unsettled messages, without places in an open transaction.
 
-        Kafka aborts it. If its commit was under way and gets through, no word of that comes either.
+        Kafka aborts that transaction. If its commit was in progress and succeeds, the relay does not learn of
+        it.
         """
         if self._in_transactions:
             for receipt in receipts:
@@ -68,12 +70,15 @@ class Deliveries:
         self.settled(receipts)
 
     def committed(self) -> None:
-        """Write what was held: its transaction is committed. Raises StateFailed, see `Recorder.settle`."""
+        """Write the held delivery reports, since their transaction is committed.
+
+        Raises StateFailed, see `Recorder.settle`.
+        """
         held, self._held = self._held, None
         if held is None:
             return
         try:
-            # It reads alone, so whatever the disk says by now, nothing is left to write when it is closed.
+            # This reader only reads, so closing it has nothing left to write, whatever the disk reports.
             with io.BufferedReader(held) as places:
                 places.seek(0)
                 while length := places.read(_LENGTH):
@@ -83,7 +88,7 @@ class Deliveries:
             self._journal.fail(error)
 
     def close(self) -> None:
-        """Forget what is held: its transaction is not committed, or nobody knows."""
+        """Discard held delivery reports, since their transaction is not committed, or may not be."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -95,5 +100,5 @@ class Deliveries:
                 left = left[file.write(left) :]
         except OSError as error:
             self._journal.fail(error)
-            # Nothing of the recording is written any more, this neither.
+            # The recording is not written any more, and neither are these reports.
             self.close()

@@ -1,4 +1,4 @@
-"""What a relay does when the disk takes no more of its recording: it stops, or goes on without it."""
+"""Handle a disk that can't take more of a recording: stop the relay, or continue without recording."""
 
 import json
 from typing import Any
@@ -13,18 +13,18 @@ from bwtui.settings import RelaySettings
 
 
 class GivingUp:
-    """Whether a recording was given up, by --on-record-error."""
+    """The decision to give up the recording, according to --on-record-error."""
 
     def __init__(self, settings: RelaySettings, report: Report) -> None:
         self._settings = settings
         self._report = report
-        #: Whether it is reported that the disk refuses, and whether the relay then went on without.
+        #: True if the disk error was reported, and true if the relay then continued without recording.
         self.is_reported = False
         self.gave_up = False
         self._last_errors: list[ErrorEntry] = []
 
     def give_up(self, error: StateFailed) -> None:
-        """Report that the recording ended. Raises ``error`` unless it may go on without."""
+        """Report that the recording ended. Raises ``error`` unless the relay may continue without it."""
         self.is_reported = True
         if self._settings.record_only:
             raise error
@@ -37,7 +37,7 @@ class GivingUp:
         self._report.error("recording", StateFailed(error.message, hint))
 
     def at_last_number(self, what: str) -> bool:
-        """Give up if ``what`` goes past the numbers that there are; return whether. Raises StateFailed."""
+        """Give up if ``what`` has run out of numbers, and return whether it has. Raises StateFailed."""
         if what:
             self.give_up(past_numbering(what))
         return bool(what)
@@ -47,7 +47,7 @@ class GivingUp:
             self._last_errors.append(entry)
 
     def last_blocks(self, since: int) -> tuple[int, list[BlockOut]]:
-        """Report the gap from ``since`` on; return where it ends, and the recording's blocks on it."""
+        """Report the gap that begins at ``since``; return its end, and its blocks for the recording."""
         until = self._report.confirmed_lsn
         blocks: list[tuple[Kind, dict[str, Any]]] = []
         if until > since:

@@ -1,4 +1,4 @@
-"""What a recording says where a pass begins, and what it lacks there."""
+"""The event at the beginning of a pass, and the changes that the recording lacks there."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from bwtui.relay.report import Report
 
 
 class Gaps:
-    """Notes, and reports, what was relayed without being recorded."""
+    """Records and reports changes that were relayed without being recorded."""
 
     def __init__(self, report: Report, say: Callable[[dict[str, Any]], object]) -> None:
         """``say`` writes an event."""
@@ -18,7 +18,7 @@ class Gaps:
         self._say = say
 
     def note(self, since: int | None, until: int) -> None:
-        """Note that what commits before ``until`` is not recorded; None: of nothing before is anything."""
+        """Report that commits from ``since`` to ``until`` are not recorded; None: from the very beginning."""
         if since is None:
             self._report.error("notice", late_beginning(until))
         elif until > since:
@@ -37,7 +37,7 @@ def pass_said(
     *,
     exactly_once: bool,
 ) -> Pass:
-    """Return the statement of a pass whose first batch is ``batch``."""
+    """Return the event of a pass whose first batch is ``batch``."""
     said: Pass = {
         "pass": number,
         "kind": kind,
@@ -61,10 +61,11 @@ def pass_said(
 
 
 def lacking(behind: Position | None, seen: tuple[int, int], reached: int) -> int:
-    """Return up to which LSN Kafka has what is not recorded, and is not read again; 0: there is no such part.
+    """Return the LSN up to which Kafka has unrecorded changes that are not read again; 0 if there are none.
 
-    Everything up to ``reached`` is recorded, and up to the change ``seen``. Of a whole transaction that an
-    older relay has not counted nobody knows whether ``seen`` is its last change: better told than hidden.
+    Everything up to ``reached`` is recorded, and so is everything up to the change ``seen``. An older relay
+    did not count the changes of a complete transaction, so ``seen`` may or may not be its last change.
+    Reporting a gap that does not exist is better than hiding one.
     """
     if behind is None or not behind.lsn or behind.lsn < reached:
         return 0

@@ -1,7 +1,7 @@
-"""The relay's end of a recording: collects frames and messages, and is the ledger of acknowledgements.
+"""Write the recording: collect frames and messages, and act as the ledger of acknowledgements.
 
-A batch is queued for the journal before it is handed to the sink, and what became of it once that is known.
-An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
+A batch is queued for the journal before it is handed to the sink, and its delivery reports as soon as they
+are complete. An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 """
 
 import json
@@ -52,16 +52,16 @@ class Recorder:
         source: dict[str, Any],
         before: Continuation,
     ) -> None:
-        """``source`` says where the changes come from and go to; ``before`` what the folder holds already.
+        """``source`` describes where changes come from and go to; ``before`` is the folder's content.
 
-        Raises StateFailed when the folder can't be written.
+        Raises StateFailed if the folder can't be written.
         """
         self._settings = settings
         self._report = report
         self._session = session
         self._source = source
         self._before = before
-        #: Frames, or a snapshot's lines, of the batch that is being filled.
+        #: Frames, or lines of a snapshot, of the current batch.
         self.frames: list[bytes] = []
         self._position = self._segment_position = before.position
         self._batch = self._segment_batch = before.batch
@@ -96,9 +96,9 @@ class Recorder:
     def begin_pass(
         self, kind: Literal["snapshot", "stream"], start_lsn: int, behind: Position | None = None
     ) -> None:
-        """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before.
+        """Record that a snapshot, or streaming, begins at ``start_lsn``; it may repeat recorded changes.
 
-        Nothing up to ``behind`` follows: Kafka has it.
+        Nothing up to the position ``behind`` follows, since Kafka already holds it.
         """
         self._forget_batch()
         self._references.begin_pass()
@@ -112,7 +112,8 @@ class Recorder:
             is_first = number == self._before.pass_number + 1 and not self._began_anew
             reached = max(self._journal.reached, before or 0, covered(self._pass) if behind else 0)
             until = max(start_lsn if is_first else 0, lacking(behind, self._seen, reached))
-            # What comes again may be another server's, and is durable when it is recorded again.
+            # Repeated changes may come from a different server, and are durable only once they are recorded
+            # again.
             self._journal.go_back(start_lsn)
             if until and not (behind and self._ending.gave_up):
                 self._gaps.note(None if is_first and before is None else reached, until)
@@ -124,9 +125,10 @@ class Recorder:
             self._pass = begun
 
     def go_back(self, lsn: int, *, is_gap: bool = False) -> None:
-        """Go on with a server whose WAL is the former one's up to ``lsn``; or behind a gap that ends there.
+        """Continue with a server whose WAL is the former one's up to ``lsn``, or after a gap that ends there.
 
-        Raises RefusedError when changes beyond it are recorded: those that come would count as the same.
+        Raises RefusedError if changes beyond ``lsn`` are recorded: the ones that follow would count as the
+        same.
         """
         if self._seen[0] >= lsn:
             raise another_history(self._seen[0], lsn)
@@ -135,52 +137,53 @@ class Recorder:
         self._journal.go_back(lsn)
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int, ordinal: int = 0) -> None:
-        """Note that the frames that follow are rows of a snapshot of ``relation``, behind row ``ordinal``."""
+        """Record that the following frames are rows of a snapshot of ``relation``, after row ``ordinal``."""
         self.relation(relation)
         self._under_way.begin_table(relation, lsn, time_ms, ordinal)
 
     def begin_rows(self, relation: Relation, lsn: int, time_ms: int, ordinal: int) -> None:
-        """Note that what follows is rows of ``relation`` that are put into the stream, until `end_rows`.
+        """Record that backfilled rows of ``relation`` follow, until `end_rows`.
 
-        What was collected before must be written, and no transaction be open. ``lsn`` is where the stream
-        stands: all that commits before it was sent. ``time_ms`` is the timestamp of the messages. ``ordinal``
-        is that of the row before the first, so that `--headers` and the recording number them alike; a run
-        never gives one to two rows of a table that have the same ``lsn``. Frames are lines of COPY. A batch
-        of messages without any frame is tombstones, numbered as rows are; no batch has both.
+        Everything collected before must be written, and no transaction may be open. ``lsn`` is the position
+        of the stream: all that commits before it was sent. ``time_ms`` is the timestamp of the messages.
+        ``ordinal`` is that of the row before the first one, so that `--headers` and the recording number rows
+        alike; a run never gives one ordinal to two rows of a table that have the same ``lsn``. Frames are
+        lines of COPY. A batch of messages without any frame contains tombstones, numbered like rows; no batch
+        has both.
         """
         assert not self.frames
         self._references.aside(relation)
         self._under_way.begin_rows(relation, lsn, time_ms, ordinal)
 
     def end_rows(self) -> None:
-        """Note that the stream goes on behind rows that were put into it, written or given up."""
+        """Record that the stream continues after backfilled rows, whether they were written or abandoned."""
         self._under_way.end_rows()
         self._references.back()
 
     def recorded(self, *, anew: bool) -> Recorded | None:
-        """Return up to where this pass is recorded, or ``anew`` the next one; None where it is no more."""
+        """Return how far this pass is recorded, or with ``anew`` the next pass; None if that has ended."""
         if self._ending.gave_up:
             return None
         return Recorded(self._session.hex(), self._pass["pass"] + anew, self._position)
 
     def relation(self, relation: Relation) -> None:
-        """Note what a relation is from here on; rows of its former form stand in batches before."""
+        """Record the current definition of a relation; earlier batches hold rows of its former definition."""
         self._references.relation(relation)
 
     def forget(self, oid: int) -> None:
-        """Take that nothing is known of a relation any more; it is noted again before its next row."""
+        """Forget a relation; it is recorded again before its next row."""
         self._references.forget(oid)
 
     def resume(self, transaction: Transaction) -> None:
-        """Note that the changes that follow are of ``transaction``, whose former ones Kafka has."""
+        """Record that the following changes belong to ``transaction``, whose earlier changes Kafka holds."""
         self._under_way.transaction = transaction
 
     def without(self, route: Route, reason: Without, frame: int | None = None) -> None:
-        """Note why the change that is being handled, or that of ``frame``, makes no message."""
+        """Record why the current change, or the change of ``frame``, makes no message."""
         self._unsent.without(len(self.frames) if frame is None else frame, route, reason)
 
     def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> int:
-        """Note the TOAST values that the row lacked as it was sent, and has now; return their bytes."""
+        """Record the TOAST values that were fetched for the streamed row; return their size in bytes."""
         return self._unsent.fill(len(self.frames), sent, completed)
 
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
@@ -209,7 +212,7 @@ class Recorder:
         )
         if under_way.table is None:
             tables += [route.relation.qualified_name for route in self._unsent.routes]
-            # Every change either makes a message, or stands among those without.
+            # Every change either makes a message or is listed as making none.
             only = tables[0] if len(set(tables)) == 1 else None
             position = self._position - self._segment_position
             relations = self._references.relations
@@ -221,7 +224,7 @@ class Recorder:
         return self._receipts(sections) if written else []
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
-        """Write tombstones that clear up after an unfinished snapshot. Raises StateFailed, see `settle`."""
+        """Write tombstones that clean up after an unfinished snapshot. Raises StateFailed, see `settle`."""
         self._make_room(1)
         section = self._section(route, messages, (), HeaderForm.SESSION)
         parts = pack_batch(self._batch, route.relation.oid, self._under_way.transaction, [], [section])
@@ -232,7 +235,7 @@ class Recorder:
 
     def _write(self, block: BlockOut, last: Transaction) -> bool:
         if not self._journal.write(block):
-            # What the foot says, if there will be one, is what the file holds.
+            # The foot, if one is written, must match what the file holds.
             return False
         self._under_way.transaction = last
         if block.kind == Kind.CHANGES:
@@ -290,7 +293,7 @@ class Recorder:
         }
 
     def _make_room(self, routes: int) -> None:
-        """Begin another segment if this one has no numbers left for ``routes`` more."""
+        """Begin a new segment if this one has no numbers left for ``routes`` more."""
         if not self._references.has_room(routes):
             self._rotate()
 
@@ -314,18 +317,18 @@ class Recorder:
 
     @property
     def durable_lsn(self) -> int:
-        # A recording that was given up holds nothing up.
+        # A recording that was given up does not hold up confirmation.
         return _EVERYTHING if self._ending.gave_up else self._journal.durable_lsn
 
     def promise(self, *, soon: bool = False) -> Callable[[], bool]:
-        """Return what says, and asks for, that all written so far is on the disk; see `Journal.promise`."""
+        """Return a function that reports whether all written so far is on the disk; see `Journal.promise`."""
         is_kept = self._journal.promise(soon=soon)
         return lambda: self._ending.gave_up or is_kept()
 
     def settle(self, *, idle: bool = False) -> None:
-        """Do what is due now and then; ``idle``: the relay has nothing to do but to wait for the disk.
+        """Do periodic work; ``idle`` means that the relay is only waiting for the disk.
 
-        Raises StateFailed when the disk refuses and the policy is to stop.
+        Raises StateFailed if the disk refuses to write and the policy is to stop.
         """
         if self._see_failure():
             return
@@ -337,9 +340,9 @@ class Recorder:
             self._rotate()
 
     def _see_failure(self) -> bool:
-        """Return whether the disk has refused; then raise StateFailed if the policy is to stop.
+        """Return whether the disk has refused to write; raise StateFailed if the policy is to stop.
 
-        Asked before a batch goes to the sink, since no message may stand in Kafka that the recording lacks.
+        Call this before a batch goes to the sink: Kafka must not have a message that the recording lacks.
         """
         failure = self._journal.failure
         if failure is not None and not self._ending.gave_up:
@@ -347,7 +350,7 @@ class Recorder:
         return failure is not None or self._ending.gave_up
 
     def _close_given_up(self) -> None:
-        """Report the gap at the recording's end, in the recording too if there is room again."""
+        """Report the gap at the recording's end, in the recording too if the disk has room again."""
         reached = max(self._journal.reached, self._before.reached or 0, covered(self._pass))
         noted, blocks = self._ending.last_blocks(reached)
         self._journal.close_given_up({**self._end("given up"), "noted": noted}, blocks)
@@ -359,12 +362,12 @@ class Recorder:
         self._status.source = status
 
     def record_last_status(self) -> None:
-        """Record what has changed in the last second, before what looks is shut down."""
+        """Record changes of the last second, before the threads that measure are shut down."""
         if (status := self._status.last()) is not None:
             self._json(Kind.STATUS, status)
 
     def status(self) -> RecordingStatus:
-        """Return how the recording stands; any thread may ask."""
+        """Return the state of the recording; any thread may call this."""
         return self._before.status(self._journal, stopped=self._ending.gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
@@ -377,9 +380,12 @@ class Recorder:
         return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
-        """Finish it. Raises StateFailed when that fails, was not reported, and the policy is to stop."""
+        """Finish the recording.
+
+        Raises StateFailed if that fails, was not reported, and the policy is to stop.
+        """
         if error is not None and "kind" not in self._pass and self._journal.failure is None:
-            # It was refused before it came to read anything, and leaves nothing.
+            # The relay was refused before it read anything, so it leaves no recording.
             self._report.on_error = None
             self._journal.discard(is_expected=self._before.is_expected)
             self._before.give_back()

@@ -1,8 +1,8 @@
 """What blocks refer to: relations, routes and schemas, each described in a segment before its first use.
 
-A segment stands alone, so what it has described is forgotten with it, and numbers of routes begin anew:
-there are 65,536 of them. Two routes of which the recording says the same have one number; a reconnect, or a
-RELATION that changes nothing, uses none up.
+A segment is readable on its own. So each segment describes everything again, and numbers its routes from 0:
+there are 65,536 numbers. Two routes with the same description share a number, so a reconnect, or a RELATION
+that changes nothing, uses up none.
 """
 
 import json
@@ -19,61 +19,61 @@ from bwtui.relay.recording.as_json import route_json
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
 
-#: A section names its route by a u16.
+#: A section refers to its route by a u16.
 ROUTES = 1 << 16
 
 
 class References:
-    """Describes what a segment does not know yet; the relay's main thread owns it."""
+    """Describes what the segment does not contain yet; the relay's main thread owns it."""
 
     def __init__(self, write: Callable[[BlockOut], object], report: Report) -> None:
         """``write`` appends one block to the segment."""
         self._write = write
         self._report = report
-        #: The relations whose rows may come, by oid.
+        #: The relations whose rows may follow, by oid.
         self.relations: dict[int, Relation] = {}
         self._former: Relation | None = None
-        #: Numbers by what the segment says of a route.
+        #: Numbers by the route's description in the segment.
         self._numbers: dict[tuple[Any, ...], int] = {}
-        #: The route of each relation, by oid, that the segment described last: readers take it for changes
+        #: The route of each relation, by oid, that the segment described last: readers use it for changes
         #: that make no message.
         self._newest: dict[int, int] = {}
         #: Subject and id of the schemas that the segment holds.
         self._schemas: set[tuple[str, int]] = set()
 
     def begin_pass(self) -> None:
-        """Forget the relations: PostgreSQL announces them anew in every session."""
+        """Forget the relations: PostgreSQL announces them again in every session."""
         self.relations.clear()
 
     def relation(self, relation: Relation) -> None:
-        """Describe what a relation is from here on, if it was something else before."""
+        """Describe a relation from here on, unless the segment has the same description of it."""
         if self.relations.get(relation.oid) != relation:
             self.relations[relation.oid] = relation
             self._write(_block(relation))
 
     def aside(self, relation: Relation) -> None:
-        """Describe what a relation is to rows that are put into the stream, until `back`."""
+        """Describe a relation as backfilled rows have it, until `back`."""
         self._former = self.relations.get(relation.oid)
         self.relation(relation)
 
     def back(self) -> None:
-        """Describe again what that relation is to the stream, if it has announced it."""
+        """Restore the description that the stream uses, if the stream has announced the relation."""
         if self._former is not None:
             self.relation(self._former)
 
     def forget(self, oid: int) -> None:
-        """Forget a relation, which is described anew before its next row."""
+        """Forget a relation, which is described again before its next row."""
         self.relations.pop(oid, None)
 
     def begin_segment(self) -> list[BlockOut]:
-        """Forget what the segment before has described; return what the next one begins with."""
+        """Forget what the previous segment has described; return the first blocks of the next one."""
         self._numbers.clear()
         self._newest.clear()
         self._schemas.clear()
         return [_block(relation) for relation in self.relations.values()]
 
     def has_room(self, routes: int) -> bool:
-        """Whether the segment has numbers left for so many routes, were they all new."""
+        """True if the segment has numbers left for this many routes, even if all of them are new."""
         return len(self._numbers) + routes <= ROUTES
 
     def number(self, route: Route) -> int:

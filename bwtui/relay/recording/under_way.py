@@ -1,7 +1,7 @@
-"""What the frames of a batch belong to: a transaction of the stream, or rows of a table.
+"""The context of a batch's frames: a transaction of the stream, or rows of a table.
 
-Rows are those of a snapshot, or they are put into the stream, at a place where no transaction is open. The
-stream goes on behind those as if they were not there: its numbering is not theirs.
+Rows belong to a snapshot, or they are backfilled at a place where no transaction is open. After backfilled
+rows the stream continues as if they were not there: they don't affect its numbering.
 """
 
 from array import array
@@ -16,57 +16,57 @@ from bwtui.sink.base import MessageTuple
 
 
 class UnderWay:
-    """Where the recorder is; its methods are the recorder's own."""
+    """The recorder's current position; only the recorder calls its methods."""
 
     def __init__(self) -> None:
-        #: The open transaction; of rows their LSN, their time, 0, and the ordinal of the last one.
+        #: The open transaction. For rows: their LSN, their time, 0, and the ordinal of the last row.
         self.transaction = Transaction()
-        #: The table whose rows the frames are, or None: they are frames of the stream.
+        #: The table whose rows the frames are, or None for frames of the stream.
         self.table: Relation | None = None
-        #: Where the stream goes on behind rows that are put into it; None: there are none.
+        #: The place where the stream continues after backfilled rows; None if there are none.
         self._stream: Transaction | None = None
 
     def begin_pass(self) -> None:
-        """Take that no transaction is open."""
+        """Begin a pass without an open transaction."""
         self.transaction, self.table, self._stream = Transaction(), None, None
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int, ordinal: int = 0) -> None:
-        """Go on with a table of a snapshot; ``ordinal`` is that of the row before."""
+        """Begin a table of a snapshot; ``ordinal`` is that of the row before."""
         self.table = relation
         self.transaction = Transaction(lsn, time_ms * 1000, 0, ordinal)
 
     def begin_rows(self, relation: Relation, lsn: int, time_ms: int, ordinal: int) -> None:
-        """Go on with rows that are put into the stream; ``ordinal`` is that of the row before them."""
+        """Begin backfilled rows; ``ordinal`` is that of the row before them."""
         if self._stream is None:
             self._stream = self.transaction
         self.table = relation
         self.transaction = Transaction(lsn, time_ms * 1000, 0, ordinal)
 
     def end_rows(self) -> None:
-        """Go on with the stream."""
+        """Return to the stream."""
         if self._stream is not None:
             self.transaction, self.table, self._stream = self._stream, None, None
 
     @property
     def headers(self) -> HeaderForm:
-        """Which headers messages carry without --headers."""
+        """The headers that messages carry without --headers."""
         return HeaderForm.SESSION if self.table else HeaderForm.NONE
 
     def frames_of(
         self, messages: Sequence[MessageTuple], positions: Sequence[int], frames: int
     ) -> Sequence[int]:
-        """Return of which of ``frames`` frames messages were made, which were collected at ``positions``."""
+        """Return the frame of each message: ``positions`` among ``frames`` frames, none for tombstones."""
         if self.table is None:
             return positions
         if frames:
-            # Tombstones among rows would be counted as nothing.
+            # Tombstones among rows would not be counted.
             assert not positions or positions[-1] < frames
             return positions
         assert all(message[1] is None for message in messages)
         return array("I", [NO_FRAME]) * len(messages)
 
     def past_numbering(self, frames: Sequence[bytes], messages: int) -> str:
-        """Return of what a batch holds more than can be numbered, or an empty text."""
+        """Return a description of what exceeds the available numbers in this batch, or an empty string."""
         if self.transaction.ordinal + (len(frames) or messages) <= LARGEST_ORDINAL:
             return ""
         if self.table is not None:
@@ -76,13 +76,13 @@ class UnderWay:
     def rows(
         self, parts: Sequence[bytes], frames: int, sections: Sequence[Section], counts: Counts
     ) -> tuple[BlockOut, Transaction]:
-        """Return the block of a batch of rows, or of tombstones, and what is under way behind it."""
+        """Return the block of a batch of rows or of tombstones, and the position after it."""
         assert self.table is not None
         before, tombstones = self.transaction, sum(len(section.keys) for section in sections)
         if frames:
             counter = "snapshot_rows" if self._stream is None else "backfill_rows"
             counts = [*counts, (self.table.qualified_name, counter, frames)]
-        # Tombstones that clear up behind a snapshot have no numbers of their own.
+        # Tombstones that clean up after a snapshot are not numbered.
         numbered = frames if self._stream is None else frames or tombstones
         lsns = (before.commit_lsn, before.commit_lsn)
         block = BlockOut(Kind.ROWS, parts, lsns, frames or tombstones, counts=counts)
@@ -97,10 +97,10 @@ class UnderWay:
         only: str | None,
         position: int,
     ) -> tuple[BlockOut, Transaction]:
-        """Return the block of a batch of the stream, and the transaction that is under way behind it.
+        """Return the block of a batch of the stream, and the transaction that is open after it.
 
-        ``only``: the one table of which all changes are, if it is known; ``position``: the segment's changes
-        before.
+        ``only`` is the table of all changes if there is only one, and known; ``position`` is the number of
+        changes in the segment before this batch.
         """
         letters = tags(frames)
         seen = scan(frames, letters, self.transaction, position)

@@ -1,4 +1,4 @@
-"""What a batch says of its changes besides messages: why one has none, and the values that were filled in."""
+"""Details of a batch's changes besides messages: why a change has none, and which values were fetched."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from bwtui.relay.routes.route import Route
 
 
 class Unsent:
-    """Collects it while a batch is being filled; ``frame`` is the change's number in the batch."""
+    """Collects the details of the current batch; ``frame`` is the change's number in the batch."""
 
     def __init__(self) -> None:
         self._without: list[tuple[int, Without, Route]] = []
         self.filled: list[Filled] = []
 
     def without(self, frame: int, route: Route, reason: Without) -> None:
-        """Note why a change makes no message."""
+        """Record why a change makes no message."""
         self._without.append((frame, reason, route))
 
     def fill(self, frame: int, sent: Sequence[Field], completed: Sequence[Field]) -> int:
-        """Note the TOAST values that a row lacked as it was sent, and has now; return their bytes."""
+        """Record the TOAST values that were fetched for the streamed row; return their size in bytes."""
         filled = [
             Filled(frame, column, new)
             for column, (old, new) in enumerate(zip(sent, completed, strict=True))
@@ -30,21 +30,21 @@ class Unsent:
         return sum(len(value.text) for value in filled)
 
     def keep(self, frames: int) -> None:
-        """Forget a change that ended the relay in the middle: it has no frame."""
+        """Forget a change that ended the relay halfway: it has no frame."""
         self._without = [change for change in self._without if change[0] < frames]
         self.filled = [value for value in self.filled if value.frame < frames]
 
     def clear(self) -> None:
-        """Begin another batch."""
+        """Begin a new batch."""
         self._without, self.filled = [], []
 
     def __len__(self) -> int:
-        """Return how many changes make no message."""
+        """Return the number of changes that make no message."""
         return len(self._without)
 
     @property
     def routes(self) -> list[Route]:
-        """The routes of the changes that make no message: each says what the key's columns are."""
+        """The routes of the changes that make no message: each names the key columns."""
         return [route for _, _, route in self._without]
 
     @property
@@ -53,7 +53,7 @@ class Unsent:
         return [(frame, reason) for frame, reason, _ in self._without]
 
     def counts(self) -> Counts:
-        """Return what the counters say of the rows that were dropped."""
+        """Return the counters of the rows that were dropped."""
         return [
             (route.relation.qualified_name, "dropped", 1)
             for _, reason, route in self._without
