@@ -1,8 +1,8 @@
-"""What the catalog once said of types and keys, for changes that are older than a DROP.
+"""A cache of the catalog's types and keys, for changes that are older than a DROP.
 
-The replication stream names a column's type by its number alone, and under REPLICA IDENTITY FULL it does not
-name the key. PostgreSQL's catalog answers for the present: a domain that was dropped since, or a table, is no
-longer in it. So the relay keeps those answers in its state folder, across restarts.
+The replication stream identifies a column's type by its number alone, and under REPLICA IDENTITY FULL it does
+not identify the key. PostgreSQL's catalog describes the present: a domain or a table that was dropped since
+is no longer in it. So the relay keeps earlier answers in its state folder, across restarts.
 """
 
 import json
@@ -16,10 +16,10 @@ from bwtui.types.registry import TypeInfo
 
 
 class CatalogMemory:
-    """Types by oid, and by the table's oid its key columns, and those that a publication once left out."""
+    """Types by oid and, by the table's oid, its key columns and those that a publication once left out."""
 
     def __init__(self, path: Path | None = None, system_identifier: str = "", database: str = "") -> None:
-        """Open the file; one about another server or database counts as none. No path: only in memory."""
+        """Open the file, ignoring one of a different server or database. Without a path nothing is stored."""
         self._path = path
         self._identity = [system_identifier, database]
         self._types: dict[int, TypeInfo] = {}
@@ -29,7 +29,7 @@ class CatalogMemory:
             self._load(path)
 
     def types(self, present: Mapping[int, TypeInfo]) -> dict[int, TypeInfo]:
-        """Remember ``present`` types, and return all that were ever seen; the present comes first."""
+        """Store the ``present`` types, and return all types ever seen; the present ones take precedence."""
         merged = self._types | dict(present)
         if merged != self._types:
             self._types = merged
@@ -37,21 +37,21 @@ class CatalogMemory:
         return merged
 
     def key(self, oid: int) -> tuple[str, ...]:
-        """Return the key columns that the table had when it was last seen; none when it never was."""
+        """Return the key columns that the table had when it was last seen; none if it was never seen."""
         return self._keys.get(oid, ())
 
     def remember_key(self, oid: int, columns: tuple[str, ...]) -> None:
-        """Remember a table's key columns."""
+        """Store a table's key columns."""
         if self._keys.get(oid) != columns:
             self._keys[oid] = columns
             self._write()
 
     def refused_key(self, oid: int) -> tuple[str, ...]:
-        """Return the key's columns for want of which rows of the table were refused; mostly none."""
+        """Return the key columns whose absence made the relay refuse rows of the table; usually none."""
         return self._refused.get(oid, ())
 
     def refuse_key(self, oid: int, missing: tuple[str, ...]) -> None:
-        """Remember that rows came without these columns: the catalog may show no trace of it any more."""
+        """Store that rows lacked these columns: the catalog may not show a trace of it any more."""
         if self._refused.get(oid) != missing:
             self._refused[oid] = missing
             self._write()
@@ -65,7 +65,7 @@ class CatalogMemory:
                 refused = data.get("refused", {})
                 self._refused = {int(oid): tuple(columns) for oid, columns in refused.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            # It only helps: what is lost here is asked of the catalog again.
+            # The cache is optional: the catalog is queried again for whatever is lost here.
             self._types, self._keys, self._refused = {}, {}, {}
 
     def _write(self) -> None:
@@ -78,5 +78,6 @@ class CatalogMemory:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._path, text)
         except OSError:
-            # The slot's own memory, in the same folder, ends the relay with a sentence about it.
+            # The slot checkpoint is in the same folder, and its own error ends the relay with a clear
+            # message.
             return

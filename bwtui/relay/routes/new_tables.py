@@ -1,4 +1,4 @@
-"""Tables that are created while the relay has its slot: they join its publication, or are announced."""
+"""Tables that are created while the relay has its slot: add them to its publication, or report them."""
 
 import time
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from bwtui.source.connection import Connection
 from bwtui.source.coverage import Shortfall, is_chosen, shortfalls
 
 _SECONDS = 10.0
-#: Timeout of moving tables in one look; the next look continues, a second later.
+#: Timeout of moving tables in one check; the next check continues, a second later.
 _MOVING_SECONDS = 2.0
-#: Every status has them, and too many would push what else went wrong out of it.
+#: Every status includes the notices, and too many would push other errors out of it.
 _NOTICES = 20
 _HINT_CHARACTERS = 1_000
 _DOCTOR = "'bwtui doctor' with the relay's options says"
@@ -28,14 +28,14 @@ class PublicationHistory(Protocol):
     """The record of tables that were in the publication."""
 
     def was_removed(self, table: TableInfo) -> bool:
-        """Return whether ``table`` was taken out of the publication, and does not join again as it is."""
+        """Return whether ``table`` was taken out of the publication, and must not rejoin as it is."""
 
     def release(self, oid: int) -> None:
         """Record that the relay takes a table out until it has a replica identity again."""
 
 
 class NewTables:
-    """Looks for them now and then; the sampler's thread owns it."""
+    """Checks for new tables periodically; the sampler's thread owns it."""
 
     def __init__(self, settings: RelaySettings, report: Report) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class NewTables:
         self._looked_at = 0.0
         #: The publications that the stream reads; none while there is no stream.
         self.reads: tuple[str, ...] = ()
-        #: What `publication.misplaced` returned last, and when every table was considered.
+        #: The last result of `publication.misplaced`, and when every table was last considered.
         self._misplaced: dict[int, publication.Misplaced] | None = None
         self._settled_at = 0.0
         self._has_settled = False
@@ -54,10 +54,10 @@ class NewTables:
     # -- joining -------------------------------------------------------------------------------------------
 
     def settle(self, connection: Connection, history: PublicationHistory) -> bool:
-        """Move tables into the publication that they belong into; return whether any was moved.
+        """Move tables into the publication that they belong to; return whether any was moved.
 
-        No table without a replica identity gets into a publication of updates, and one that loses it leaves:
-        PostgreSQL would refuse the application's UPDATE and DELETE. Raises psycopg2.Error where the session
+        A table without a replica identity never joins a publication of updates, and one that loses it leaves:
+        PostgreSQL would refuse the application's UPDATE and DELETE. Raises psycopg2.Error if the session
         ends.
         """
         name, now = self._settings.publication_name, time.monotonic()
@@ -65,7 +65,7 @@ class NewTables:
         if not self._settings.adds_new_tables or publication.unkeyed_name(name) not in self.reads:
             return False
         misplaced = publication.misplaced(connection, name)
-        # A partition that loses its identity changes nothing about its root in `misplaced`.
+        # If a partition loses its identity, its root looks the same in `misplaced`.
         is_due = now - self._settled_at >= _SECONDS or not self._settled_at
         if misplaced == self._misplaced and not is_due:
             return False
@@ -98,7 +98,7 @@ class NewTables:
     def _moves(
         self, connection: Connection, history: PublicationHistory
     ) -> Iterator[tuple[TableInfo, str, str]]:
-        """Yield tables with the publication that they leave, and the one that they join."""
+        """Yield tables with the publication that they leave and the publication that they join."""
         misplaced = self._misplaced or {}
         for table in list_tables(connection, partitions=True):
             found = misplaced.get(table.oid)
@@ -120,7 +120,7 @@ class NewTables:
         may_block = table.partitioned or (found is not None and found.in_first)
         is_blocked = may_block and publication.lacks_identity(table)
         if is_blocked and publication.listing(connection, name, table).get(name):
-            # Nor into the publication of inserts: its topic is compacted.
+            # It does not join the publication of inserts either: its topic is compacted.
             return name, ""
         if found is None or found.in_first or not to:
             return None
@@ -139,12 +139,12 @@ class NewTables:
     # -- notices -------------------------------------------------------------------------------------------
 
     def look(self, connection: Connection) -> None:
-        """Look, if it is time to: at the beginning too, for a run may end before the next look."""
+        """Report shortfalls periodically; first at startup, since a run may end before the next check."""
         now = time.monotonic()
         if self._looked_at and now - self._looked_at < _SECONDS:
             return
         if self._settings.adds_new_tables and not self._has_settled:
-            # What can't join is not known yet.
+            # The tables that can't join are not determined yet.
             return
         self._looked_at = now
         missing = [self._with_reason(item) for item in shortfalls(connection, self._settings, self.reads)]

@@ -1,7 +1,7 @@
-"""Whether the publications that a slot reads are there, and publish what they did; asked in each session.
+"""Check in each session that the slot's publications exist, and that they publish the same operations.
 
-It is no guard against one that was missing in between: for the changes of that time PostgreSQL itself says so
-when it decodes them, see `bwtui.source.raw.stream.leaves_out`.
+This does not detect a publication that was missing in between. For changes of that time PostgreSQL itself
+reports an error when it decodes them, see `bwtui.source.raw.stream.leaves_out`.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _OPERATIONS = ("inserts", "updates", "deletes", "truncates")
 
 
 class PublicationState(NamedTuple):
-    """A publication's oid, and what it publishes."""
+    """A publication's oid, and the operations that it publishes."""
 
     oid: str
     operations: frozenset[str]
@@ -33,14 +33,14 @@ class Published:
     """The publications of one slot, from one session to the next."""
 
     def __init__(self, publication: str, report: Report, memory: SlotMemory) -> None:
-        """``publication`` is the one in the settings; its unkeyed companion goes with it."""
+        """``publication`` is the one in the settings; it implies its unkeyed companion."""
         self._family = (publication, unkeyed_name(publication))
         self._report = report
         self._memory = memory
         self._before: dict[str, PublicationState] = {}
 
     def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> PublicationStates:
-        """Return what there is of ``names``, and of those that an earlier run read. Raises ServerError."""
+        """Return the states of ``names``, and of those that an earlier run read. Raises ServerError."""
         wanted = ", ".join(map(quote_literal, self._wanted(names)))
         sql = f"""select pubname, oid, pubinsert, pubupdate, pubdelete, pubtruncate
                     from pg_catalog.pg_publication where pubname in ({wanted})"""
@@ -52,7 +52,7 @@ class Published:
         }
 
     def take(self, names: tuple[str, ...], states: PublicationStates) -> None:
-        """Check that all that was asked for is there, and report what has changed. Raises RefusedError."""
+        """Check that all requested publications exist, and report what has changed. Raises RefusedError."""
         wanted = self._wanted(names)
         for name in wanted:
             if name not in states:

@@ -1,4 +1,4 @@
-"""A route: where the rows of one table go, as long as its schema stays the same."""
+"""A route: the destination of the rows of one table, as long as its schema stays the same."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an encoder is made of beside the relation, its key and the schemas' ids."""
+    """The inputs of an encoder, in addition to the relation, its key and the schema ids."""
 
     types: Mapping[int, TypeInfo]
     any_bytes: bool
@@ -33,9 +33,9 @@ class Recipe:
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Route:
-    """Where the rows of one table go, as long as its schema stays the same.
+    """The destination of the rows of one table, as long as its schema stays the same.
 
-    ``refusal`` is set when the table as a whole can't be relayed; every row of it then fails with it.
+    ``refusal`` is set if the table as a whole can't be relayed; every row of it then fails with this error.
     """
 
     relation: Relation
@@ -45,32 +45,32 @@ class Route:
     bound: InitVar[BoundEncoder | JsonEncoder | None]
     limits: InitVar[TopicLimits | None]
     refusal: BwtuiError | None = None
-    #: Whether the table has columns that are not published.
+    #: True if the table has columns that are not published.
     in_part: bool = False
-    #: Has another process make the same encoder; None where all rows are refused.
+    #: For building the same encoder in a separate process; None if all rows are refused.
     recipe: Recipe | None = None
     key: Key = field(init=False)
     both: Both = field(init=False)
     both_filled: Both = field(init=False)
-    #: Makes the same of rows that are not taken apart, where there is such a way.
+    #: Encodes undecoded rows to the same messages, where that is supported.
     run: Run | None = field(init=False, default=None)
-    #: What many rows of a snapshot become at once; of no use where ``refusal`` is set.
+    #: Encodes many snapshot rows at once; unset if ``refusal`` is set.
     lines: Lines = field(init=False)
     split: Split = field(init=False)
-    #: The same, faster where a value is NULL or unchanged.
+    #: The same, faster if a value is NULL or unchanged.
     split_partial: Split = field(init=False)
     key_schema_id: int | None = field(init=False)
     value_schema_id: int | None = field(init=False)
     max_message_bytes: int = field(init=False)
     column_names: list[str] = field(init=False)
-    #: Where the key's columns stand in a row.
+    #: The positions of the key columns in a row.
     key_indexes: list[int] = field(init=False)
-    #: Messages of the batch that is being filled, and their bytes.
+    #: Messages of the current batch, and their bytes.
     messages: list[MessageTuple] = field(default_factory=list)
     bytes: int = 0
     #: When the first of them was committed, in Unix microseconds.
     committed: int = 0
-    #: While recording, which of the batch's frames each message was made of.
+    #: While recording, the batch's frame that each message was made of.
     positions: "array[int]" = field(default_factory=lambda: array("I"))
 
     def __post_init__(self, bound: BoundEncoder | JsonEncoder | None, limits: TopicLimits | None) -> None:
@@ -89,11 +89,11 @@ class Route:
 
 
 def _refusing(refusal: BwtuiError) -> Callable[[Sequence[Field]], NoReturn]:
-    """Return what a route that is refused does with each row."""
+    """Return the function that refuses every row of a refused route."""
 
     def refuse(fields: Sequence[Field]) -> NoReturn:
-        # A new one each time: an error that is raised again keeps the frames, and so the row, of every time
-        # before.
+        # Raise a new error each time: an error that is raised again keeps the frames, and so the row, of
+        # every earlier time.
         raise RowError(refusal.message, refusal.hint) from refusal
 
     refusal.with_traceback(None)

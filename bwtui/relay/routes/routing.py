@@ -1,9 +1,9 @@
 """From a relation to its route: topic, registered schemas, and the generated encoder.
 
-A route is built once for every RELATION that differs from the last one of its table. Building asks the
-catalog, Kafka and the registry; each of them may be down for a while, and is then waited for. Routes that
-are built together share the waiting: their topics are made in one request, and their schemas are registered
-side by side.
+A route is built once for every RELATION that differs from the last one of its table. Building queries the
+catalog, Kafka and the registry; each of them may be down for a while, and the relay then waits for it. Routes
+that are built together share the wait: their topics are created in one request, and their schemas are
+registered concurrently.
 """
 
 import time
@@ -36,14 +36,14 @@ from bwtui.types.registry import TypeInfo, is_built_in
 
 @dataclass(slots=True)
 class _Draft:
-    """A route that is being built, and what is known of it so far."""
+    """A route under construction, and what has been determined so far."""
 
     relation: Relation
     counters: TableCounters
     with_room: bool
     any_bytes: bool = False
     keys: tuple[str, ...] = ()
-    #: Whether the table has columns that are not published.
+    #: True if the table has columns that are not published.
     in_part: bool = False
     types: dict[int, TypeInfo] = field(default_factory=dict)
     limits: TopicLimits | None = None
@@ -60,7 +60,7 @@ class _Draft:
         return self.counters.topic
 
 
-#: From so many on, a list of all subjects costs less than two requests for each.
+#: From this number on, a list of all subjects costs less than two requests for each.
 _SUBJECTS_MANY = 16
 
 
@@ -78,7 +78,7 @@ class Router:
         on_topics: Callable[[Limits], None] = lambda limits: None,
         coverage: Coverage | None = None,
     ) -> None:
-        """``on_topics`` is told of topics, and what they are, before the first row goes to them."""
+        """``on_topics`` gets topics and their limits before the first row goes to them."""
         self._on_topics = on_topics
         self._coverage = coverage or Coverage()
         self._catalog_memory = catalog_memory or CatalogMemory()
@@ -91,18 +91,18 @@ class Router:
         self._style = SchemaStyle.of(settings)
         self._records = RecordOwners(settings.namespace)
         self._topics: dict[str, str] = {}
-        #: Key columns and key schema of the newest route that each topic ever had.
+        #: Key columns and key schema of the newest route of each topic.
         self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
 
     def route(self, relation: Relation, *, with_room: bool = False) -> Route | None:
-        """Return the route of ``relation``, or None when its table is filtered out; see `routes`."""
+        """Return the route of ``relation``, or None if its table is filtered out; see `routes`."""
         return self.routes([relation], with_room=with_room)[0]
 
     def routes(self, relations: Sequence[Relation], *, with_room: bool = False) -> list[Route | None]:
-        """Return the routes of ``relations``, of different tables; None where a table is filtered out.
+        """Return the routes of ``relations``, of different tables; None if a table is filtered out.
 
-        ``with_room``: their schemas shall have room for what columns can't hold, whatever they and --toast
-        say. Never raises for what is wrong with a table itself: that stands in `Route.refusal`. Raises
+        ``with_room`` gives their schemas room for values that their columns can't hold, regardless of
+        --toast. Never raises for an error of a table itself, which is in `Route.refusal`. Raises
         ServiceRefused.
         """
         drafts = [self._draft(relation, with_room) for relation in relations]
@@ -115,10 +115,10 @@ class Router:
         return [None if draft is None else self._finish(draft) for draft in drafts]
 
     def still_holds(self, route: Route) -> bool:
-        """Whether ``route`` is what would be built of its relation now, when that has been announced again.
+        """Whether ``route`` is still valid for its relation after a repeated announcement.
 
-        Under REPLICA IDENTITY FULL a RELATION does not say which columns are the key, and none says which
-        are not published; all else it says.
+        Under REPLICA IDENTITY FULL a RELATION does not identify the key columns, and it never identifies the
+        unpublished columns. It contains everything else.
         """
         if route.refusal is not None:
             return False
@@ -128,7 +128,7 @@ class Router:
         except ServiceRefused:
             raise
         except (RefusedError, RowError):
-            # Building the route anew tells why.
+            # Building the route again reports why.
             return False
         route.in_part = draft.in_part
         return keys == route.key_columns
@@ -136,7 +136,7 @@ class Router:
     # -- the stages of building ----------------------------------------------------------------------------
 
     def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
-        # A name that is left out, too: what is written under it is in no topic.
+        # Record excluded tables, too: what is written under their names is in no topic.
         self._coverage.sends(relation.oid, relation.qualified_name)
         if not self._filter(relation):
             return None
@@ -145,7 +145,7 @@ class Router:
         return _Draft(relation, counters, with_room or self._settings.toast == "placeholder")
 
     def _look_up(self, drafts: Sequence[_Draft]) -> None:
-        """Ask the catalog what the relations do not say."""
+        """Query the catalog for what the relations do not contain."""
         for draft in drafts:
             try:
                 self._claim(draft.topic, draft.name)
@@ -201,7 +201,7 @@ class Router:
                 draft.counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
 
     def _register(self, drafts: Sequence[_Draft]) -> None:
-        """Register every key and value schema, side by side."""
+        """Register every key and value schema concurrently."""
         wanted = [
             (draft, part, subject, schema)
             for draft in drafts
@@ -227,7 +227,7 @@ class Router:
                 draft.bound = draft.encoder.bind(key, value)
 
     def _new_subjects(self, subjects: Sequence[str]) -> set[str]:
-        """Return those without a schema so far; none are looked for where there are few."""
+        """Return the subjects without a schema so far; skip the query if there are only a few."""
         if len(subjects) < _SUBJECTS_MANY or not isinstance(self._registry, SchemaRegistry):
             return set()
         return set(subjects).difference(self._patience.ask("the schema registry", self._registry.subjects))
@@ -263,7 +263,10 @@ class Router:
         return route
 
     def _claim(self, topic: str, name: str) -> None:
-        """Give ``topic`` to table ``name``. Raises RefusedError when another table stands in the way."""
+        """Assign ``topic`` to table ``name``.
+
+        Raises RefusedError if a different table is in conflict with it.
+        """
         refuse_shared(self._settings, topic, name)
         owner = self._topics.get(topic, name)
         if owner != name:
@@ -275,7 +278,7 @@ class Router:
         self._topics[topic] = name
 
     def _keys(self, draft: _Draft) -> tuple[str, ...]:
-        """Return the key's columns. Raises RefusedError for one that is not published whole."""
+        """Return the key columns. Raises RefusedError if they are not all published."""
         relation, oid = draft.relation, draft.relation.oid
         refused = self._catalog_memory.refused_key(oid)
         missing, draft.in_part = self._patience.look(
@@ -290,12 +293,14 @@ class Router:
             now = self._patience.look(partial(attributes, oid=oid))
             key = primary_key_then(relation, now) if now else None
             if key is None:
-                # The table is gone or its key was renamed beyond recognition, after the rows that come now.
+                # The table was dropped, or its key was renamed beyond recognition, after the rows that follow
+                # now.
                 former = self._catalog_memory.key(oid)
                 return former if set(former) <= {column.name for column in relation.columns} else ()
             marked = key
         elif not marked:
-            # Rows that were inserted before the table got its key, maybe in the transaction that made both.
+            # Rows that were inserted before the table got its key, perhaps in the transaction that created
+            # both.
             now = self._patience.look(partial(attributes, oid=oid))
             if marked := identity_then(relation, now) or ():
                 self._coverage.mark(draft.name, "got its key after rows were written")
@@ -313,7 +318,7 @@ class Router:
 
 
 def name_topics(settings: RelaySettings, report: Report, tables: Sequence[TableInfo]) -> None:
-    """Show every table before its first row. Raises RefusedError for topics that can't be told apart."""
+    """Report every table before its first row. Raises RefusedError for topics that can't be distinguished."""
     topics, records = {}, RecordOwners(settings.namespace)
     for table in tables:
         claim_records(records, table)
@@ -326,14 +331,14 @@ def name_topics(settings: RelaySettings, report: Report, tables: Sequence[TableI
 
 
 def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:
-    """Raise RefusedError when messages about rows would go into ``topic``, between the rows of ``table``."""
+    """Raise RefusedError if messages of an option would go into ``topic``, among the rows of ``table``."""
     for option, chosen in settings.topics_apart.items():
         if chosen == topic:
             raise RefusedError(f"--{option} {topic} is the topic of table {table}", "name a topic of its own")
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:
-    """Return the refusal of tables whose topics Kafka does not take side by side."""
+    """Return the error for tables whose topics can't coexist in Kafka."""
     return RefusedError(
         f"Kafka can't hold topics {' and '.join(topics)} side by side, for tables {' and '.join(tables)}",
         "leave one out with --exclude-table, and relay it with a slot and a --topic-prefix of its own",
@@ -341,7 +346,7 @@ def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError
 
 
 def claim_records(records: RecordOwners, table: Named) -> None:
-    """Give a table the names of its records. Raises RefusedError when another table has one of them."""
+    """Assign the record names of a table. Raises RefusedError if a different table has one of them."""
     taken = records.claim(table)
     if taken is not None:
         owner, name = taken
@@ -360,7 +365,7 @@ def _schemas(topic: str, encoder: TableEncoder) -> list[tuple[str, str, str]]:
 
 
 def _notes(relation: Relation, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what people should know of a table with this schema."""
+    """Return what users should know about a table with this schema."""
     if keys:
         return ()
     order = "unkeyed: messages have a null key, and keep no order"

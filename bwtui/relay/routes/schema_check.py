@@ -1,4 +1,4 @@
-"""What the registry would say of every table's schemas, before a relay finds out: nothing is registered."""
+"""Check every table's schemas against the registry before a relay does, without registering anything."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,18 +24,18 @@ from bwtui.source.preflight import selected_tables
 
 @dataclass(slots=True)
 class TableCheck:
-    """One table: its topic, what the registry says of its schemas, or why it would be refused before that."""
+    """One table: its topic, and the registry's verdict on its schemas or an earlier refusal."""
 
     table: str
     topic: str
     encoder: TableEncoder | None = None
     refusal: BwtuiError | None = None
-    #: By "key" and "value"; no key for an unkeyed table.
+    #: Keyed by "key" and "value"; an unkeyed table has no "key".
     parts: dict[str, SchemaCheck] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether the relay could go on."""
+        """True if the relay could continue."""
         return self.refusal is None and all(part.state != "incompatible" for part in self.parts.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -53,11 +53,11 @@ class TableCheck:
 
 
 def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str = "") -> list[TableCheck]:
-    """Return what the registry would say of every table that the relay of ``settings`` carries.
+    """Return the registry's verdict on every table that the relay of ``settings`` carries.
 
-    With a ``script``: as they would be after it, with those that it makes, which are to be published yet.
-    It is rolled back before the registry is asked, so that its locks are held no longer than the catalog
-    takes to read. Raises ConnectionFailed or RefusedError.
+    With a ``script``, check the tables as they would be after it, with the tables that it creates, which are
+    not published yet. The script is rolled back before the registry is queried, so that its locks are held
+    only while the catalog is read. Raises ConnectionFailed or RefusedError.
     """
     registry.check()
     try:
@@ -98,7 +98,10 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
 
 
 def _encoder(connection: Connection, settings: RelaySettings, relation: Relation) -> TableEncoder:
-    """Return what the relay would make of the table. Raises BwtuiError where it would refuse it."""
+    """Return the encoder that the relay would build for the table.
+
+    Raises BwtuiError if it would refuse it.
+    """
     missing, _ = identity.missing_columns(connection, settings, relation, ())
     if missing:
         raise identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)

@@ -1,4 +1,4 @@
-"""The routes of one session, by the relation's oid: built at the first row, and forgotten when none comes."""
+"""The routes of one session, by the relation's oid: built at the first row, and dropped when idle."""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -11,15 +11,15 @@ from bwtui.relay.routes.route import Route
 _oid = struct.Struct(">I").unpack_from
 _RELATION = ord("R")
 _ROW_TAGS = frozenset(b"IUD")
-#: Beyond so many routes, those of tables that have had no row lately are forgotten.
+#: Above this number, routes of tables without recent rows are dropped.
 _ROUTES_KEPT = 256
 
 
 class Routes(dict[int, Route | None]):
-    """Routes by the relation's oid, built when the first row comes; None is a table that is filtered out.
+    """Routes by the relation's oid, built when the first row arrives; None for a table that is filtered out.
 
-    Not when the RELATION comes: PostgreSQL also announces a partition whose rows all come through its root,
-    and a topic of its own would stay empty for ever.
+    They are not built when the RELATION arrives: PostgreSQL also announces a partition whose rows all arrive
+    through its root, and a topic of its own would stay empty forever.
     """
 
     def __init__(
@@ -29,17 +29,18 @@ class Routes(dict[int, Route | None]):
         begin: Callable[[Route | None], None],
         ahead: Callable[[], Iterable[bytes]],
     ) -> None:
-        """``begin`` is called before a route's first row; ``ahead`` returns frames that come after this one.
+        """``begin`` is called before a route's first row; ``ahead`` returns the frames after the current one.
 
-        Routes of relations whose rows are among them are built together with the one that is needed.
-        ``still_holds`` says whether a route may serve on when its relation is announced once more.
+        Routes of relations whose rows are among these frames are built together with the needed one.
+        ``still_holds`` returns whether a route stays valid when its relation is announced again.
         """
         super().__init__()
         self._build = build
         self._still_holds = still_holds
         self._begin = begin
         self._ahead = ahead
-        #: The RELATION messages: PostgreSQL sends them once, and nothing at a DROP, so they are kept small.
+        #: The RELATION messages. PostgreSQL sends each once, and nothing after a DROP, so they are kept
+        #: compact.
         self._announced: dict[int, bytes] = {}
         self._former: dict[int, Route] = {}
         self._ready: dict[int, tuple[Relation, Route | None]] = {}
@@ -47,7 +48,7 @@ class Routes(dict[int, Route | None]):
         self._most = _ROUTES_KEPT
 
     def announce(self, relation: Relation, message: bytes) -> None:
-        """Take note of a relation that is new or has changed; ``message`` is its RELATION."""
+        """Store a relation that is new or has changed; ``message`` is its RELATION."""
         oid = relation.oid
         self._announced[oid] = message
         former = self._former.pop(oid, None)
@@ -56,12 +57,12 @@ class Routes(dict[int, Route | None]):
             self._former[oid] = former
 
     def is_known(self, relation: Relation) -> bool:
-        """Whether the present route is the one of ``relation``, so that nothing has to be asked."""
+        """True if the current route is the one of ``relation``, so that no query is needed."""
         route = self.get(relation.oid)
         if route is None or route.relation != relation:
             return False
-        # Under FULL a RELATION does not say which columns are the key, so that may have changed. Nor does it
-        # name columns that are not published, and the key may have got one of them.
+        # Under FULL a RELATION does not identify the key columns, so they may have changed. Nor does it name
+        # unpublished columns, one of which may have become part of the key.
         return relation.replica_identity != "f" and route.refusal is None and not route.in_part
 
     def __missing__(self, oid: int) -> Route | None:
@@ -87,7 +88,7 @@ class Routes(dict[int, Route | None]):
     def _coming(self, first: Relation) -> list[Relation]:
         """Return relations that are announced next and have rows.
 
-        Of each table, and of each name, the first alone: later ones are registered after it.
+        For each table, and for each name, only the first is returned: later ones are registered after it.
         """
         announced: list[Relation] = []
         used: set[int] = set()
@@ -102,7 +103,7 @@ class Routes(dict[int, Route | None]):
         for relation in announced:
             names: set[int | str] = {relation.oid, relation.qualified_name}
             present = self.get(relation.oid)
-            # One that is announced once more as it was may go on with the route that it has.
+            # An unchanged relation that is announced again may keep its route.
             is_new = present is None or present.relation != relation
             if relation.oid in used and relation.oid not in self._ready and is_new and not names & seen:
                 chosen.append(relation)
@@ -111,13 +112,13 @@ class Routes(dict[int, Route | None]):
 
     @property
     def are_many(self) -> bool:
-        """Whether it is time for `forget_idle`."""
+        """True if it is time for `forget_idle`."""
         return len(self) > self._most
 
     def forget_idle(self) -> list[int]:
-        """Forget the routes of tables without a row since the last call; return the tables' oids.
+        """Drop the routes of tables without a row since the last call; return the tables' oids.
 
-        A route is built again when a row comes after all. The batch must be empty.
+        A route is built again if a row arrives later. The batch must be empty.
         """
         before, self._rows = self._rows, {}
         idle = []
