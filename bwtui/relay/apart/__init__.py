@@ -1,1 +1,1 @@
-"""Messages of the stream that are of no table: to topics that options name."""
+"""Messages that don't belong to a table, for topics that options name."""

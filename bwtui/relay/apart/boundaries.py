@@ -1,7 +1,8 @@
-"""BEGIN and END of transactions, for --transaction-topic; see docs/exactly-once.md.
+"""BEGIN and END messages of transactions, for --transaction-topic; see docs/exactly-once.md.
 
-A transaction is told of with its first message, so one without any is not, and ends with its counts. Both are
-sent with the batch that they belong to, and with --exactly-once in its Kafka transaction.
+The relay sends BEGIN with the first message of a transaction, so a transaction without messages has neither
+BEGIN nor END. END carries the message counts. Both are sent with the batch that they belong to, and with
+--exactly-once in its Kafka transaction.
 """
 
 from functools import partial
@@ -13,14 +14,14 @@ from bwtui.relay.routes.route import Route
 from bwtui.relay.streaming import Streaming
 
 _BEGIN, _COMMIT = ord("B"), ord("C")
-#: Where a frame says at which LSN its message is.
+#: Bytes of a frame that hold the LSN of its message.
 _AT = slice(1, 9)
 
 
 def form_of(context: RelayContext) -> MetadataForm | None:
-    """Return how transactions are told of, or None where nobody wants it.
+    """Return the format of transaction messages, or None without --transaction-topic.
 
-    Raises StopRequested, RefusedError and what a registry refuses.
+    Raises StopRequested, RefusedError, and the errors of a registry.
     """
     settings = context.settings
     if not settings.transaction_topic:
@@ -37,7 +38,7 @@ def form_of(context: RelayContext) -> MetadataForm | None:
 
 
 class Boundaries:
-    """Tells of the transactions of one session."""
+    """Sends the BEGIN and END messages of one session."""
 
     def __init__(self, form: MetadataForm, topic: str, stream: Streaming) -> None:
         self._form = form

@@ -1,4 +1,4 @@
-"""The message of --truncate-topic: a JSON object that says which table was emptied, when and how."""
+"""The message of --truncate-topic: a JSON object that says which table was truncated, when and how."""
 
 import json
 
