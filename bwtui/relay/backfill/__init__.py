@@ -1,1 +1,1 @@
-"""Rows of a table, or of a list of keys, put into the stream beside its changes."""
+"""Backfill rows of a table, or of a list of keys, into the stream alongside its changes."""

@@ -1,4 +1,4 @@
-"""What others may ask for: looked at before it is kept, as far as that needs no connection."""
+"""Validate backfill requests before they are stored, as far as that needs no connection."""
 
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
@@ -8,16 +8,17 @@ from bwtui.relay.report import Report
 
 
 class Asking:
-    """Takes the requests of other threads."""
+    """Takes backfill requests of other threads."""
 
     def __init__(self, store: Store, report: Report) -> None:
         self._store = store
         self._report = report
 
     def submit(self, request: BackfillRequest) -> str:
-        """Keep the request, and return its id. Raises RefusedError and StateFailed.
+        """Store the request, and return its id. Raises RefusedError and StateFailed.
 
-        Before the tables of the relay are known, any is taken: one that it does not carry fails in its turn.
+        Until the relay's tables are determined, any table is accepted: a request for a table that the relay
+        does not carry fails in its turn.
         """
         _check(request)
         captured = self._report.tables.keys() - set(self._report.not_captured)
@@ -26,7 +27,7 @@ class Asking:
         return self._store.submit(request)
 
     def control(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Have a task pause, go on or end. Raises RefusedError and StateFailed."""
+        """Pause, resume or cancel a task. Raises RefusedError and StateFailed."""
         return self._store.ask(id, what)
 
 

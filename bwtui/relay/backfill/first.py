@@ -1,14 +1,14 @@
-"""The first snapshot of a slot by chunks: which of its tables are not through yet.
+"""State of a slot's first snapshot by chunks: the tables that are not done yet.
 
-The slot is there, and the stream goes on, before any row of a table is sent. So what says that rows are still
-missing must be on the disk before the slot is: first each table's task (`bwtui.relay.backfill.store`), then
-the memory of where the slot will begin (`bwtui.relay.memory`), then a file that names the tasks, ``lsn`` and
-whose it is; then the slot is made. What a kill leaves before that belongs to nobody: a start without a slot
-begins anew and forgets it, and tasks that no file names are never worked on. A slot that somebody else has
-made meanwhile stands further on than the memory has it, and is refused.
+The slot exists, and the stream runs, before any row of a table is sent. So the information that rows are
+still missing must be on the disk before the slot is created: first the checkpoint with the slot's future LSN
+(`bwtui.relay.memory`), then each table's task (`bwtui.relay.backfill.store`), then a file that names the
+tasks, the LSN and the slot's identity. Only then is the slot created. A kill before that leaves state without
+an owner: a start without a slot begins from scratch and removes it, and tasks that no file names are never
+worked on. If somebody else created the slot meanwhile, it is ahead of the checkpoint, and is refused.
 
-Any server and any database may have a slot of the same name. So each has a file of its own, and a beginning
-removes no other's.
+Different servers and databases may have slots of the same name. So each has a file of its own, and a new
+snapshot removes no other slot's file.
 """
 
 import contextlib
@@ -34,23 +34,23 @@ from bwtui.state_folder import known_relays, state_folder
 
 #: System identifier, database and slot.
 Identity = tuple[str, str, str]
-#: A table's name → its task, or "" once it is through.
+#: A table's name → its task, or "" once it is done.
 _Tables = dict[str, str]
 
 
 def first_path(folder: Path, identity: Identity) -> Path:
-    """Return where the first snapshot of a slot is remembered, in a relay's state folder."""
+    """Return the path of the file for a slot's first snapshot, in a relay's state folder."""
     which = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     return folder / f"first-{identity[2]}-{which}.json"
 
 
 class First:
-    """The first snapshot of one slot; the main thread calls, but for `status`."""
+    """The first snapshot of one slot; the main thread calls all methods except `status`."""
 
     def __init__(self, folder: Path, identity: Identity, store: Store, report: Report) -> None:
-        """Read what is remembered of this very slot.
+        """Read the stored state of this slot.
 
-        Raises StateFailed for a file that can't be read: that rows are missing must not be forgotten.
+        Raises StateFailed for a file that can't be read: missing rows must not be forgotten.
         """
         self._folder = folder
         self._path = first_path(folder, identity)
@@ -61,37 +61,37 @@ class First:
         self._tables: _Tables = {}
         if (remembered := _read(self._path)) is not None:
             self._lsn, self._tables = remembered
-        #: Whether the slot is there, so that all of it comes.
+        #: True if the slot exists, so that the snapshot will be completed.
         self._is_begun = False
-        #: Tasks of tables that were not there, and when that was seen: they may have another name by now.
+        #: Tasks of missing tables, and when that was noticed: they may have been renamed.
         self._gone: dict[str, float] = {}
-        #: Says whether tables that have joined were looked for since then: see `Joined.has_looked`.
+        #: Returns whether a check for joined tables has run since then: see `Joined.has_looked`.
         self.has_looked: Callable[[float], bool] = lambda moment: True
-        #: What `Report.detail` says by our doing.
+        #: The text that this class has put into `Report.detail`.
         self._said = ""
 
     # -- for any thread ------------------------------------------------------------------------------------
 
     def status(self) -> FirstSnapshot | None:
-        """Return how far it is; None: there is none, it is through, or its slot is not there yet."""
+        """Return the progress; None if there is no snapshot, it is done, or its slot does not exist yet."""
         tables = self._tables if self._is_begun else {}
         done = sum(not id for id in tables.values())
         return FirstSnapshot(len(tables), done) if done < len(tables) else None
 
     @property
     def is_due(self) -> bool:
-        """Whether tables are not through yet."""
+        """True if some tables are not done yet."""
         return any(self._tables.values())
 
     @property
     def phase(self) -> State:
-        """What a relay that streams is at."""
+        """State of a streaming relay."""
         return "snapshot" if self.is_due else "streaming"
 
-    # -- the beginning, and each start ---------------------------------------------------------------------
+    # -- at each start -------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Forget it: there is no slot, so that what is remembered belongs to none. Raises StateFailed."""
+        """Remove the stored state, because there is no slot that it could belong to. Raises StateFailed."""
         self._tables, self._is_begun = {}, False
         try:
             self._path.unlink(missing_ok=True)
@@ -100,12 +100,12 @@ class First:
         self._store.forget_firsts(named(self._folder))
 
     def ask(self, tables: Sequence[str]) -> None:
-        """Have a task a table kept durably; without `begin` nobody works on them. Raises StateFailed."""
+        """Store a task for each table durably; it is not worked on without `begin`. Raises StateFailed."""
         asked = (BackfillRequest(table, reason="first") for table in tables)
         self._tables = {request.table: self._store.submit(request) for request in asked}
 
     def begin(self, lsn: int) -> None:
-        """Note, durably, that the slot that is about to be made at ``lsn`` has these tasks.
+        """Record durably that the slot about to be created at ``lsn`` has these tasks.
 
         Raises StateFailed.
         """
@@ -114,17 +114,17 @@ class First:
             self._write(self._tables)
 
     def begun(self) -> None:
-        """Take note that the slot was made."""
+        """Note that the slot was created."""
         self._is_begun = True
 
     def take_up(self) -> None:
-        """Go on where an earlier run ended: what is not known to be through is sent. Raises StateFailed."""
+        """Resume an earlier run: tables not known to be done are sent. Raises StateFailed."""
         self._is_begun = True
         tables = dict(self._tables)
         for table, id in self._tables.items():
             task = self._store.task(id) if id else None
             if id and (task is None or task.state == "failed"):
-                # Its file is gone or damaged; or it failed as the relay was killed, and does so again.
+                # Its file is missing or damaged, or it failed when the relay was killed and may fail again.
                 task = self._store.task(self._store.submit(BackfillRequest(table, reason="first")))
                 assert task is not None
                 tables[table] = task.id
@@ -139,7 +139,7 @@ class First:
     # -- while the relay streams ---------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take note of what is through by now, and say how far all is. Raises StateFailed."""
+        """Mark tables that are done, and report the progress. Raises StateFailed."""
         if not self._tables:
             return
         tables, running = dict(self._tables), ""
@@ -160,10 +160,10 @@ class First:
         self._say(running)
 
     def fails(self, task: Task, error: BwtuiError) -> bool:
-        """Return whether ``error`` ends a task; False: it begins anew.
+        """Return whether ``error`` ends a task; False if the task starts again.
 
-        Raises ``error`` where it ends the relay: without the rows of a table that is there its topic stays
-        in part, and the next start goes on with them.
+        Raises ``error`` if it ends the relay: without the rows of an existing table its topic stays
+        incomplete, and the next start resumes them.
         """
         if task.request.reason != "first":
             return True
@@ -176,9 +176,9 @@ class First:
         raise error
 
     def _may_be_renamed(self, task: Task) -> bool:
-        """Whether the rows of a table that was not there may still come, under the name that it has now.
+        """True if the rows of a missing table may still be sent under its new name.
 
-        Until then its task stays in the file, so that a kill does not lose them either.
+        Until that is clear the task stays in the file, so that a kill does not lose the rows either.
         """
         seen = self._gone.get(task.id)
         if seen is None or not task.is_over:
@@ -215,7 +215,7 @@ class First:
     # -- the file ------------------------------------------------------------------------------------------
 
     def _write(self, tables: _Tables) -> None:
-        """Replace the file, or remove it once all tables are through."""
+        """Replace the file, or remove it once all tables are done."""
         try:
             if any(tables.values()):
                 private_parent(self._path)
@@ -232,7 +232,7 @@ class First:
 
 
 def _read(path: Path) -> tuple[str, _Tables] | None:
-    """Return what a file says: where its slot was made, and the tables. Raises StateFailed."""
+    """Return the content of a file: the LSN of its slot, and the tables. Raises StateFailed."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         lsn = format_lsn(parse_lsn(data["lsn"]))
@@ -250,35 +250,35 @@ def _read(path: Path) -> tuple[str, _Tables] | None:
 
 
 def named(folder: Path) -> frozenset[str]:
-    """Return the tasks that the first snapshots of a relay, in its state folder, lack. Raises StateFailed."""
+    """Return the unfinished tasks of all first snapshots in a relay's state folder. Raises StateFailed."""
     remembered = [_read(path) for path in folder.glob("first-*.json")]
     return frozenset(id for one in remembered if one is not None for id in one[1].values() if id)
 
 
 def advised(task: Task, error: BwtuiError) -> BwtuiError:
-    """Return why rows of a table can't be read, with what helps a first snapshot, which waits for them."""
+    """Return the error of a table that can't be read, with a hint that suits a pending first snapshot."""
     if task.request.reason != "first" or isinstance(error, NotThere | KeyChanged):
         return error
     without = f"leave it out with {exclude_option([task.request.table])}"
     if isinstance(error, Unkeyed):
         error.hint = f"give it a primary key again, or {without}"
     elif "--exclude-table" not in error.hint:
-        # A statement stands last, to be pasted.
+        # A statement comes last in the hint, so that it can be pasted.
         error.hint = f"{without}, or {error.hint}"
     return error
 
 
 def forget(identity: Identity) -> None:
-    """Have all relays of this machine forget a first snapshot, whose slot is dropped for a new one."""
+    """Remove the first snapshot from all relays of this machine, because its slot is dropped."""
     for name in known_relays():
         first_path(state_folder(name), identity).unlink(missing_ok=True)
 
 
 def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
-    """Return which relays of this machine have not finished the slot's first snapshot, and their tables.
+    """Return the relays of this machine with an unfinished first snapshot of the slot, and their tables.
 
-    That of ``relay`` itself counts in any case; another's not where a third one, or ``relay``, remembers the
-    slot further on: it was made anew since.
+    The one of ``relay`` itself always counts. That of a different relay does not count if any relay's
+    checkpoint of the slot is further: then the slot was recreated since.
     """
     found: dict[str, list[str]] = {}
     reached = {name: last.confirmed_lsn for name, last in memories(*identity).items()}
@@ -296,7 +296,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
 
 
 def refuse_other(identity: Identity, relay: str) -> None:
-    """Raise RefusedError where another relay of this machine has begun with the slot, and is not through."""
+    """Raise RefusedError if a different relay of this machine has not finished the slot's first snapshot."""
     for name, left in unfinished(identity, relay).items():
         if name != relay:
             raise RefusedError(
@@ -310,9 +310,9 @@ def refuse_other(identity: Identity, relay: str) -> None:
 def first_of(
     settings: RelaySettings, identity: Identity, store: Store, report: Report, *, is_there: bool
 ) -> First:
-    """Return what is known of a slot's first snapshot, which is gone on with where the slot ``is_there``.
+    """Return the stored state of a slot's first snapshot, which is resumed if the slot ``is_there``.
 
-    Raises RefusedError for another relay's, and StateFailed.
+    Raises RefusedError for a snapshot of a different relay, and StateFailed.
     """
     first = First(state_folder(settings.relay_name), identity, store, report)
     if not is_there:

@@ -1,13 +1,13 @@
-"""Tables that join the publications while the relay has its slot: their rows are put into the stream.
+"""Backfill tables that join the publications while the relay has its slot.
 
-What was written before a table joined is in no stream. A table that is listed joins when it is listed, each
-time. One that a publication FOR ALL TABLES, or of its schema, takes in has joined unless all of its history
-is in the stream: it was created since the last look, and its rows in the catalog are still those that CREATE
-TABLE wrote, so that it had the same name, schema, persistence and columns all the time. A table that gets
-another name gets another topic, and one that gets its first key gets other messages.
+Changes from before a table joined are in no stream. A listed table joins whenever it is listed. A table that
+is included by a publication FOR ALL TABLES, or of its schema, has joined unless all of its history is in the
+stream: it was created since the last check, and its rows in the catalog are still those that CREATE TABLE
+wrote, so that it had the same name, schema, persistence and columns all the time. A renamed table gets a
+different topic, and a table that gets its first key gets different messages.
 
-Each look is kept in the relay's state folder, so that a table that joins while the relay is stopped has
-joined when it starts. It begins with what the exported snapshot shows, kept before the slot is there.
+Each check is stored in the relay's state folder, so that a table that joins while the relay is stopped has
+joined when it starts. The first one is what the exported snapshot shows, stored before the slot exists.
 """
 
 import json
@@ -31,9 +31,9 @@ from bwtui.source.connection import Connection, query
 from bwtui.source.publication import lacks_identity, published_tables
 
 _SECONDS = 5.0
-#: Notices of one look; more of them would push what else went wrong out of the status.
+#: Maximum notices of one check; more of them would push other errors out of the status.
 _NOTICES = 20
-# Unlogged tables too, which may become logged ones.
+# Includes unlogged tables, which may become logged ones.
 _SEEN_SQL = """
 select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
  where c.relkind in ('r', 'p') and c.relpersistence <> 't'
@@ -46,9 +46,10 @@ select r.prrelid::oid, array_agg(r.oid::bigint)
 """
 
 # CREATE TABLE writes the rows of the system columns in pg_attribute, the other columns' rows and the row type
-# in one command, except for a column with a default, whose row it writes with that of the default. Another
-# name or schema of the table changes the row type, and what rewrites the table changes the file, all of them
-# also in the transaction of CREATE TABLE. The stream has a row as its table was when the row was written.
+# in one command, except for a column with a default, whose row it writes with that of the default. A
+# different name or schema of the table changes the row type, and a rewrite of the table changes the file, all
+# of them also in the transaction of CREATE TABLE. The stream has a row as its table was when the row was
+# written.
 _UNTOUCHED_SQL = """
 select c.oid from pg_catalog.pg_class c
   join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attnum = -1 and s.xmin = c.xmin
@@ -66,7 +67,7 @@ select c.oid from pg_catalog.pg_class c
 class _Place:
     """A published table: its name, its rows in pg_publication_rel, and whether it has a key.
 
-    None: not recorded, by an earlier version.
+    ``has_key`` is None if an earlier version wrote the entry, without recording that.
     """
 
     name: str
@@ -78,7 +79,7 @@ class _Place:
 
     @classmethod
     def from_json(cls, data: Any) -> "_Place":
-        """Rebuild it; earlier versions wrote a list of the name and the rows."""
+        """Return the place from JSON; earlier versions wrote a list of the name and the rows."""
         if isinstance(data, list):
             return cls(str(data[0]), frozenset(map(int, data[1:])))
         return cls(str(data["name"]), frozenset(map(int, data["listed"])), data["has_key"])
@@ -89,7 +90,7 @@ _Places = dict[int, _Place]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The tables of the last look, by oid.
+    """The tables of the last check, by oid.
 
     ``removed``: tables that somebody took out of the publication; ``released``: tables that the relay took
     out, since they had lost their replica identity.
@@ -106,7 +107,7 @@ class _Known:
 
     @classmethod
     def from_json(cls, data: Any) -> "_Known":
-        """Rebuild it from `to_json`, also of an earlier version."""
+        """Return the tables from `to_json`, also from that of an earlier version."""
         places = {int(oid): _Place.from_json(place) for oid, place in data["places"]}
         seen, removed, released = (
             frozenset(map(int, data.get(name, ()))) for name in ("seen", "removed", "released")
@@ -115,7 +116,7 @@ class _Known:
 
 
 class Joined:
-    """Looks for them now and then; the sampler's thread owns it once the relay streams."""
+    """Checks for joined tables periodically; the sampler's thread owns it once the relay streams."""
 
     def __init__(
         self,
@@ -127,10 +128,10 @@ class Joined:
         is_compared: Callable[[], bool],
         coverage: Coverage,
     ) -> None:
-        """``path`` is where what was seen is kept; ``identity`` names server, database and slot.
+        """``path`` is where the state is stored; ``identity`` names server, database and slot.
 
-        ``is_compared``: whether topics and tables are compared anyway, since a heal that makes the
-        publication lists them again. ``coverage`` records that all tables are not proven if the file is
+        ``is_compared`` returns whether topics and tables are compared anyway, since a heal that creates the
+        publication lists the tables again. ``coverage`` records that all tables are not proven if the file is
         damaged or missing. Raises StateFailed if the system refuses to read it.
         """
         self._path = path
@@ -140,20 +141,23 @@ class Joined:
         self._new_tables = new_tables
         self._is_compared = is_compared
         self._filter = TableFilter(settings)
-        #: When the last look began, when the last one that asked for all, and since when one is waited for.
+        #: When the last check began, when the last one that requested everything began, and since when a
+        #: check is due.
         self._looked_at = self._asked_at = self._wanted_from = 0.0
         self._coverage = coverage
-        #: Why tables may have joined unseen: nothing is kept of a slot that the ledger records.
+        #: Why tables may have joined unnoticed: the ledger has records of a slot for which no state is
+        #: stored.
         self._lost = ""
-        #: As it is kept; None: of a relay from before anything was kept.
+        #: The stored state; None for a relay from before this state was stored.
         self._known = self._load()
 
     def begin(
         self, connection: Connection, publications: tuple[str, ...], tables: Collection[TableInfo]
     ) -> None:
-        """Record what a snapshot is about to copy, as ``connection`` shows it, which has that snapshot.
+        """Store what a snapshot is about to copy, as seen by ``connection``, which has imported it.
 
-        Raises psycopg2.Error, and StateFailed: without it, what joins after the snapshot would be missed.
+        Raises psycopg2.Error, and StateFailed: without the state, tables that join after the snapshot would
+        be missed.
         """
         listed = _listed(connection, publications)
         places = {table.oid: _place(table, listed) for table in tables}
@@ -164,14 +168,13 @@ class Joined:
         self._lost = ""
 
     def forget(self) -> None:
-        """Forget what belongs to a former slot: a slot without a snapshot is about to be made."""
+        """Remove the state of a former slot: a slot without a snapshot is about to be created."""
         self._path.unlink(missing_ok=True)
         self._known, self._lost = None, ""
 
-    # -- what `NewTables` asks -----------------------------------------------------------------------------
+    # -- called by `NewTables` -----------------------------------------------------------------------------
 
     def was_removed(self, table: TableInfo) -> bool:
-        """See `bwtui.relay.routes.new_tables.PublicationHistory`."""
         known = self._known
         if known is None or table.oid in known.released:
             return known is not None and lacks_identity(table)
@@ -179,28 +182,27 @@ class Joined:
         return table.oid in known.removed or (place is not None and bool(place.listed))
 
     def release(self, oid: int) -> None:
-        """See `bwtui.relay.routes.new_tables.PublicationHistory`."""
         if self._known is not None:
             self._keep(replace(self._known, released=self._known.released | {oid}))
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- checking ------------------------------------------------------------------------------------------
 
     def look(self, connection: Connection, store: Store) -> None:
-        """Have new tables join, and ask for the rows of what has joined, if it is time to.
+        """Add new tables to the publication, and request the rows of tables that have joined, periodically.
 
-        Raises psycopg2.Error where the session ends.
+        Raises psycopg2.Error if the session ends.
         """
         publications = self._new_tables.reads
         now = time.monotonic()
         if not publications or (self._settings.skip_snapshot and not self._settings.adds_new_tables):
-            # Nothing is ever asked for: a run that ends once it has caught up waits for no look.
+            # Nothing is ever requested, so a run that ends once it has caught up does not wait for a check.
             self._asked_at = now
             return
         if self._known is None:
-            # The tables that were there are kept first; without them, rows of new ones would seem to be sent.
+            # Store the existing tables first; otherwise rows of new ones would seem to be sent.
             self._look(connection, publications, store)
         is_moved = self._known is not None and self._new_tables.settle(connection, self)
-        # Before a heal is through, since it may be sooner than the next look is due.
+        # Check before a heal is done, since it may be done before the next check is due.
         is_wanted = is_moved or self._looked_at < self._wanted_from or self._is_compared()
         if self._looked_at and not is_wanted and now - self._looked_at < _SECONDS:
             return
@@ -209,8 +211,8 @@ class Joined:
             self._asked_at = now
 
     def _look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> bool:
-        """Return whether all that has joined was asked for."""
-        # In this order: what is created in between is unknown, and has joined only at the next look.
+        """Return whether all joined tables were requested."""
+        # In this order: a table created in between is not in the state, and joins at the next check only.
         seen, listed = _seen(connection), _listed(connection, publications)
         names = {(one.namespace, one.name) for one in published_tables(connection, publications)}
         tables = [
@@ -220,17 +222,17 @@ class Joined:
         ]
         places = {table.oid: _place(table, listed) for table in tables}
         if self._lost:
-            # Before these tables are kept as those that were there.
+            # Do this before these tables are stored as the existing ones.
             sent = [table.qualified_name for table in tables if self._is_sent(table)]
             self._coverage.mark_all(f"may lack rows from before it joined: {self._lost}", sent)
             self._lost = ""
         known = self._known or _Known(seen, places)
         joined = self._joined(connection, tables, places, known)
-        # Each of them, whatever becomes of the others.
+        # Request each of them, whatever happens to the others.
         asked = [table for table in joined if self._ask(table, store)]
         for table in joined:
             if table not in asked:
-                # As it was before: it has joined at the next look, too.
+                # Restore the earlier state, so that it joins again at the next check.
                 places.pop(table.oid)
                 if (before := known.places.get(table.oid)) is not None:
                     places[table.oid] = before
@@ -241,7 +243,7 @@ class Joined:
         return len(asked) == len(joined)
 
     def has_looked(self, moment: float) -> bool:
-        """Return whether a look that began since ``moment`` asked for all that has joined; else one is due.
+        """Return whether a check since ``moment`` requested all joined tables; otherwise make one due.
 
         For the main thread; ``moment`` is a time of `time.monotonic`.
         """
@@ -251,7 +253,7 @@ class Joined:
     def _joined(
         self, connection: Connection, tables: Collection[TableInfo], places: _Places, known: _Known
     ) -> list[TableInfo]:
-        """Return tables of which earlier rows may be in no stream."""
+        """Return tables whose earlier rows may be in no stream."""
         created = [oid for oid, place in places.items() if not place.listed and oid not in known.seen]
         untouched = {oid for (oid,) in query(connection, _UNTOUCHED_SQL, created)} if created else set()
         joined = []
@@ -260,10 +262,10 @@ class Joined:
             if before is None:
                 is_joined = table.oid not in untouched
             elif place.name != before.name:
-                # It has another topic.
+                # It has a different topic.
                 is_joined = True
             else:
-                # Without a key its rows would stand twice in the topic that it has.
+                # Without a key, its rows would be in its topic twice.
                 is_anew = bool(place.listed - before.listed) or before.has_key is False
                 is_joined = table.has_key and is_anew and not self._is_compared()
             if is_joined:
@@ -274,9 +276,10 @@ class Joined:
         return table.has_key or self._settings.allow_unkeyed
 
     def _ask(self, table: TableInfo, store: Store) -> bool:
-        """Ask for a table's rows; return whether that stands on the disk, or need not.
+        """Request a table's rows; return whether the request is on the disk, or not needed.
 
-        While it is under way for an earlier joining, what was written in between may lie behind it.
+        An earlier request for the table that is still in progress may have passed rows that were written in
+        between. Then the request is refused, and repeated at the next check.
         """
         name = table.qualified_name
         if not self._is_sent(table):
@@ -305,7 +308,7 @@ class Joined:
         try:
             self._write(known)
         except OSError as error:
-            # It is written at the next look; until then a restart may ask for a table once more.
+            # It is written at the next check; until then a restart may request a table once more.
             hint = "free disk space, or set BWTUI_STATE_HOME to a folder that can be written"
             says = f"which tables have joined can't be kept in {self._path}: {error.strerror}"
             self._report.error("state", StateFailed(says, hint))
@@ -328,7 +331,7 @@ class Joined:
             raise file_failed(f"{self._path} can't be read", error) from error
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             why = "is damaged"
-        # A ledger that records nothing is of a relay from before anything was kept.
+        # A ledger without records is of a relay from before this state was stored.
         if not self._coverage.is_empty:
             self._lost = f"{self._path} {why}"
         return None

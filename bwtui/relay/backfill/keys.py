@@ -1,8 +1,8 @@
-"""A list of keys of one table, as a file: one JSON value a line.
+"""A list of keys of one table, stored as a file with one JSON value per line.
 
 ``["7", "abc"]`` is a row's key: the columns of the message's key, in its order, in PostgreSQL's text form.
-``{"raw": "<base64>"}`` stands for a message key that is in the topic and that no row of the table has: its
-bytes, for a tombstone.
+``{"raw": "<base64>"}`` is the bytes of a message key that is in the topic without a row in the table, for a
+tombstone.
 """
 
 import base64
@@ -22,9 +22,9 @@ _CHUNK = 1 << 20
 
 
 def write_keys(path: Path, keys: Iterable[Key]) -> int:
-    """Write a list for `BackfillRequest.keys`, for its owner alone; return how many keys it has.
+    """Write a list for `BackfillRequest.keys`, readable by its owner only; return the number of keys.
 
-    It is made durable when a relay takes it. Raises StateFailed; what was written until then is removed.
+    The relay makes it durable when it takes the list. Raises StateFailed; a partial file is removed.
     """
     count = 0
     try:
@@ -51,7 +51,7 @@ def _line(key: Key) -> str:
 def read_keys(path: Path, done: int = 0) -> Iterator[Key]:
     """Yield the keys after the first ``done`` lines.
 
-    Raises StateFailed where the list can't be read, or a line of it is not one of ours.
+    Raises StateFailed if the list can't be read, or a line has an unknown format.
     """
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
@@ -75,7 +75,7 @@ def _key(path: Path, number: int, line: str) -> Key:
             raise ValueError
     except (ValueError, TypeError, RecursionError, binascii.Error) as error:
         raise _damaged(path, f"line {number} is no key") from error
-    # A line that was torn may still be a value by accident, as half a number would be.
+    # A torn line may be valid JSON by accident, like a number that was cut off.
     if not line.endswith("\n"):
         raise _damaged(path, f"line {number} is torn")
     return key
@@ -89,6 +89,6 @@ def _damaged(path: Path, what: str) -> StateFailed:
 
 
 def count_keys(path: Path) -> int:
-    """Return how many lines a list has. Raises OSError."""
+    """Return the number of lines of a list. Raises OSError."""
     with path.open("rb") as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))

@@ -1,4 +1,4 @@
-"""A chunk on its way into the stream: its rows encoded, and put into the batch a few at a time."""
+"""Encode the rows of a chunk, and add them to the stream's batch a few at a time."""
 
 import math
 import time
@@ -23,16 +23,17 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.chunks.reading import Chunk
 
-#: Rows between two looks at the clock.
+#: Rows between two checks of the clock.
 _STEP = 50
-#: A slice ends at so many bytes: the sink takes it in one go.
+#: Maximum bytes of a slice, which the sink takes at once.
 _SLICE_BYTES = 1 << 20
 
 
 class _Ready(NamedTuple):
-    """One row, or of a key without a row the tombstone: ``line`` is None then; ``route`` encoded it.
+    """One row, or the tombstone of a key without a row: then ``line`` is None; ``route`` encoded it.
 
-    ``error`` is there when it could not: nothing of it is sent. ``wanted`` is the key as it was asked for.
+    ``error`` is set if the row could not be encoded; nothing of it is sent. ``wanted`` is the key as
+    requested.
     """
 
     route: Route
@@ -44,10 +45,10 @@ class _Ready(NamedTuple):
 
 
 def refuse_unlike(route: Route, topic: str, spelling: str) -> None:
-    """Raise RefusedError where keys that were compared there, and so, would go elsewhere, or in other bytes.
+    """Raise RefusedError if compared keys would go to a different topic, or be encoded differently.
 
-    "" is what nobody knows. To readers a key in other bytes is another key: its rows would stand beside the
-    ones that are wrong, and its tombstones would delete nothing.
+    An empty ``topic`` or ``spelling`` means that it was not recorded. To consumers a key in different bytes
+    is a different key: its rows would be next to the wrong ones, and its tombstones would delete nothing.
     """
     if topic not in ("", route.topic):
         raise RefusedError(
@@ -64,51 +65,51 @@ def refuse_unlike(route: Route, topic: str, spelling: str) -> None:
 
 
 def spelling_of(route: Route) -> str:
-    """Return how a route writes keys: "json", or the id of their schema."""
+    """Return the encoding of a route's keys: "json", or the id of their schema."""
     return "json" if route.key_schema_id is None else str(route.key_schema_id)
 
 
 def said(spelling: str) -> str:
-    """Return in words how keys are written."""
+    """Return a description of a key encoding."""
     if spelling.isdigit():
         return f"Avro of schema {spelling}"
     return "JSON" if spelling == "json" else "no relay writes them"
 
 
 class Numbers:
-    """Numbers what a run puts into the stream: no two rows have the same LSN and number."""
+    """Numbers the backfilled rows of a run: no two rows have the same LSN and number."""
 
     def __init__(self) -> None:
         self.lsn = self.ordinal = 0
 
     def begin(self, lsn: int) -> None:
-        """Count from 1 where the stream has come further than ever; after a session that broke it has not."""
+        """Restart at 1 if the stream is further than ever before; after a broken session it is not."""
         if lsn > self.lsn:
             self.lsn, self.ordinal = lsn, 0
 
 
 class Putting(Protocol):
-    """What rows need of those who put them into a stream, or beside one."""
+    """The context that `Outgoing` needs."""
 
     @property
     def settings(self) -> RelaySettings:
-        """Whether messages carry headers."""
+        """The settings, for the headers of messages."""
 
     @property
     def router(self) -> Router:
-        """Knows how rows are encoded."""
+        """Builds the routes that encode rows."""
 
     @property
     def recorder(self) -> Recorder | None:
-        """Takes down what is sent, if anything does."""
+        """The recorder, if there is a recording."""
 
     @property
     def session(self) -> bytes:
-        """Identifies the run in the headers of its messages."""
+        """The run's id in the headers of its messages."""
 
 
 class Outgoing:
-    """One chunk, from the moment when it was read until all of it was handed over."""
+    """One chunk, from the moment it was read until all of it was handed over."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Outgoing:
         refusals: Policy,
         numbers: Numbers,
     ) -> None:
-        """``keys``: those that were asked for one by one; of those without a row the topic is told."""
+        """``keys`` are those that were requested one by one; keys without a row get tombstones."""
         self._context = context
         self._route = route
         self._refusals = refusals
@@ -129,15 +130,15 @@ class Outgoing:
         self._ready: list[_Ready] = []
         self._put = 0
         self._numbers = numbers
-        #: Whether the keys of all rows that can't be encoded are known.
+        #: True if the keys of all rows that can't be encoded are known.
         self._can_delete = True
         self.high = chunk.high
         self.is_encoded = False
-        #: Whether its rows count as a snapshot's.
+        #: Whether its rows count as rows of a snapshot.
         self.is_first = False
-        #: Messages that were handed over, tombstones among them, and what the stream had newer.
+        #: Rows and tombstones that were handed over, and those left out since the stream has newer ones.
         self.rows = self.tombstones = self.left_out = 0
-        #: What they are acknowledged by.
+        #: The spans that acknowledge them.
         self.spans: list[Span] = []
 
     @property
@@ -147,7 +148,7 @@ class Outgoing:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Rows and tombstones that were handed over, and what was left out."""
+        """Numbers of rows and tombstones that were handed over, and of those that were left out."""
         return self.rows, self.tombstones, self.left_out
 
     @property
@@ -184,11 +185,11 @@ class Outgoing:
         self._ready.append(_Ready(self._route, key, value, line))
 
     def _note_refused(self, line: bytes, fields: list[Field], error: RowError) -> None:
-        """Take note that the row is there: it is refused in its place, and its key gets no tombstone."""
+        """Note that the row exists: it is refused in its place, and its key gets no tombstone."""
         try:
             key = self._route.key(fields)
         except RowError:
-            # Which of the keys it is can't be told, nor whether something newer of it was sent.
+            # The row's key is unknown, and so is whether something newer of it was sent.
             self._refusals.refuse(self._route, self._dropped(fields, "backfill"), error, Span())
             self._can_delete = False
         else:
@@ -199,7 +200,7 @@ class Outgoing:
         return list(unescape_copy_line(line)) if line is not None and self._route.column_names else []
 
     def _delete_missing(self) -> None:
-        """Add tombstones of the keys that were asked for and have no row."""
+        """Add tombstones for requested keys without a row."""
         there = {ready.key for ready in self._ready}
         for key in self._keys or ():
             if not self._can_delete and not isinstance(key, bytes):
@@ -210,7 +211,7 @@ class Outgoing:
                 self._ready.append(_Ready(self._route, message_key, None, None, wanted=key))
 
     def message_key(self, key: Key) -> bytes | None:
-        """Return the bytes of a key that was asked for; None where its texts make none."""
+        """Return the bytes of a requested key; None if its texts can't be encoded."""
         if isinstance(key, bytes):
             return key
         fields = self._key_fields(key)
@@ -221,7 +222,7 @@ class Outgoing:
             return None
 
     def _key_fields(self, key: Key) -> list[Field]:
-        """Return a row that has no more than its key; nothing of one that is known by its bytes alone."""
+        """Return a row that has only its key; empty for a key that is given by its bytes alone."""
         if isinstance(key, bytes):
             return []
         fields: list[Field] = [None] * len(self._route.column_names)
@@ -230,11 +231,11 @@ class Outgoing:
         return fields
 
     def _row(self, ready: _Ready) -> list[Field]:
-        """Return what a dead letter would have of it."""
+        """Return the fields for a dead letter."""
         return self._key_fields(ready.wanted) if ready.line is None else self._fields(ready.line)
 
     def put(self, batch: Batch, window: Window, lsn: int, until: float, careful: Careful | None) -> None:
-        """Put rows into the stream, which stands at ``lsn`` and between two transactions, until ``until``."""
+        """Add rows until ``until`` to the stream, which is at ``lsn`` and between two transactions."""
         recorder, before, numbers = self._context.recorder, batch.handed_over, self._numbers
         numbers.begin(lsn)
         now = int(time.time() * 1000)
@@ -247,27 +248,28 @@ class Outgoing:
             try:
                 self._fill(batch, window, now, until)
             except RowError:
-                # It ends the relay, which hands over what is in the batch: these are rows of this table.
+                # This error ends the relay, which hands over the rest of the batch: these are rows of this
+                # table.
                 batch.flush()
                 raise
             batch.flush()
         finally:
             if recorder is not None:
-                # Of what was not handed over nothing is recorded.
+                # Rows that were not handed over are not recorded.
                 recorder.frames.clear()
                 recorder.end_rows()
             batch.window, batch.careful = window, None
-        # What stands between two transactions belongs to neither.
+        # Backfilled rows between two transactions belong to neither.
         batch.handed_over = before
         self.spans.append(span)
 
     def put_all(self, batch: Batch, window: Window, lsn: int) -> None:
-        """Put all rows into the stream, as `put` does."""
+        """Add all rows to the stream, as `put` does."""
         while not self.is_put:
             self.put(batch, window, lsn, math.inf, None)
 
     def _fill(self, batch: Batch, window: Window, now: int, until: float) -> None:
-        """Add rows to the batch, or tombstones: in a recording they stand apart."""
+        """Add rows to the batch, or tombstones: a recording has them in separate batches."""
         is_deleting = self._ready[self._put].line is None
         while not self.is_put and batch.bytes < _SLICE_BYTES:
             for ready in self._ready[self._put : self._put + _STEP]:
@@ -308,12 +310,12 @@ class Outgoing:
             batch.held += len(ready.line)
 
     def _refuse(self, batch: Batch, ready: _Ready, error: RowError) -> None:
-        """Refuse a row in its place; of one that is dropped the recording has what it would have sent."""
+        """Refuse a row in its place; the recording contains a dropped row as it would have been sent."""
         line, recorder = ready.line, self._context.recorder
         operation = "delete" if line is None else "backfill"
         self._refusals.refuse(ready.route, self._dropped(self._row(ready), operation), error, batch.span)
         if line is None or recorder is None or self._context.settings.on_error == "exit":
-            # What stands nowhere has no number.
+            # A row that is stored nowhere has no number.
             self._numbers.ordinal -= 1
             return
         batch.rows += 1

@@ -1,4 +1,4 @@
-"""A chunk on its way from PostgreSQL, read in a thread of its own while the stream goes on."""
+"""Read a chunk from PostgreSQL in its own thread while the stream continues."""
 
 import threading
 import time
@@ -17,32 +17,33 @@ from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, sti
 from bwtui.source.connection import Connection, execute
 from bwtui.source.failover.stream_server import StreamServer
 
-#: The first pause between two looks at what is under way, and the longest one.
+#: The first pause between two checks of running transactions, and the longest one.
 _PAUSE_FIRST, _PAUSE_LAST = 0.002, 0.25
-#: Behind a lock for so long the chunk is read later: who alters a table must not wait for us.
+#: After waiting this long for a lock, the chunk is read later: a session that alters the table must not wait
+#: for the relay.
 _LOCK_TIMEOUT = "2s"
 
 
 class GivenUp(Exception):
-    """Nobody wants the chunk any more."""
+    """The chunk is not needed any more."""
 
 
 class Reading:
-    """One chunk that is being read; its thread ends by itself, whether anybody waits for it or not."""
+    """One chunk that is being read; its thread ends on its own, even if the chunk is not needed any more."""
 
     def __init__(self, server: StreamServer, asked: Asked, streamed: Streamed, *, is_first: bool) -> None:
-        """Begin at once: the window must be open by now.
+        """Start the thread at once: the window must be open already.
 
-        ``is_first``: of its task, or of this session's.
+        ``is_first`` is true for the first chunk of its task, or of this session.
         """
         self._connection: Connection | None = None
-        # Another server may lack what was sent.
+        # A different server may lack sent changes.
         self._server = server
         self._asked = asked
         self._streamed = streamed
         self._is_first = is_first
         self._is_wanted = True
-        #: What it waits for, or "".
+        #: The wait that blocks it, or "".
         self.detail = ""
         self.chunk: Chunk | None = None
         self.error: BwtuiError | None = None
@@ -54,9 +55,9 @@ class Reading:
         return self.chunk is not None or self.error is not None
 
     def give_up(self) -> None:
-        """Let the thread end soon; nothing comes of it."""
+        """Make the thread end soon, without a result."""
         self._is_wanted = False
-        # In a thread: it takes a connection of its own.
+        # In a thread, because cancelling opens a connection of its own.
         threading.Thread(target=self._cancel, name="backfill cancel", daemon=True).start()
 
     def _cancel(self) -> None:
@@ -70,15 +71,15 @@ class Reading:
         try:
             connection = self._connection = self._server.connect()
             if self._is_first and self._asked.where:
-                # It came over the control socket, and becomes a part of a statement.
+                # The condition came over the control socket, and becomes a part of a statement.
                 asked = told_apart(connection, self._asked)
                 check_condition(self._server.dsn, asked.namespace, asked.name, asked.where)
-            # A policy that hides rows must make the query fail, not leave them out.
+            # A policy that hides rows must make the query fail, not leave rows out.
             execute(connection, "set row_security = off")
             execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
             chunk = read_chunk(connection, self._asked, self._wait)
             if connection.closed:
-                # It was cut off in the middle of its rows, which were large.
+                # The session was cut off in the middle of its rows, which were large.
                 connection = self._server.connect()
                 chunk = replace(chunk, high=inserted_lsn(connection))
             self.chunk = chunk
@@ -96,9 +97,10 @@ class Reading:
                 connection.close()
 
     def _wait(self, connection: Connection, oid: int) -> None:
-        """Wait until everything is visible that was sent before the window was opened.
+        """Wait until everything that was sent before the window was opened is visible.
 
-        And, once a task, until those are done that write the table since before it was seen to be published.
+        Before the first chunk, also wait for transactions that have been writing to the table since before it
+        was seen to be published.
         """
         begun = time.monotonic()
         if self._is_first:
@@ -115,7 +117,8 @@ class Reading:
         left = sent & in_progress(connection)
         uncertain = {xid for xid in left if not self._streamed.is_certain(xid)}
         if uncertain:
-            # It ran before this relay did; whoever can still say something has not committed.
+            # It was already running before this relay. While its session waits for its client, it has not
+            # begun to commit.
             left -= uncertain & idle_in_transaction(connection)
         return left
 

@@ -1,9 +1,9 @@
-"""What becomes of a row that Kafka, or its encoder, refuses while it is put into the stream.
+"""Handle backfilled rows that Kafka or their encoder refuses.
 
-Under --on-error log it is dropped like any other. Under --on-error exit the request has failed, and the
-stream goes on: of its own rows none was refused, and a restart would meet the same row again. A topic that
-lets nothing in fails the request, too, and the stream is read again behind it; if it has rows for that topic
-itself, these end the relay.
+Under --on-error log such a row is dropped like any other. Under --on-error exit the request fails, and the
+stream continues: none of its own rows was refused, and a restart would meet the same row again. A topic that
+accepts nothing fails the request, too, and the stream is read again after that; if the stream itself has rows
+for that topic, these end the relay.
 """
 
 from collections.abc import Collection
@@ -18,12 +18,15 @@ from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.dead_letter import DroppedRow
 
-#: So often the session that reads by a condition may end.
+#: Maximum times that the session that reads by a condition may end.
 _ENDS = 5
 
 
 class Failed(Exception):
-    """The request has failed. Other errors are the stream's, whose messages are looked after meanwhile."""
+    """The request has failed.
+
+    Other errors belong to the stream, whose messages are handled at the same time.
+    """
 
     def __init__(self, error: BwtuiError) -> None:
         super().__init__(error.message)
@@ -31,13 +34,13 @@ class Failed(Exception):
 
 
 class Ends:
-    """How often in a row the session that reads a chunk has ended, while the stream's has not."""
+    """Counts how often in a row the session that reads a chunk has ended, while the stream's has not."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def note(self, request: BackfillRequest, error: BwtuiError) -> None:
-        """Count one more. Raises Failed where a condition may be what ends it."""
+        """Count one more. Raises Failed if a condition may be the cause."""
         self._count += 1
         if self._count < _ENDS or not request.where:
             return
@@ -49,21 +52,21 @@ class Ends:
 
 
 class Refusals:
-    """Stands where a `RowPolicy` is asked for."""
+    """Takes the place of a `RowPolicy` for backfilled rows."""
 
     def __init__(self, policy: RowPolicy, on_error: str, topic: str = "") -> None:
-        """``topic`` is the one that the rows go to."""
+        """``topic`` is the topic of the rows."""
         self._policy = policy
         self._is_exit = on_error == "exit"
         self._topic = topic
-        #: Rows and tombstones that were dropped and kept as dead letters.
+        #: Rows and tombstones that were dropped and stored as dead letters.
         self.dropped = 0
-        #: Why the request has failed: of a row, or since its topic lets nothing in.
+        #: Why the request has failed: because of a row, or because its topic accepts nothing.
         self.error: BwtuiError | None = None
         self.shut: ServiceRefused | None = None
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
-        """Drop ``row``, or note that the request has failed of it."""
+        """Drop ``row``, or note that the request has failed because of it."""
         if self._is_exit:
             self.error = self.error or error
             return
@@ -71,7 +74,7 @@ class Refusals:
         self.dropped += 1
 
     def own(self, failures: list[DeliveryFailure], spans: Collection[Span]) -> list[DeliveryFailure]:
-        """Take note if the topic lets nothing in; ``spans`` are ours. What is returned is nobody's fault."""
+        """Note if the topic accepts nothing, and return ``failures``; those in ``spans`` then end nothing."""
         return [self._own(one) if one.span in spans else one for one in failures]
 
     def _own(self, failure: DeliveryFailure) -> DeliveryFailure:
@@ -81,7 +84,7 @@ class Refusals:
         return replace(failure, is_setup=False, is_outage=True)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """See `RowPolicy.undelivered`; all of ``failures`` are ours. Raises Redrive as well."""
+        """See `RowPolicy.undelivered`; all ``failures`` are of backfilled rows. Raises Redrive as well."""
         failures = [self._own(one) for one in failures]
         if self.shut is not None:
             raise Redrive(failures)

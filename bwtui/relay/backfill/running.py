@@ -1,10 +1,10 @@
-"""Rows of tables put into the stream beside its changes: one request at a time, chunk by chunk.
+"""Backfill rows of tables into the stream alongside its changes: one request at a time, chunk by chunk.
 
-The relay's main thread calls `Backfill.turn` once a turn of its loop. Each chunk goes through four steps:
-it is read in a thread, while the keys are collected that the stream sends of its table; the stream passes the
-WAL that the chunk's snapshot shows; its rows, less those keys, are put in between two transactions; and when
-all of them are acknowledged that is remembered. Whatever breaks the window begins the chunk anew. See
-`bwtui.relay.backfill.window` for why nothing older is put behind a newer row.
+The relay's main thread calls `Backfill.turn` once a turn of its loop. Each chunk goes through four steps. A
+thread reads it, while the keys that the stream sends of its table are collected. The stream passes the WAL
+that the chunk's snapshot shows. The chunk's rows, without those keys, are added between two transactions.
+When all of them are acknowledged, the progress is stored. Whatever breaks the window starts the chunk again.
+See `bwtui.relay.backfill.window` for why nothing older is sent after a newer row.
 """
 
 import time
@@ -36,12 +36,12 @@ from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, NotThere, S
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
 
-#: Rows of a chunk, and of a list of keys, at most; rows are fewer where they are large.
+#: Maximum rows of a chunk, and of a list of keys; fewer if the rows are large.
 CHUNK_ROWS, CHUNK_KEYS = 10_000, 2_000
 _CHUNK_BYTES = 8 << 20
-#: A chunk whose window breaks while it is read is made smaller, down to so many rows, and so often.
+#: A chunk whose window breaks while it is read is made smaller: the minimum rows, and the maximum attempts.
 _LEAST_ROWS, _ROUNDS = 100, 8
-#: How often it is looked whether anything is to be done, and how long a failure of PostgreSQL is waited out.
+#: How often to check for work, and how long to wait after a failure of PostgreSQL.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
 _OLDEST_SECONDS = 10.0
 
@@ -57,7 +57,7 @@ class Backfill:
         first: First,
         is_more_due: Callable[[], bool],
     ) -> None:
-        """``is_more_due``: whether requests may still come of what the relay does before it has caught up."""
+        """``is_more_due``: whether other work before the relay has caught up may still send requests."""
         self._context = context
         self._is_more_due = is_more_due
         self._store = store
@@ -72,26 +72,26 @@ class Backfill:
         self._window: Window | None = None
         self._reading: Reading | None = None
         self._outgoing: Outgoing | None = None
-        #: A list of keys, from where it was read on, and those of the chunk.
+        #: The rest of a list of keys, and the keys of the current chunk.
         self._list: Iterator[Key] | None = None
         self._keys: list[Key] | None = None
         self._chunk: Chunk | None = None
-        #: Whether nothing was read of the task in this session yet.
+        #: Whether nothing of the task was read in this session yet.
         self._is_first = True
         self._saving: Saving | None = None
-        #: What the chunks of this session are encoded by.
+        #: The route that encodes the chunks of this session.
         self._route: Route | None = None
         self._careful = False
-        #: How far the stream has come, and whether it had nothing to say in this turn.
+        #: The position of the stream, and whether it had nothing to read in this turn.
         self._position, self._is_idle = 0, True
-        #: Says whether the chunk's rows are in the recording, once they are acknowledged.
+        #: Returns whether the chunk's rows are in the recording, once they are acknowledged.
         self._is_kept: Callable[[], bool] | None = None
         self._rows = CHUNK_ROWS
-        #: How often the chunk was not read before its window broke.
+        #: How often the chunk's window broke before the chunk was read.
         self._rounds = 0
         self._ends = Ends()
         self._look_at = self._looked_at = 0.0
-        #: Why the request fails at the next turn: its topic let nothing in.
+        #: Why the request fails at the next turn: its topic accepted nothing.
         self._shut: BwtuiError | None = None
         self._prompt = Prompt(context.patience.server)
         self._refusals = Refusals(context.policy, context.settings.on_error)
@@ -99,24 +99,24 @@ class Backfill:
     # -- sessions ------------------------------------------------------------------------------------------
 
     def begin_session(self, stream: Stream) -> None:
-        """Go on over a new session of the stream."""
+        """Resume with a new session of the stream."""
         self._stream = stream
         self._is_first, self._route, self._ends = True, None, Ends()
         if self._context.exactly is not None:
             self._store.take(self._context.exactly.chunks)
-            # Where its list goes on is looked up again.
+            # Look up again where its list of keys continues.
             self._task = None
 
     def end_session(self) -> None:
-        """Give up the chunk under way: what the next session reads again would come behind its rows."""
+        """Abandon the current chunk: changes that the next session reads again would follow its rows."""
         exactly, outgoing = self._context.exactly, self._outgoing
         # Otherwise each session, and each start, would meet it again.
         shut = self._shut = self._refusals.shut if outgoing is not None else None
         if exactly and outgoing and (error := exactly.refusal(outgoing.spans) or shut):
-            # It would be refused in each transaction, and hold up the stream.
+            # Kafka would reject it in each transaction, which would hold up the stream.
             self._fail(error)
         elif outgoing is not None and any(span.failed for span in outgoing.spans):
-            # One of its own messages may be refused, and is found where each is waited for.
+            # One of its own messages may be rejected. Waiting for each message finds it.
             self._careful = shut is None
         if self._window is not None and self._task is not None:
             self._task.again += 1
@@ -124,7 +124,6 @@ class Backfill:
         self._stream = None
 
     def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return failures if self._outgoing is None else self._refusals.own(failures, self._outgoing.spans)
 
     def _drop_chunk(self) -> None:
@@ -136,7 +135,7 @@ class Backfill:
         self._look_at = 0.0
 
     def look(self, connection: Connection) -> None:
-        """Look, now and then, which transactions all can see by now; in the sampler's thread."""
+        """Check periodically which transactions all sessions can see by now; in the sampler's thread."""
         if (now := time.monotonic()) >= self._looked_at + _OLDEST_SECONDS:
             self._looked_at = now
             server = self._streamed.server
@@ -146,28 +145,23 @@ class Backfill:
 
     @property
     def pause(self) -> float:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         if self._reading is not None or self._saving is not None:
             return 0.01
         return 0.002 if self._window is not None else 0.25
 
     @property
     def phase(self) -> State:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return self._first.phase
 
     @property
     def is_due(self) -> bool:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         return self._saving is not None or self._is_more_due() or self._store.has_due
 
     @property
     def wants_boundary(self) -> bool:
-        """Whether rows are ready to be put in as soon as a transaction ends."""
         return self._outgoing is not None and self._outgoing.is_encoded and not self._outgoing.is_put
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
-        """See `bwtui.relay.backfill.beside.Beside`."""
         now = time.monotonic()
         self._position, self._is_idle = position, is_idle
         if self._window is None and self._saving is None and now < self._look_at and self._shut is None:
@@ -183,7 +177,7 @@ class Backfill:
             self._fail(failed.error)
         except ServiceRefused as error:
             if self._context.policy.shut is not None:
-                # It is about messages of the stream, and came while something was waited for.
+                # The error is about messages of the stream, raised while this code waited.
                 raise
             self._fail(error)
 
@@ -211,7 +205,7 @@ class Backfill:
         """Take the next chunk of the next task, if there is one."""
         stream = self._stream
         self._look_at = time.monotonic() + _LOOK_SECONDS
-        # First: a first snapshot that is through, and requests that are over, are forgotten.
+        # First forget a completed first snapshot, and finished requests.
         self._note_unsent()
         self._first.look()
         task = self._store.next()
@@ -249,7 +243,7 @@ class Backfill:
     def _asked(self, task: Task) -> Asked | None:
         request = task.request
         if not self._chosen.passes_whole(request.table):
-            # Before it is read: it may be left out because it can't be.
+            # Check this before reading: the table may be left out because it can't be read.
             raise left_out(request.table)
         namespace, _, name = request.table.partition(".")
         asked = Asked(namespace, name, self._publications, request.where, rows=self._rows)
@@ -269,11 +263,11 @@ class Backfill:
     def _look_at_reading(self) -> None:
         reading, task = self._reading, self._task
         assert reading is not None and task is not None
-        # Why the one before has failed stands there until there is something newer to say.
+        # Keep the reason of the last failure until there is something newer to report.
         task.detail = reading.detail or task.detail
         if not reading.is_done:
             if task.wanted:
-                # Whoever asked for a pause, or an end, does not wait for what we wait for.
+                # A pause or a cancellation does not wait for what the reading is blocked on.
                 self._drop_chunk()
             return
         self._reading = None
@@ -289,7 +283,7 @@ class Backfill:
         self._prompt.begin()
 
     def _wait_for_stream(self) -> None:
-        """Have the chunk encoded once the stream has passed it, and with it what its schema follows."""
+        """Encode the chunk once the stream has passed it, and so has passed the changes of its schema."""
         task, chunk, stream = self._task, self._chunk, self._stream
         assert task is not None and chunk is not None and stream is not None
         if self._position < chunk.high:
@@ -302,7 +296,7 @@ class Backfill:
         self._outgoing.is_first = task.request.reason == "first"
 
     def _route_of(self, task: Task, chunk: Chunk) -> Route:
-        """Return the route of a chunk: that of the one before, unless the table was altered since."""
+        """Return the route of a chunk: that of the chunk before, unless the table was altered since."""
         if self._route is not None and self._route.relation == chunk.relation:
             return self._route
         self._route = route_of(self._context, task.request, chunk.relation)
@@ -335,19 +329,19 @@ class Backfill:
                 return
             careful = None
             if self._context.exactly is not None:
-                # All of it is in one Kafka transaction, with the word that it is done.
+                # All of it goes into one Kafka transaction, together with the progress that marks it as done.
                 outgoing.put_all(stream.batch, window, self._position)
                 self._context.exactly.note_chunk(self._task_behind())
                 return
             if self._careful:
-                # What fails then is this chunk's alone.
+                # Then every failure belongs to this chunk.
                 while self._context.sink.queued():
                     stream.pulse(0.05)
                 careful = Careful(self._context.sink, self._refusals, stream.while_settling)
             outgoing.put(stream.batch, window, self._position, until, careful)
 
     def _finish(self) -> None:
-        """Remember the chunk once all of it is acknowledged, and in the recording."""
+        """Store the progress once all of the chunk is acknowledged, and in the recording."""
         task, outgoing, chunk, stream = self._task, self._outgoing, self._chunk, self._stream
         assert task is not None and outgoing is not None and chunk is not None and stream is not None
         if any(span.pending for span in outgoing.spans):
@@ -370,16 +364,16 @@ class Backfill:
         self._save(task)
 
     def _task_behind(self) -> Task:
-        """Return the task as it is once the chunk is done."""
+        """Return the task as it will be once the chunk is done."""
         task, outgoing, chunk = self._task, self._outgoing, self._chunk
         assert task is not None and outgoing is not None and chunk is not None
         counts = (*outgoing.counts, self._refusals.dropped)
         return task.behind(counts, chunk.last, chunk.key, self._keys)
 
-    # -- ends ----------------------------------------------------------------------------------------------
+    # -- ends of chunks and tasks --------------------------------------------------------------------------
 
     def _broken(self, why: str) -> None:
-        """Read the chunk again, a smaller one; one that is never read in time has failed."""
+        """Read the chunk again with fewer rows; a chunk that is never read in time fails."""
         if self._reading is not None:
             self._rounds += 1
             self._rows = max(_LEAST_ROWS, self._rows // 4)
@@ -401,7 +395,7 @@ class Backfill:
         self._save(task)
 
     def _save(self, task: Task) -> None:
-        """Have progress written, or the end; the next chunk waits for it, and the stream does not."""
+        """Write progress, or the end; the next chunk waits for this, but the stream does not."""
         self._saving = Saving(self._store, task)
         if task.is_over:
             self._task = None

@@ -1,4 +1,4 @@
-"""Progress that is written while the stream goes on: a disk takes its time."""
+"""Write progress in a thread while the stream continues, because a disk may be slow."""
 
 import threading
 
@@ -7,7 +7,7 @@ from bwtui.relay.backfill.store import Store, Task
 
 
 class Saving:
-    """One task that is being written; nobody changes it until that is done."""
+    """One task that is being written; nothing changes the task until that is done."""
 
     def __init__(self, store: Store, task: Task) -> None:
         self._error: BwtuiError | None = None
@@ -17,7 +17,7 @@ class Saving:
         self._thread.start()
 
     def is_done(self) -> bool:
-        """Return whether it stands on the disk. Raises StateFailed."""
+        """Return whether the task is on the disk. Raises StateFailed."""
         if self._thread.is_alive():
             return False
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""What a relay that does not run keeps: it goes on with it after its next start."""
+"""Access to the tasks of a stopped relay, which resumes them after its next start."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from bwtui.state_folder import known_relays, state_folder
 
 @contextlib.contextmanager
 def kept(name: str, error: ConnectionFailed) -> Iterator[Store]:
-    """Yield the tasks of a relay that does not run, and see to it that it is not started meanwhile.
+    """Yield the tasks of a relay that does not run, and prevent it from starting in the meantime.
 
-    Raises ``error`` where there is no such relay, and RefusedError where it is being started.
+    Raises ``error`` if there is no such relay, and RefusedError if it is starting.
     """
     if name not in known_relays():
         raise error

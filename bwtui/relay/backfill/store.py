@@ -1,9 +1,9 @@
-"""What is to be put into the stream, on the disk: nothing that was asked for is lost by a kill.
+"""Store backfill requests on the disk, so that a kill loses none of them.
 
 Each request is a small JSON file, ``ID.json``, in a folder of the relay; its list of keys, if it has one, is
-``ID.keys`` beside it, until the request is over. The main thread works on the tasks; any other may submit
-one, and ask for it to pause or to end. The main thread waits here for a file of a few hundred bytes at most,
-never for a client.
+in ``ID.keys`` next to it until the request has ended. The main thread works on the tasks; any other thread
+may submit, pause or cancel one. The main thread waits here for a file of a few hundred bytes at most, never
+for a client.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from bwtui.relay.process.control import name_if_several
 
 __all__ = ["Store", "Task"]
 
-#: The folder's name, in that of the relay.
+#: Name of the folder within the relay's folder.
 FOLDER = "backfills"
-#: How many of those that are over are remembered, and for how many seconds every other one, for its client.
+#: Number of finished tasks that are kept, and for how many seconds every other one is kept for its client.
 KEPT, KEPT_SECONDS = 20, 60.0
-#: Letters of the table's name in an id.
+#: Maximum letters of the table's name in an id.
 _LETTERS = 12
 _NAME = re.compile(r"(\d+)(-\w+)?\.json", re.ASCII)
 
@@ -44,7 +44,7 @@ _NAME = re.compile(r"(\d+)(-\w+)?\.json", re.ASCII)
 class _Entry:
     number: int
     task: Task
-    #: What its file says.
+    #: The content of its file.
     saved: dict[str, Any]
 
 
@@ -52,21 +52,21 @@ class Store:
     """All requests of one relay, oldest first."""
 
     def __init__(self, folder: Path) -> None:
-        """Take up what earlier runs left. A damaged file is a task that has failed. Raises StateFailed."""
+        """Load the tasks of earlier runs. A damaged file becomes a failed task. Raises StateFailed."""
         self._folder = folder
         #: Held for moments only, never while a file is written.
         self._lock = threading.Lock()
-        #: Held while the file of a task is replaced. Whoever needs both takes this one first.
+        #: Held while the file of a task is replaced. Code that needs both locks takes this one first.
         self._disk = threading.Lock()
-        #: Held by the one who submits. Taken before either of the others.
+        #: Held by the thread that submits. Taken before either of the others.
         self._submitting = threading.Lock()
         self._entries: dict[str, _Entry] = {}
-        #: The task that the main thread has in hand.
+        #: The task that the main thread is working on.
         self._in_hand = ""
-        #: Tasks of a first snapshot that are worked on: those of another slot, or of a beginning that came to
-        #: nothing, are not, and are as if they were not there.
+        #: Tasks of the current first snapshot. Those of a different slot, or of an abandoned snapshot, are
+        #: treated as missing.
         self.firsts: frozenset[str] = frozenset()
-        #: Tables whose rows this run was to send and did not, with the reason; another request may send them.
+        #: Tables whose rows this run failed to send, with the reason; a later request may send them.
         self._unsent: dict[str, str] = {}
         try:
             self._take_up()
@@ -78,10 +78,10 @@ class Store:
     # -- for any thread ------------------------------------------------------------------------------------
 
     def submit(self, request: BackfillRequest) -> str:
-        """Take a request; it is durable when this returns its id.
+        """Store a request; it is durable when this returns its id.
 
-        Its list of keys is taken into the folder, and stays where it was, too. Raises RefusedError where one
-        of the same table and reason is not over, and StateFailed.
+        Its list of keys is linked or copied into the folder, and the original stays. Raises RefusedError if a
+        request with the same table and reason has not ended, and StateFailed.
         """
         with self._submitting:
             self._refuse_second(request)
@@ -111,10 +111,10 @@ class Store:
         return id
 
     def ask(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Have a task pause, go on or end; that is durable when this returns how the task is.
+        """Pause, resume or cancel a task; that is durable when this returns the task's status.
 
-        One that the main thread has in hand does so at the end of its chunk. Raises RefusedError for an
-        unknown id and for a task that is over, and StateFailed.
+        The task that the main thread is working on does so at the end of its chunk. Raises RefusedError for
+        an unknown id and for a task that has ended, and StateFailed.
         """
         with self._disk:
             entry = self._unfinished(id)
@@ -122,7 +122,7 @@ class Store:
             if entry.task.wanted == "cancel" and wanted != "cancel":
                 raise RefusedError(f"{id} is being cancelled", "ask for it again once it has ended")
             if entry.task.wanted != wanted:
-                # Not what the main thread has made of it since: that is for `save` alone.
+                # This excludes the progress that the main thread has made since: only `save` writes that.
                 saved = {**entry.saved, "wanted": wanted, "asked": time.time()}
                 self._write(id, saved)
                 with self._lock:
@@ -135,31 +135,31 @@ class Store:
         return status
 
     def statuses(self) -> tuple[BackfillStatus, ...]:
-        """Return how all are, oldest first; of those that ended a minute ago, the newest only."""
+        """Return the statuses of all tasks, oldest first; most finished ones are kept for one minute."""
         with self._lock:
             return tuple(_picture(entry) for entry in self._sorted())
 
     @property
     def has_due(self) -> bool:
-        """Whether a task is neither over nor paused."""
+        """True if a task has neither ended nor been paused."""
         with self._lock:
             tasks = [entry.task for entry in self._sorted()]
             return any(task.state in ("waiting", "running") and not task.wanted for task in tasks)
 
     def task(self, id: str) -> Task | None:
-        """Return a task that is known; of those that are over only the newest are."""
+        """Return a stored task, or None; of finished tasks only the newest are stored."""
         with self._lock:
             entry = self._entries.get(id)
             return entry.task if entry is not None else None
 
     def unnoted(self) -> list[BackfillStatus]:
-        """Return the requests whose rows a topic lacks, and that the coverage ledger does not record yet."""
+        """Return the requests with rows that a topic lacks and the coverage ledger does not record yet."""
         with self._lock:
             ended = (entry.task.status() for entry in self._sorted() if entry.task.is_over)
             return [status for status in ended if status.lacks and not status.is_noted]
 
     def note(self, id: str) -> None:
-        """Take note, durably, that the coverage ledger records what a request did not send, or need not.
+        """Mark durably that the coverage ledger records what a request did not send, or need not.
 
         Raises StateFailed.
         """
@@ -172,7 +172,7 @@ class Store:
                 entry.saved, entry.task.is_noted = saved, True
 
     def forget_firsts(self, kept: Collection[str]) -> None:
-        """Forget all tasks of a first snapshot but ``kept``, and what others did not send.
+        """Forget all tasks of a first snapshot except ``kept``, and what other tasks did not send.
 
         Raises StateFailed.
         """
@@ -193,9 +193,9 @@ class Store:
     # -- for the main thread -------------------------------------------------------------------------------
 
     def next(self) -> Task | None:
-        """Return the first task that may run, or None; the same one as long as nobody asks otherwise.
+        """Return the first task that may run, or None; the same one until a request changes that.
 
-        Marks those that were to pause or to end: no more of such a task is to be sent.
+        Tasks that have to pause or end are marked, and no more of such a task may be sent.
         """
         ended: list[Task] = []
         with self._lock:
@@ -208,7 +208,7 @@ class Store:
                 if chosen is None and task.state in ("waiting", "running"):
                     chosen = task
                 elif task.state == "running":
-                    # One that was asked for earlier goes on, and this one after it.
+                    # A task that was requested earlier continues, and this one after it.
                     task.state = "waiting"
             self._in_hand = chosen.id if chosen is not None else ""
         for task in ended:
@@ -218,7 +218,8 @@ class Store:
     def save(self, task: Task) -> None:
         """Write progress, or the end, durably. Raises StateFailed.
 
-        What was asked meanwhile stays asked. A task that is over stays so.
+        A pause or cancellation that was requested meanwhile is preserved. A task that has ended stays that
+        way.
         """
         with self._disk:
             with self._lock:
@@ -240,7 +241,7 @@ class Store:
         self._unsent[table] = reason
 
     def unsent(self) -> Indeterminate | None:
-        """Return the error for tables of which this run did not send the rows that it was to send."""
+        """Return the error for tables whose rows this run had to send and did not."""
         if not self._unsent:
             return None
         table, reason = next(iter(self._unsent.items()))
@@ -253,7 +254,7 @@ class Store:
         )
 
     def take(self, progress: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take how far tasks are by what Kafka has, where this is behind it: see `Task.progress`."""
+        """Take over the progress that Kafka holds if it is further than this store: see `Task.progress`."""
         for id, said in progress.items():
             with self._lock:
                 entry = self._entries.get(id)
@@ -318,7 +319,7 @@ class Store:
             raise file_failed(f"the task {self._path(id)} can't be written", error) from error
 
     def _take_keys(self, source: Path, id: str) -> int:
-        """Put the list into the folder, durably; return how many keys it has. Raises OSError."""
+        """Link or copy the list into the folder, durably; return the number of keys. Raises OSError."""
         target = self._keys(id)
         if source.exists() and not source.is_file():
             raise OSError(errno.EINVAL, "the list of keys is no file", str(source))
@@ -326,7 +327,8 @@ class Store:
         try:
             os.link(source.resolve(), target)
         except OSError:
-            # On another file system, or of another user. What is copied is nobody else's from the beginning.
+            # It is on a different file system, or belongs to a different user. Create the copy as a private
+            # file.
             private_file(target)
             shutil.copyfile(source, target)
         else:
@@ -341,16 +343,17 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def _clean_up(self, task: Task) -> None:
-        """Remove what is of no more use once a task is over; what can't be removed does no harm."""
+        """Remove the files that a finished task does not need any more; it is harmless if that fails."""
         if task.is_over:
             with contextlib.suppress(OSError):
                 self._keys(task.id).unlink(missing_ok=True)
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Forget those that are over but the newest. The newest of all stays, so that no id comes again.
+        """Forget finished tasks except the newest ones.
 
-        So do those whose rows a topic lacks, until the coverage ledger records that.
+        The newest always stay, so that ids are not reused. Tasks whose rows a topic lacks also stay until the
+        coverage ledger records that.
         """
         with self._disk, self._lock:
             over = [entry.task for entry in self._sorted() if entry.task.is_over]
@@ -383,7 +386,7 @@ class Store:
             if task.id != path.stem:
                 raise ValueError("another's")
         except (ValueError, RecursionError):
-            # Said once: at the next start it is a task that has failed, like any other.
+            # Report it once: at the next start it is an ordinary failed task.
             task = _damaged(path)
             path.replace(path.with_name(f"{path.name}.damaged"))
             write_durably(path, json.dumps(task.to_json()))
@@ -397,7 +400,7 @@ class Store:
         return _Entry(number, task, task.to_json())
 
     def _remove_keys(self, paths: Iterable[Path]) -> None:
-        """Remove lists of tasks that are over, and of those that were never submitted."""
+        """Remove lists of finished tasks, and of those that were never submitted."""
         for path in paths:
             entry = self._entries.get(path.stem)
             if entry is None or entry.task.is_over:
@@ -409,7 +412,7 @@ def _letters(table: str) -> str:
 
 
 def _picture(entry: _Entry) -> BackfillStatus:
-    """Return how a task is; that it is over only once all of it is said, and durable."""
+    """Return the status of a task; it has ended only once its end is durable."""
     status = entry.task.status()
     if status.state in ("done", "failed") and entry.saved["state"] != status.state:
         return dataclasses.replace(status, state="running", ended=0.0, error="", hint="")

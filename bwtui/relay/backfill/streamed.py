@@ -1,22 +1,22 @@
-"""Which transactions the stream has sent, as far as others may not see them yet.
+"""Track the transactions that the stream has sent, as long as others may not see them yet.
 
-A number costs nothing but its place in a list while it comes; now and then those are forgotten that all can
-see by now (below the oldest that runs). Where a transaction stays open for hours, what was sent meanwhile is
-kept as one bit each. What an earlier run had sent before this one began is not known, so that every
-transaction that was under way then may be one of it.
+A new transaction number only takes a place in a list. From time to time, the numbers below the oldest running
+transaction, which all sessions can see by now, are removed. If a transaction stays open for hours, the
+numbers sent meanwhile are stored as one bit each. It is unknown what an earlier run had sent before this one
+began, so every transaction that was running then may be one of them.
 """
 
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-#: Numbers a page of bits stands for, and how many are kept as they came.
+#: Binary logarithm of the numbers in a page of bits, and how many numbers the list holds.
 _PAGE_BITS, _PLAIN = 16, 20_000
 _HALF = 1 << 31
 
 
 class Origin(NamedTuple):
-    """Which server a session of the stream has reached."""
+    """The server that a session of the stream has reached."""
 
     system_identifier: str
     timeline: int
@@ -24,7 +24,7 @@ class Origin(NamedTuple):
 
 
 class Streamed:
-    """The transactions (32 bits) that were sent; the main thread writes it, any thread may ask."""
+    """The transactions (32 bits) that were sent; the main thread writes it, any thread may read it."""
 
     def __init__(self) -> None:
         self.server: Origin | None = None
@@ -33,18 +33,18 @@ class Streamed:
         self._from_before: frozenset[int] = frozenset()
         #: The oldest running transaction as of the last look; None: no look in this session.
         self.oldest: int | None = None
-        #: Takes the number of each transaction; taken anew after `tidy` and `begin`.
+        #: Takes the number of each transaction; get it again after `tidy` and `begin`.
         self.note: Callable[[int], None] = self._recent.append
 
     def begin(self, server: Origin, running: Collection[int]) -> None:
-        """Begin a session of ``server``; ``running`` was under way before it began.
+        """Begin a session of ``server``; the transactions ``running`` were running before it began.
 
-        Another relay may have sent what was under way, while this one was suspended.
+        A different relay may have sent those while this one was suspended.
         """
         self._from_before |= frozenset(running)
         self.oldest = None
         if server != self.server:
-            # Numbers of another server, or of another timeline, say nothing here.
+            # Numbers of a different server or timeline are meaningless here.
             self.server, self._from_before = server, frozenset(running)
             self._pages = {}
             self._recent = array("I")
@@ -60,7 +60,7 @@ class Streamed:
             self.oldest = oldest
 
     def tidy(self) -> None:
-        """Forget what all can see by now, and keep the rest small."""
+        """Remove what all sessions can see by now, and store the rest compactly."""
         oldest, pages = self.oldest, dict(self._pages)
         kept: Sequence[int] = self._recent
         if oldest is not None:
@@ -78,14 +78,14 @@ class Streamed:
                     page = pages[number] = bytearray(1 << _PAGE_BITS - 3)
                 page[bit >> 3] |= 1 << (bit & 7)
             kept = []
-        # In this order: who asks meanwhile finds a number in one of the two.
+        # In this order: a concurrent reader finds a number in at least one of the two.
         self._pages = pages
         self._recent = array("I", kept)
         self.note = self._recent.append
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time for `tidy`."""
+        """True if it is time for `tidy`."""
         return len(self._recent) > _PLAIN
 
     def among(self, running: Collection[int]) -> set[int]:
@@ -94,7 +94,7 @@ class Streamed:
         return {xid for xid in running if xid in recent or self._is_kept(xid) or xid in self._from_before}
 
     def is_certain(self, xid: int) -> bool:
-        """Whether ``xid`` was sent by this run, rather than may have been by one before."""
+        """Whether ``xid`` was sent by this run, rather than perhaps by an earlier one."""
         return xid in self._recent or self._is_kept(xid)
 
     def _is_kept(self, xid: int) -> bool:
@@ -104,5 +104,5 @@ class Streamed:
 
 
 def _is_before(xid: int, oldest: int) -> bool:
-    """Compare transactions as PostgreSQL does, whose numbers go round."""
+    """Compare transactions as PostgreSQL does, whose numbers wrap around."""
     return (xid - oldest) & 0xFFFFFFFF >= _HALF

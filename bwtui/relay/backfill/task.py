@@ -1,4 +1,4 @@
-"""One request as the relay works on it, and as it stands in its file."""
+"""A backfill request with its progress, as the relay works on it and as its file stores it."""
 
 import dataclasses
 import time
@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillState, BackfillStatus
 
-#: What was asked of a task that the main thread has in hand, and not done yet.
+#: The request to a task that the main thread is working on, not carried out yet.
 Wanted = Literal["", "pause", "cancel"]
 
-#: What says how far a task is.
+#: The fields that describe a task's progress.
 PROGRESS = (
     "state",
     "after",
@@ -24,7 +24,7 @@ PROGRESS = (
     "chunks",
     "ended",
 )
-#: What tells it from one of the same id, after the relay's state was lost.
+#: The fields that distinguish it from a task with the same id, after the relay's state was lost.
 _WHICH = ("requested",)
 
 _PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
@@ -32,7 +32,7 @@ _PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
 
 @dataclass(slots=True)
 class Task:
-    """One request, and how far it is.
+    """One request, and its progress.
 
     The main thread owns all but ``wanted`` and ``asked``, which `Store.ask` sets from any thread. Times are
     Unix seconds.
@@ -41,11 +41,11 @@ class Task:
     id: str
     request: BackfillRequest
     state: BackfillState = "waiting"
-    #: The last key of the last finished chunk, as PostgreSQL's texts; None: from the beginning.
+    #: The last key of the last finished chunk, as PostgreSQL's texts; None to start from the beginning.
     after: tuple[str, ...] | None = None
-    #: The columns that it is of, in the order of their index.
+    #: The columns of that key, in the order of their index.
     key: tuple[str, ...] | None = None
-    #: Of a list of keys: how many lines are done.
+    #: For a list of keys, the number of finished lines.
     done_keys: int = 0
     detail: str = ""
     rows: int = 0
@@ -63,16 +63,16 @@ class Task:
     is_gone: bool = False
     is_noted: bool = False
     wanted: Wanted = ""
-    #: When ``wanted`` was asked for.
+    #: When ``wanted`` was requested.
     asked: float = 0.0
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """True if the task has ended."""
         return self.state in ("done", "failed", "cancelled")
 
     def status(self) -> BackfillStatus:
-        """Return how far it is at this moment."""
+        """Return the current status."""
         state = self.state
         pending = _PENDING.get(self.wanted, "") if state in ("waiting", "running") else ""
         return BackfillStatus(
@@ -99,7 +99,7 @@ class Task:
         )
 
     def obey(self) -> None:
-        """Do what was asked of it; only where nobody works on it."""
+        """Carry out a pause or cancellation; only while no thread is working on the task."""
         if self.is_over or not self.wanted:
             return
         if self.wanted == "cancel":
@@ -116,8 +116,8 @@ class Task:
     ) -> "Task":
         """Return the task as it is once a chunk is done.
 
-        ``sent`` are its rows, tombstones, what was left out and what was dropped; ``last`` its last key, None
-        at the end of the table, of the columns ``key``; ``keys`` those of a list.
+        ``sent`` are the counts of its rows, its tombstones, and what was left out and dropped; ``last`` is
+        its last key, None at the end of the table, with the columns ``key``; ``keys`` are those of a list.
         """
         rows, tombstones, left_out, dropped = sent
         behind = dataclasses.replace(
@@ -130,7 +130,7 @@ class Task:
             detail="",
         )
         if keys is not None:
-            # That there are no more is seen at the next look.
+            # The next step finds that there are no more keys.
             behind.done_keys += len(keys)
         else:
             behind.after, behind.key = last, key
@@ -139,27 +139,27 @@ class Task:
         return behind
 
     def take(self, other: "Task") -> None:
-        """Be as far as ``other``, which is this one behind a chunk."""
+        """Take over the progress of ``other``, which is this task after a chunk."""
         for name in PROGRESS:
             setattr(self, name, getattr(other, name))
         self.detail = other.detail
 
     def progress(self) -> dict[str, Any]:
-        """Return how far it is, for the transaction that holds its rows."""
+        """Return the progress, for the transaction that holds the task's rows."""
         return {name: getattr(self, name) for name in (*_WHICH, *PROGRESS)}
 
     def is_behind(self, progress: Mapping[str, Any]) -> bool:
-        """Return whether ``progress`` is this task's, and further than it is."""
+        """Return whether ``progress`` is of this task, and further than its own."""
         is_same = all(progress.get(name) == getattr(self, name) for name in _WHICH)
         return is_same and not self.is_over and progress.get("chunks", 0) > self.chunks
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` makes a task of."""
+        """Return the content for `from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> "Task":
-        """Rebuild a task of another run, which nobody works on. Raises ValueError where that is none."""
+        """Rebuild a task of an earlier run. Raises ValueError if the data is not a task."""
         if not isinstance(data, dict):
             raise ValueError("not an object")
         known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
@@ -182,7 +182,7 @@ class Task:
         return task
 
     def _check(self) -> None:
-        """Raise ValueError where a value is not what its field holds."""
+        """Raise ValueError if a field has an invalid value."""
         request = self.request
         asked = (request.table, request.where, request.keys, request.topic, request.spelling)
         texts = (self.id, self.detail, self.error, self.hint, *asked, *request.key_columns)

@@ -1,22 +1,23 @@
-"""What the stream sends of one table while a chunk of it is read, so that nothing older is put behind it.
+"""Collect the keys that the stream sends of a table while a chunk of it is read.
 
-Let S be the snapshot in which the chunk is read, and p the place in the stream where its rows are put. A row
-of the chunk would be older than what was sent of its key if a transaction that S does not show was sent
-before p. A commit is streamed as soon as its WAL is flushed, and is visible to others only later: with a
-synchronous standby much later. So the window is open from before S was taken, S is taken once everything is
-visible that was sent before the window was opened (`bwtui.relay.backfill.streamed`), and of every key that is
-sent while the window is open the chunk's row is left out.
+This prevents older rows from being sent after newer ones. Let S be the snapshot in which the chunk is read,
+and p the place in the stream where its rows are added. A row of the chunk would be older than what was sent
+of its key if a transaction that S does not show was sent before p. A commit is streamed as soon as its WAL is
+flushed, and becomes visible to others only later: with a synchronous standby much later. So the window is
+opened before S is taken, and S is taken only once everything that was sent before the window was opened is
+visible (`bwtui.relay.backfill.streamed`). If a key is sent while the window is open, the chunk's row of that
+key is left out.
 """
 
 from collections.abc import Collection, Sequence
 
 from bwtui.relay.routes.route import Route
 
-#: So many keys are collected before it is known which keys the chunk has.
+#: Maximum number of keys that are collected before the chunk's own keys are known.
 _MOST_KEYS = 500_000
 
 
-#: What a key's bytes depend on beside its values: its columns, their types and its schema.
+#: The inputs of a key's bytes in addition to its values: its columns, their types and its schema.
 Form = tuple[tuple[str, ...], tuple[int, ...], int | None]
 
 
@@ -33,7 +34,7 @@ class Window:
         self._forms: set[Form] = set()
 
     def see(self, routes: Sequence[Route]) -> None:
-        """Take note of the messages of a batch that is handed over."""
+        """Collect the keys of a batch that is handed over."""
         for route in routes:
             if route.relation.qualified_name == self.table:
                 self._forms.add(form_of(route))
@@ -42,7 +43,7 @@ class Window:
             self.broken = "too many rows were written while it was read"
 
     def collect(self, keys: Collection[bytes | None]) -> None:
-        """Take note of keys of which something newer was sent."""
+        """Collect keys of which something newer was sent."""
         self._keys.update(keys if self._only is None else self._only.intersection(keys))
 
     def narrow(self, keys: Collection[bytes | None]) -> None:
@@ -51,11 +52,11 @@ class Window:
         self._keys &= self._only
 
     def fits(self, route: Route) -> bool:
-        """Whether the keys of ``route`` can be compared with those that were sent."""
+        """True if the keys of ``route`` can be compared with those that were sent."""
         return self._forms <= {form_of(route)}
 
     def truncate(self, tables: Collection[str]) -> None:
-        """Take note that the stream has emptied ``tables``."""
+        """Break the window if the stream has truncated its table."""
         if self.table in tables:
             self.broken = "the table was truncated"
 
@@ -65,6 +66,6 @@ class Window:
 
 
 def form_of(route: Route) -> Form:
-    """Return what makes keys of ``route`` comparable byte by byte."""
+    """Return the inputs that make keys of ``route`` comparable byte by byte."""
     types = tuple(route.relation.columns[index].type_oid for index in route.key_indexes)
     return route.key_columns, types, route.key_schema_id
