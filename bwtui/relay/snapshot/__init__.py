@@ -1,1 +1,1 @@
-"""How a relay begins: publication, slot, and a consistent copy of every table."""
+"""The first start of a relay: publication, slot, and a consistent copy of every table."""

@@ -1,4 +1,4 @@
-"""How a relay begins: publication, snapshot and slot, made so that a failure at any moment leaves no slot."""
+"""Create publication, snapshot and slot, so that a failure at any moment leaves no slot."""
 
 import contextlib
 import logging
@@ -37,7 +37,7 @@ from bwtui.source.snapshot import (
 from bwtui.source.table_facts import read_facts
 
 _log = logging.getLogger(__name__)
-#: How often a snapshot is exported anew because a table was altered right after the export.
+#: Maximum number of exports of a snapshot, if a table is altered right after each export.
 _EXPORTS = 5
 
 
@@ -60,16 +60,16 @@ class Beginning:
         self._report = context.report
         self._context = context
         self._on_phase = on_phase
-        #: The server's process that holds the reservation.
+        #: The server process that holds the reservation.
         self._process = 0
 
     def run(self, connection: Connection, findings: Findings) -> tuple[str, ...]:
-        """Make what is missing, take the snapshot, and return the publications to read.
+        """Create what is missing, take the snapshot, and return the publications to read.
 
         Whatever it raises, no permanent slot is left.
         """
         self._reserve(connection)
-        # Of a beginning that came to nothing; nobody else begins now.
+        # The state of an abandoned first start. No other relay can be starting now.
         self._first.forget()
         with contextlib.suppress(OSError):
             self._topics.forget()
@@ -87,13 +87,16 @@ class Beginning:
             else:
                 self._snapshot(connection, publications)
         except BaseException:
-            # The publication was made for this slot, which does not exist: nothing is left behind.
+            # The publication was created for this slot, which does not exist, so it is dropped again.
             self._drop_quietly(made)
             raise
         return publications
 
     def _reserve(self, connection: Connection) -> None:
-        """See that no other relay makes this slot, until ``connection`` is closed. Raises RefusedError."""
+        """Make sure that no other relay creates this slot until ``connection`` is closed.
+
+        Raises RefusedError.
+        """
         name = self._settings.slot
 
         def pause(seconds: float) -> None:
@@ -111,9 +114,10 @@ class Beginning:
         self._report.detail = what
 
     def _check_publications(self, connection: Connection, expected: tuple[str, ...]) -> None:
-        """See that publications are what they were: of one that is gone a snapshot has no tables.
+        """Make sure that the publications are unchanged: a snapshot has no tables of a missing publication.
 
-        Another relay, whose end was waited for, may have made or dropped them. Raises RefusedError.
+        A different relay, whose end this one has waited for, may have created or dropped them. Raises
+        RefusedError.
         """
         if publication.existing(connection, self._settings.publication_name) != expected:
             raise RefusedError(
@@ -125,7 +129,7 @@ class Beginning:
         memory = self._context.memory
         memory.forget()
         self._joined.forget()
-        # Before the slot: what changes from here on is seen as a change.
+        # Read this before creating the slot: later changes then show up as changes.
         facts = read_facts(connection, publications, self._settings)
         self._context.coverage.begin(facts, 0, is_whole=False)
         self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
@@ -142,7 +146,7 @@ class Beginning:
                 with stoppable(connection, self._context.stop_requested):
                     published = publication.published_tables(connection, publications)
                     before = chosen_tables(connection, self._settings, published)
-                # It waits for every transaction that is open now.
+                # This waits for every transaction that is open now.
                 self._report.account.turn_to("slot")
                 temporary = self._context.patience.calls.make(self._export)
                 self._report.account.turn_to("catalog")
@@ -173,9 +177,9 @@ class Beginning:
                 temporary.close()
 
     def _export(self) -> TemporarySlot:
-        """Make the temporary slot; what is asked beside it is asked there from now on."""
+        """Create the temporary slot; other queries go to the same server from now on."""
         connection = connect_raw(self._settings.postgres)
-        # First: the next statement in the session ends the export.
+        # Do this first: the next statement in the session ends the export.
         self._context.patience.server.follow(reached_server(connection, self._settings.postgres))
         if self._context.exactly is not None:
             self._context.exactly.server = identify(connection)
@@ -188,15 +192,18 @@ class Beginning:
         publications: tuple[str, ...],
         before: tuple[TableInfo, ...],
     ) -> list[SnapshotTable]:
-        """Return what to copy. Raises TablesChanged where that is not what the slot's stream will go on with.
+        """Return the tables to copy.
 
-        ``before``: the tables from before the export, for one that left since is no publication's any more.
+        Raises TablesChanged if the slot's stream would begin with different ones.
+
+        ``before`` are the tables from before the export; one that has left since is in no publication any
+        more.
         """
         published = publication.published_tables(importer, publications)
         self._check_publications(present, publications)
         tables = chosen_tables(importer, self._settings, published)
         account = self._report.account
-        # It may wait for others' locks.
+        # This may wait for locks of other sessions.
         with account.during("locks"):
             lock_tables(importer, tables, account.answered)
         oids = {table.oid for table in (*before, *tables)}
@@ -219,20 +226,21 @@ class Beginning:
         if exactly is not None:
             exactly.begin_snapshot(self._context.patience.calls, lsn)
         copying.run(importer, tables, beside)
-        # What became of a topic meanwhile is remembered before the slot is there.
+        # Record changes of topics in the meantime before the slot exists.
         self._context.patience.ask(
             self._context.service.name, partial(self._topics.look, with_beginnings=False)
         )
         with self._report.account.during("state"):
             self._first.ask(beside)
-            # From here on a slot that stands at this LSN is ours, and its tables are not through.
+            # From here on a slot at this LSN is ours, with tables that are not done.
             self._first.begin(lsn)
-        # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
-        # remembered with, while the other order would leave a memory of a slot that never was.
+        # Create the slot before its checkpoint is stored. A kill in between leaves a slot at the LSN that is
+        # stored with the unfinished snapshot; the reverse order would leave a checkpoint of a slot that never
+        # existed.
         with self._report.account.during("catalog"):
             slot.make_permanent(connection, temporary.name, self._settings.slot)
         if exactly is not None:
-            # Behind it: a slot whose snapshot is not committed is dropped at the next start.
+            # After the slot: a slot whose snapshot is not committed is dropped at the next start.
             exactly.end_snapshot(copying.while_committing, lsn)
             if self._context.recorder is not None:
                 self._context.recorder.deliveries.committed()
@@ -242,16 +250,16 @@ class Beginning:
         self._report.confirmed_lsn = lsn
 
     def _beside(self, tables: list[SnapshotTable]) -> list[str]:
-        """Return the tables whose rows are put into the stream: all that have a key, if that is wanted.
+        """Return the tables that are backfilled while the relay streams: with chunks, all that have a key.
 
-        Rows without a key can't be told from those that the stream brings: they are copied as of the slot.
+        Rows without a key can't be distinguished from those of the stream, so they are copied as of the slot.
         """
         if self._settings.snapshot_by != "chunks":
             return []
         return [table.relation.qualified_name for table in tables if table.has_key]
 
     def _ask(self, connection: Connection) -> None:
-        """Ask whether the slot is still ours to make: its session ends with the reservation."""
+        """Check that the reservation of the slot is still held: it ends with this session."""
         see_alive(
             connection,
             self._context.stop_requested,
@@ -262,9 +270,9 @@ class Beginning:
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:
         try:
             connection = connect(self._settings.postgres)
-            # A relay that has taken our place may read them by now.
+            # A relay that has replaced this one may be reading them by now.
             is_ours = slot.reserve(connection, self._settings.slot) in (None, self._process)
-            # The answer alone may have been lost when the slot was made; then it needs its publication.
+            # The slot may have been created and only the answer lost. Then it needs its publication.
             if is_ours and slot.slot_state(connection, self._settings.slot) is None:
                 publication.drop(connection, publications)
             connection.close()

@@ -1,7 +1,7 @@
-"""Rows of a snapshot, one table or range of pages after the other, under the slot's exported snapshot.
+"""Send the rows of a snapshot, one table or range of pages after another, under the exported snapshot.
 
-`bwtui.relay.snapshot.taking` does it in the relay's own process, `workers.worker` in one beside it. Rows of a
-snapshot have no order among each other, so a failed delivery is simply tried again by itself.
+`bwtui.relay.snapshot.taking` does this in the relay's own process, `workers.worker` in a separate one. Rows
+of a snapshot have no order among each other, so a failed message is simply sent again on its own.
 """
 
 import base64
@@ -43,7 +43,7 @@ _ASK_SECONDS = 1.0
 
 
 class Context(Protocol):
-    """What sending rows needs of a `RelayContext`, which a worker has too."""
+    """The part of a `RelayContext` that sending rows needs, and that a worker has, too."""
 
     settings: RelaySettings
     report: Report
@@ -53,19 +53,19 @@ class Context(Protocol):
 
     @property
     def stop_requested(self) -> Callable[[], bool]:
-        """What says whether to stop."""
+        """A function that returns whether to stop."""
 
     @property
     def recorder(self) -> RowRecorder | None:
-        """Where rows are recorded, if they are."""
+        """The recorder, if there is a recording."""
 
     @property
     def sink(self) -> Sink:
-        """Where messages go."""
+        """The sink for messages."""
 
     @property
     def service(self) -> Service:
-        """What is behind that."""
+        """The service that the sink sends to."""
 
 
 class Copying:
@@ -81,8 +81,8 @@ class Copying:
     ) -> None:
         """``consistent_point`` is the LSN that the snapshot shows, ``time_ms`` the rows' record timestamp.
 
-        ``ask`` is called every second, and raises ConnectionFailed once another relay may take a snapshot.
-        Of what may be in flight one of ``share`` processes has its part.
+        ``ask`` is called every second, and raises ConnectionFailed once a different relay may take a
+        snapshot. ``share`` processes share the limits of bytes and rows in flight equally.
         """
         self._context = context
         self._most_bytes = IN_FLIGHT_BYTES // share
@@ -98,7 +98,7 @@ class Copying:
         #: The newest route into each topic.
         self._routes: dict[str, Route] = {}
         self._ordinal = 0
-        #: What is done while rows are waited for.
+        #: The activity to report while waiting for rows.
         self._reading: Activity = "copy"
         self._session_header: Headers = [(SESSION, context.session)]
         self._failures: deque[DeliveryFailure] = deque()
@@ -113,7 +113,7 @@ class Copying:
                 self.pulse(0.02)
 
     def pulse(self, seconds: float) -> None:
-        """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
+        """Wait, handle deliveries and failures, and raise StopRequested if a stop was requested."""
         context = self._context
         context.sink.poll(seconds)
         self._failures += context.policy.undelivered(context.sink.take_failures())
@@ -128,7 +128,7 @@ class Copying:
         check_stop(context.stop_requested)
         if time.monotonic() >= self._ask_at:
             self._ask()
-            # From the answer on, which may take its time.
+            # Count from the answer, which may have taken some time.
             self._ask_at = time.monotonic() + _ASK_SECONDS
 
     def _look_at_deliveries(self) -> None:
@@ -162,11 +162,11 @@ class Copying:
         route.counters.snapshot_state = "done"
 
     def _first_ordinal(self, table: str) -> int:
-        """Return the number behind which the rows that come are numbered."""
+        """Return the number of the row before the first one."""
         return 0
 
     def _rows(self, lines: list[bytes], size: int) -> None:
-        """Send some rows, of ``size`` bytes of text: as many as a batch has, or one that is large."""
+        """Send rows with ``size`` bytes of text: as many as a batch holds, or a single large one."""
         done = 0
         while done < len(lines):
             rest = lines[done:] if done else lines
@@ -174,7 +174,7 @@ class Copying:
             assert route is not None
             encoded = None
             # A table without columns has empty lines, which would be read as one empty column. A line that is
-            # far larger than a batch is not kept longer than it must be.
+            # far larger than a batch is not kept longer than necessary.
             if route.refusal is None and route.column_names and size < 2 * BATCH_BYTES:
                 encoded = route.lines(rest, self._timestamp, self._session_header)
             if encoded is not None and encoded.largest + RECORD_OVERHEAD <= route.max_message_bytes:
@@ -188,11 +188,11 @@ class Copying:
         self._flush()
 
     def _add(self, route: Route, lines: list[bytes], encoded: EncodedLines) -> int:
-        """Add what became of ``lines``; return how many of them went by ``route``."""
+        """Add the encoded ``lines``; return how many of them were added with ``route``."""
         done = 0
         for hole in encoded.holes:
             self._add_run(route, lines[done:hole], encoded.messages[done:hole])
-            # By itself, which says why there is no message.
+            # On its own, which reports why there is no message.
             self._row(lines[hole])
             done = hole + 1
             if self._route is not route:
@@ -208,7 +208,7 @@ class Copying:
         messages: Sequence[Encoded | None],
         size: int | None = None,
     ) -> None:
-        """Add rows of each of which there is a message, of ``size`` bytes in all."""
+        """Add rows that all have a message, with ``size`` bytes in total."""
         made = cast(list[Encoded], messages)
         if size is None:
             size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in made)
@@ -255,7 +255,7 @@ class Copying:
             self._flush()
 
     def _add_wider(self, route: Route, fields: list[Field] | None) -> None:
-        # Not while the row is tried: what another row is refused for comes up while a service is waited for.
+        # Not within the try block above: while it waits for a service, errors of other rows may surface.
         wider = self._wider(route)
         try:
             headers = self._headers(self._ordinal)
@@ -269,7 +269,7 @@ class Copying:
             self._recorder.without(route, Without.DROPPED)
 
     def _wider(self, route: Route) -> Route:
-        """Return the table's route under a schema with room for bytes that are no text, from now on."""
+        """Switch to a route whose schema has room for bytes that are not text, and return it."""
         self._batch.rows -= 1
         self._flush()
         self._batch.rows += 1
@@ -304,7 +304,7 @@ class Copying:
         return DroppedRow(name, route.topic, "snapshot", identity, columns, None, fields, key)
 
     def _try_again(self, failure: DeliveryFailure) -> None:
-        """Send one message that was not delivered by itself, until it is delivered or refused for good."""
+        """Send one undelivered message on its own, until it is delivered or finally rejected."""
         span, receipt, index = failure.span, failure.receipt, failure.index
         assert span is not None and failure.message is not None
         again: DeliveryFailure | None
@@ -332,10 +332,10 @@ class Copying:
     def _alone(
         self, topic: str, message: Message, recorded: Receipt | None
     ) -> tuple[DeliveryFailure | None, Receipt | None]:
-        """Send one message and wait; return how it failed, or None when it, or its dead letter, is away.
+        """Send one message and wait; return its failure, or None once it, or its dead letter, is delivered.
 
-        Nothing else is under way then: what shares a request with a refused message fails with it. The
-        second part is its receipt, if the message is ``recorded``.
+        Nothing else is in flight then: messages that share a request with a rejected one fail with it. The
+        second part of the result is the message's receipt, if the message is ``recorded``.
         """
         sink, single = self._context.sink, Span()
         receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
@@ -347,7 +347,8 @@ class Copying:
             sink.poll(0.1)
             self._context.report.take_deliveries(sink, self._acks)
             check_stop(self._context.stop_requested)
-            # Others may have failed meanwhile; their turn comes. A letter that is refused is sent shorter.
+            # Others may have failed meanwhile; they are handled later. A rejected dead letter is sent again,
+            # shortened.
             taken = self._context.policy.undelivered(sink.take_failures())
             self._failures += [other for other in taken if other.span is not single]
             own = next((failure for failure in taken if failure.span is single), None)
@@ -356,7 +357,7 @@ class Copying:
         return None, receipt
 
     def _may_send(self) -> bool:
-        """Whether the snapshot is known to be ours as yet."""
+        """Return whether the snapshot is known to be still ours."""
         return True
 
     def _wait(self, failure: DeliveryFailure) -> None:
@@ -367,7 +368,7 @@ class Copying:
         report.wait(self._context.sink, _OUTAGE_PAUSE_SECONDS, self._context.stop_requested)
 
     def _drop(self, failure: DeliveryFailure) -> None:
-        """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
+        """Drop a message that Kafka rejects; its dead letter can only contain the encoded bytes."""
         route = self._routes[failure.topic]
         message = failure.message
         assert message is not None

@@ -1,4 +1,4 @@
-"""Rows as psycopg2 gives them, one a call, gathered to as many as make a batch."""
+"""Gather rows, which psycopg2 delivers one per call, into batches."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ Gathering = tuple[Callable[[bytes], None], Callable[[], None]]
 
 
 def gathering(give: Give) -> Gathering:
-    """Return what takes one line after the other, and what is called when there are no more.
+    """Return a function that takes one line after another, and one to call at the end.
 
-    ``give`` is called with lines and their bytes. A large line comes alone, or last.
+    ``give`` is called with lines and their size in bytes. A large line is given alone, or as the last one.
     """
     if PACKAGE is None:
         return in_python(give)
@@ -21,7 +21,7 @@ def gathering(give: Give) -> Gathering:
 
 
 def in_python(give: Give) -> Gathering:
-    """Return the same without the package."""
+    """Return the same without the C extension."""
     lines: list[bytes] = []
     size = 0
 

@@ -1,13 +1,13 @@
-"""What a killed snapshot left behind: rows in Kafka that were deleted before the next snapshot began.
+"""Remove what a killed snapshot left: rows in Kafka that were deleted before the next snapshot began.
 
 A snapshot that was cut off has sent rows. The next one starts over, at a later consistent point. A row that
-was deleted in between is in neither the new snapshot nor the stream, so nothing would ever take it out of the
-topic. So the first attempt writes down where each topic ended before it sent anything; the next one finds
+was deleted in between is in neither the new snapshot nor the stream, so nothing would ever remove it from the
+topic. So the first attempt stores where each topic ended before it sent anything. The next attempt finds
 every key that was sent since then and that its own snapshot has not sent again, and sends tombstones. A
 request of the first attempt may be written as late as during the next one, after that one's row.
 
 A topic may hold another producer's rows. So every row of a snapshot carries its run's id in the header
-``bwtui.session``, the ids of unfinished runs are remembered, and a key counts as left over only if its last
+``bwtui.session``, the ids of unfinished runs are stored, and a key counts as left over only if its last
 record carries one of them.
 """
 
@@ -26,14 +26,14 @@ _DELETE = "delete from left_over where key = ?"
 
 
 class Leftovers:
-    """Finds and removes the leftovers of one topic; memory stays bounded, the keys are kept on disk."""
+    """Finds and removes the leftovers of one topic; memory stays bounded, since the keys are kept on disk."""
 
     def __init__(
         self, context: RelayContext, pulse: Callable[[float], None], end_offsets: Callable[[str], Offsets]
     ) -> None:
-        """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay.
+        """``pulse(seconds)`` waits, handles deliveries, and raises to stop the relay.
 
-        ``end_offsets`` is `Readback.end_offsets`, but waits while the broker is away.
+        ``end_offsets`` is `Readback.end_offsets`, but waits while the broker is unavailable.
         """
         self._destination = context.destination
         self._report = context.report
@@ -45,13 +45,13 @@ class Leftovers:
     def remove(
         self, route: Route, before: Offsets, begun: Offsets, sessions: Collection[bytes], message: Message
     ) -> None:
-        """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, and nobody since.
+        """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, with no record since.
 
-        A request of an earlier attempt may be written during this one, so its records after ``begun`` are
-        not this attempt's: such a key gets a tombstone, too, or is sent again if this attempt has its row.
+        A request of an earlier attempt may be written during this one, so its records after ``begun`` are not
+        this attempt's: such a key gets a tombstone, too, or is sent again if this attempt has its row.
 
         ``before`` is where the topic ended before the first attempt, ``begun`` where it ended before this
-        one; ``message`` is a tombstone in all but its key. All of them are durable then. Raises
+        one; ``message`` is a tombstone without its key. All tombstones are durable when this returns. Raises
         ConnectionFailed.
         """
         table, topic = route.relation.qualified_name, route.topic
@@ -77,9 +77,9 @@ class Leftovers:
         own: tuple[Offsets, Offsets],
         sessions: Collection[bytes],
     ) -> None:
-        """Collect what is left over, and what is late; this attempt's records are within ``own``."""
+        """Collect the leftovers, and the late records; this attempt's records are within ``own``."""
         for records in in_batches(self._records(topic, before, own[0])):
-            # Of each key its last record counts.
+            # The last record of each key counts.
             last = {record.key: record.session in sessions and not record.is_tombstone for record in records}
             each(database, "insert or ignore into left_over values (?)", (k for k in last if last[k]))
             each(database, _DELETE, (key for key in last if not last[key]))
@@ -97,7 +97,7 @@ class Leftovers:
         database.execute("delete from late where key in (select key from left_over)")
 
     def _send_again(self, database: sqlite3.Connection, table: str) -> None:
-        """Have the keys sent again whose row of this snapshot is followed by one of an earlier snapshot."""
+        """Re-send keys if this snapshot's row is followed by a row of an earlier snapshot."""
         ((count,),) = database.execute("select count(*) from late")
         if not count or self._naming is None:
             return
@@ -109,7 +109,7 @@ class Leftovers:
         self._report.error("topic", RefusedError(text, hint), table)
 
     def _records(self, topic: str, start: Offsets, end: Offsets) -> Iterator[KeyRecord]:
-        """Read a part of ``topic``, and note at each pause whether anything came since the one before."""
+        """Read a part of ``topic``, and report at each pause if records arrived since the previous one."""
         count = seen = 0
 
         def wait() -> None:

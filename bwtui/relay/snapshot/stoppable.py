@@ -1,4 +1,4 @@
-"""Statements that wait inside libpq, and end when a stop is asked for."""
+"""Interrupt statements that wait inside libpq when a stop is requested."""
 
 import os
 import socket
@@ -12,16 +12,16 @@ from bwtui.blocking import StopRequested
 from bwtui.errors import ConnectionFailed
 from bwtui.source.connection import Connection, execute
 
-#: How often it is looked whether to stop.
+#: How often to check for a stop request.
 _LOOK_SECONDS = 0.2
 
 
 @contextmanager
 def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
-    """During the block, cut ``connection`` when a stop is asked for: nothing else ends a wait inside libpq.
+    """Shut down ``connection`` on a stop request in the block: nothing else ends a wait inside libpq.
 
-    COPY may bring no row for long, as a row filter passes none or the server hangs, and any statement may
-    wait for a lock. Raises StopRequested in place of the error that follows, of psycopg2 or of ours.
+    COPY may return no row for a long time, if a row filter passes none or the server hangs, and any statement
+    may wait for a lock. Raises StopRequested in place of the error that follows, of psycopg2 or of bwtui.
     """
     done, cut = threading.Event(), threading.Event()
     end = socket.socket(fileno=os.dup(connection.fileno()))
@@ -49,7 +49,10 @@ def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Ite
 
 
 def see_alive(connection: Connection, stop_requested: Callable[[], bool], what_ended: str, hint: str) -> None:
-    """Ask the session of ``connection``. Raises StopRequested, or ConnectionFailed where it has ended."""
+    """Check that the session of ``connection`` is alive.
+
+    Raises StopRequested, or ConnectionFailed if the session has ended.
+    """
     try:
         with stoppable(connection, stop_requested):
             execute(connection, "select")

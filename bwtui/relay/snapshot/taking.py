@@ -1,4 +1,4 @@
-"""The first snapshot: every table under the temporary slot's exported snapshot, by one process or several."""
+"""Take the first snapshot: copy every table under the exported snapshot, in one or more processes."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -34,7 +34,7 @@ class Taking(Copying):
     _context: RelayContext
 
     def __init__(self, context: RelayContext, temporary: TemporarySlot, ask: Callable[[], None]) -> None:
-        """``temporary`` has exported the snapshot; ``ask`` as in `Copying`."""
+        """``temporary`` has exported the snapshot; ``ask`` is as in `Copying`."""
         super().__init__(context, temporary.consistent_point, temporary.time_ms, ask)
         self._snapshot = temporary.snapshot
         self._pool: Pool | None = None
@@ -44,8 +44,8 @@ class Taking(Copying):
     ) -> None:
         """Copy ``tables`` through ``connection``, which has imported the snapshot.
 
-        Those that ``beside`` names come later, beside the stream: for them all is made ready, and what an
-        earlier attempt sent is taken back.
+        Tables that ``beside`` names are backfilled later, while the relay streams: this only prepares them,
+        and removes what an earlier attempt sent.
 
         Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
         """
@@ -72,20 +72,20 @@ class Taking(Copying):
         self._batch.flush()
         self._wait_until_durable()
         self._remove_leftovers(before, begun, sessions)
-        # Everything is delivered up to the consistent point; while recording, it is to be recorded as well.
+        # Everything is delivered up to the consistent point; while recording, it must be recorded as well.
         self._acks.keepalive(self._lsn)
         self._wait_until_durable()
 
     def while_committing(self) -> None:
-        """See that the recording goes on while all of it is committed. Raises StopRequested, StateFailed."""
+        """Keep the recording running while the snapshot is committed. Raises StopRequested, StateFailed."""
         if self._context.recorder is not None:
             self._context.recorder.settle(idle=True)
         check_stop(self._context.stop_requested)
 
-    # -- by several processes --------------------------------------------------------------------------------
+    # -- with several processes ------------------------------------------------------------------------------
 
     def _copy_all(self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]]) -> None:
-        # With --exactly-once it is one transaction of one producer.
+        # With --exactly-once the snapshot is one transaction of one producer.
         crew = self._crew(connection) if chosen and self._context.exactly is None else None
         try:
             self._pool = self._pool_for(connection, chosen, crew)
@@ -108,10 +108,12 @@ class Taking(Copying):
                 answers.numbered[table.relation.qualified_name] = self._ordinal
 
     def _see_locks_held(self, connection: Connection) -> None:
-        """See that the session that has locked all tables lived while workers read. Raises ConnectionFailed.
+        """Check that the session that has locked all tables lived while workers read.
 
-        Without it a table may have been rewritten, which looks empty to their snapshot (PostgreSQL
-        documentation, "MVCC Caveats"), and the stream brings no rows of a rewrite.
+        Raises ConnectionFailed.
+
+        Without its locks a table may have been rewritten, which looks empty to the workers' snapshot
+        (PostgreSQL documentation, "MVCC Caveats"), and the stream contains no rows of a rewrite.
         """
         see_alive(
             connection,
@@ -122,14 +124,14 @@ class Taking(Copying):
         )
 
     def _crew(self, connection: Connection) -> "Crew | None":
-        """Return the workers of a Spark cluster; None where none is wanted, or none is to be had."""
+        """Return the workers of a Spark cluster; None without --spark-master, or if Spark can't start."""
         context, master = self._context, self._context.settings.spark_master
         if not master:
             return None
         from bwtui.relay.snapshot.cluster.crew import Crew, reachable
 
         context.report.detail = f"starting Spark at {master}"
-        # That takes seconds in which nobody is to blame, and no row is waited for.
+        # This takes seconds, in which nothing is at fault, and no row is waiting.
         context.report.account.turn_to("room")
         crew = Crew(context.report, {**context.settings.to_json(), "postgres": reachable(connection)})
         try:
@@ -150,7 +152,10 @@ class Taking(Copying):
     def _pool_for(
         self, connection: Connection, chosen: Sequence[tuple[SnapshotTable, Route]], crew: "Crew | None"
     ) -> Pool | None:
-        """Return the workers; None where one process does it, as with --exactly-once: one transaction."""
+        """Return the pool of workers; None if one process reads alone.
+
+        With --exactly-once the snapshot is one transaction, and so always read by one process.
+        """
         context = self._context
         if context.exactly is not None or not chosen:
             return None
@@ -175,10 +180,10 @@ class Taking(Copying):
         return Pool(context, begin, tasks, [route for _, route in chosen], self.pulse, start)
 
     def pulse(self, seconds: float) -> None:
-        """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
+        """Wait, handle deliveries and failures, and raise StopRequested if a stop was requested."""
         super().pulse(seconds)
         if self._pool is not None:
-            # Where we stood still since it was asked, somebody else may have the snapshot by now.
+            # If this process stood still since the last check, the snapshot may be another relay's by now.
             self._pool.look(is_ours=time.monotonic() < self._ask_at)
 
     def _look_at_deliveries(self) -> None:
@@ -194,7 +199,7 @@ class Taking(Copying):
         report.durable, report.settled_at = sink.answered() + pool.answered, now
 
     def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
-        """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
+        """Return the tables' routes; create topics and register schemas before the first row is sent."""
         router, settings = self._context.router, self._context.settings
         routes = router.routes([table.relation for table in tables])
         for route in routes:
@@ -203,7 +208,7 @@ class Taking(Copying):
         return routes
 
     def _remember_ends(self, routes: Sequence[Route], before: dict[str, Offsets]) -> dict[str, Offsets]:
-        """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
+        """Store where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
         context = self._context
         begun: dict[str, Offsets] = {}
         filled: list[str] = []
@@ -230,7 +235,7 @@ class Taking(Copying):
     def _remove_leftovers(
         self, before: dict[str, Offsets], begun: dict[str, Offsets], sessions: list[bytes]
     ) -> None:
-        """Take out of the topics what an earlier attempt sent and this one did not."""
+        """Remove from the topics what an earlier attempt sent and this one did not."""
         leftovers = Leftovers(self._context, self.pulse, self._end_offsets)
         for topic in sorted(set(before) & set(begun)):
             route = self._routes[topic]

@@ -1,1 +1,1 @@
-"""The first snapshot's workers on the executors of a Spark cluster."""
+"""Run the first snapshot's workers on the executors of a Spark cluster."""

@@ -1,9 +1,10 @@
-"""The workers on a Spark cluster, as the engine has them.
+"""The engine's side of the workers on a Spark cluster.
 
-Others' processes are not ours to end: the one who may is told, and until it is known that a worker has ended
-it counts as one that may still send rows. That is known when its guard says so, within TLS, or when the line
-was hung up at its end and Spark says that the task is over. Spark's word alone is none: it gives up an
-executor that it does not hear, and so is a line that only broke.
+The engine can't end processes on other machines. It asks the guard process there to do so, and until a worker
+is known to have ended it counts as one that may still send rows. It is known to have ended once its guard
+says so, within TLS, or once its end has closed the connection and Spark reports the task as ended. Spark's
+report alone proves nothing, because Spark gives up an executor that it does not hear from. Neither does a
+connection that only broke.
 """
 
 import logging
@@ -33,13 +34,13 @@ from bwtui.signals.parent_death import signalled_with_us
 from bwtui.source.connection import Connection
 
 _DRIVER = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.cluster.driver")
-#: So many by themselves, where the cluster has that many cores.
+#: Maximum workers by default, if the cluster has that many cores.
 _MOST_WORKERS = 8
-#: So long a task may wait for a core while none of ours has one.
+#: Timeout of a task that waits for a core while no worker has one.
 _NO_CORE_SECONDS = 120.0
-#: So long Spark may take to start: its Java, an application that waits for room, and the first executor.
+#: Timeout of Spark's start: its Java, an application that waits for room, and the first executor.
 _OPEN_SECONDS = 300.0
-#: So long Spark may take to end in order.
+#: Timeout of an orderly end of Spark.
 _END_SECONDS = 30.0
 _TURN_SECONDS = 0.1
 _PING_SECONDS = 1.0
@@ -48,23 +49,23 @@ _log = logging.getLogger("bwtui.relay.snapshot.cluster.crew")
 
 
 class Crew:
-    """Spark, a door, and the workers that come in."""
+    """Owns Spark, the listener for workers, and the workers that connect."""
 
     def __init__(self, report: Report, settings: Mapping[str, Any]) -> None:
-        """``settings``: those that workers get."""
+        """``settings`` are those that workers get."""
         self._report = report
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._end: EngineEnd | None = None
         self._door: Door | None = None
         self._members: dict[int, FarMember] = {}
-        #: When a worker was there last.
+        #: When a worker was last connected.
         self._somebody_at = 0.0
         self._is_local = self._is_told = False
         self.parallelism = 0
 
     def open(self, master: str, pulse: Callable[[float], None]) -> None:
-        """Start Spark, and wait for it. Raises BwtuiError, and what ``pulse(seconds)`` raises."""
+        """Start Spark, and wait for it. Raises BwtuiError, and the errors of ``pulse(seconds)``."""
         ours, theirs = socket.socketpair()
         self._end = EngineEnd(ours)
         with theirs:
@@ -73,7 +74,7 @@ class Crew:
                     (*_DRIVER, master),
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    # What it has to say it says to us.
+                    # It reports errors over the socket.
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                     preexec_fn=signalled_with_us(signal.SIGTERM),  # noqa: PLW1509  # Two functions of libc.
@@ -95,7 +96,7 @@ class Crew:
             raise words[0].fault.error
         opened: Opened = words[0]
         if not is_loopback(opened.host):
-            # With a master on loopback that is where executors reach us.
+            # With a master on loopback, executors reach this machine there.
             _look_at_source(self._settings["postgres"])
         try:
             self._door = Door(opened.host, opened.port)
@@ -109,7 +110,7 @@ class Crew:
         self.parallelism = max(1, min(opened.parallelism, _MOST_WORKERS))
 
     def member(self, begin: Begin) -> Member:
-        """Have a worker begin."""
+        """Start a worker."""
         assert self._door is not None and self._end is not None
         number = len(self._members) + 1
         told = replace(begin, settings=self._settings)
@@ -119,7 +120,7 @@ class Crew:
         return member
 
     def look(self) -> None:
-        """Take what Spark says of tasks, and tell of those who were not let in."""
+        """Handle Spark's reports about tasks, and report rejected connections."""
         assert self._door is not None and self._end is not None
         for word in self._end.words():
             if isinstance(word, Over):
@@ -145,7 +146,7 @@ class Crew:
             member.look_at_clock(self._somebody_at)
 
     def end(self, pulse: Callable[[float], None]) -> None:
-        """Let Spark end in order, once no worker is left. Raises what ``pulse(seconds)`` raises."""
+        """Let Spark end in order, once no worker is left. Raises the errors of ``pulse(seconds)``."""
         assert self._process is not None and self._end is not None
         self._report.detail = "ending Spark"
         self._end.close()
@@ -154,14 +155,14 @@ class Crew:
             pulse(_WAIT_SECONDS)
 
     def close(self) -> None:
-        """End Spark, and the door, whatever they are at."""
+        """End Spark and the listener, whatever they are doing."""
         if self._door is not None:
             self._door.close()
         if self._end is not None:
             self._end.close()
         if self._process is None:
             return
-        # It ends its Java then, and leaves no files.
+        # Spark then ends its Java, and leaves no files.
         self._process.terminate()
         try:
             self._process.wait(_END_SECONDS)
@@ -176,7 +177,7 @@ class FarMember(Member):
     def __init__(
         self, begin: Begin, door: Door, number: int, look: Callable[[], None], *, is_local: bool = False
     ) -> None:
-        """``is_local``: its executor is this machine's."""
+        """``is_local``: the executor runs on this machine."""
         ours, self._theirs = socket.socketpair()
         super().__init__(EngineEnd(ours), begin)
         self._door = door
@@ -187,7 +188,7 @@ class FarMember(Member):
         self._has_failed = False
         self._is_dismissed = False
         self._is_never = False
-        # What the line's thread finds out.
+        # Set by the thread of the connection.
         self._tunnel: Tunnel | None = None
         self._exit_code: int | None = None
         self._guard_pid = 0
@@ -195,40 +196,40 @@ class FarMember(Member):
         self._is_over = False
         self.call: Call = door.expect(self._carry)
 
-    # -- what a member is ------------------------------------------------------------------------------------
+    # -- overrides of Member ---------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Its process, as people find it."""
+        """The worker's process or task, for messages."""
         if not self.pid:
             return f"task {self._number} on the Spark cluster"
         return f"process {self.pid} on {self.host}" if self.host else super().name
 
     def look(self) -> list[Beat]:
-        """Take what it has said; return the beats among it."""
+        """Take the messages that it has sent; return the heartbeats among them."""
         self._look()
         beats = super().look()
         if self._tunnel is None:
-            # It waits for a core.
+            # It is waiting for a core.
             self._silent = 0.0
         return beats
 
     def kill(self) -> str:
-        """Have it ended, if it has not; `is_gone` says whether that is known."""
+        """End the worker, if it has not ended; `is_gone` returns whether that is known."""
         self._is_dismissed = True
         self._withdraw()
         self.end.close()
         if self._exit_code is None:
-            # Spark's word of it may come later, or not at all.
+            # Spark's report may follow later, or never.
             return f"was lost ({self._fault.message})" if self._fault is not None else "was lost"
         return f"was killed by signal {-self._exit_code}" if self._exit_code < 0 else "ended"
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended for sure, or never began."""
+        """True if it has ended for sure, or never began."""
         self._look()
         if self._is_dismissed and self._tunnel is None:
-            # It may have been killed between its token and the welcome, which the door finds out later.
+            # It may have been killed between its token and the welcome, which the listener notices later.
             self._withdraw()
         tunnel = self._tunnel
         hung_up = tunnel is not None and tunnel.is_closed
@@ -241,11 +242,11 @@ class FarMember(Member):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether nobody will ever say that it has ended."""
+        """True if its end will never be reported."""
         return self._tunnel is not None and self._tunnel.is_broken and not self.is_gone
 
     def awaited(self) -> ConnectionFailed:
-        """Return what to tell while it is waited for, and how to end that."""
+        """Return what to report while the relay waits for its end, and how to end that."""
         if (tunnel := self._tunnel) is not None and tunnel.is_closed:
             return ConnectionFailed(
                 f"{self.name} has hung up, and Spark has not said yet that its task is over, so the stream "
@@ -264,18 +265,18 @@ class FarMember(Member):
 
     @property
     def is_here(self) -> bool:
-        """Whether it has come in, and its line is as it should be."""
+        """True if it is connected, and its connection works."""
         return self._tunnel is not None and not self._tunnel.is_over and not self._is_dismissed
 
     def task_is_over(self, fault: Fault | None) -> None:
-        """Spark says that its task has ended, or is lost."""
+        """Handle Spark's report that its task has ended, or is lost."""
         self._is_over = True
         self._fault = self._fault or fault
         if fault is not None and self._tunnel is None:
             self._fail(fault)
 
     def look_at_clock(self, somebody_at: float) -> None:
-        """Give it up where it waits for too long; ``somebody_at``: when one of ours had a core last."""
+        """Give it up if it has waited too long; ``somebody_at`` is when any worker last had a core."""
         if time.monotonic() - max(self._called_at, somebody_at) > _NO_CORE_SECONDS:
             reason = f"the Spark cluster has had no core for it within {_NO_CORE_SECONDS:.0f} s"
             self._fail(Fault.of(ConnectionFailed(reason, "see what else runs there, or take fewer workers")))
@@ -285,7 +286,7 @@ class FarMember(Member):
             self._has_failed = True
             self.words.append(Failed(fault, at_start=True))
 
-    # -- its line, in a thread of the door -------------------------------------------------------------------
+    # -- its connection, in a thread of the listener ---------------------------------------------------------
 
     def _carry(self, connection: ssl.SSLSocket, machine: str) -> None:
         self.host = "" if self._is_local else machine
@@ -294,7 +295,7 @@ class FarMember(Member):
             self._carry_through(tunnel)
         except Exception as error:
             _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
-            # Nobody carries what it says any more.
+            # No thread forwards its messages any more.
             tunnel.is_broken = True
         tunnel.close()
 
@@ -319,9 +320,9 @@ class FarMember(Member):
 
 
 def reachable(connection: Connection) -> str:
-    """Return the connection string of a session as another machine needs it, with its password."""
+    """Return the connection string of a session as other machines need it, with its password."""
     parameters = dict(connection.info.dsn_parameters)
-    # Paths of this machine, and what each of our sessions is given anyway.
+    # These are paths of this machine, and options that each session gets anyway.
     for name in ("passfile", "service", "servicefile", "client_encoding"):
         parameters.pop(name, None)
     password = connection.info.password
@@ -329,7 +330,7 @@ def reachable(connection: Connection) -> str:
 
 
 def _look_at_source(dsn: str) -> None:
-    """Raise RefusedError where a connection string means another server on another machine, or none."""
+    """Raise RefusedError if a connection string means a different server, or none, on another machine."""
     parameters = psycopg2.extensions.parse_dsn(dsn)
     for host in (parameters.get("hostaddr") or parameters.get("host") or "").split(","):
         if not host or host[0] in "/@" or is_loopback(host):

@@ -1,4 +1,4 @@
-"""The relay's door for workers on other machines: TLS, a certificate of this run, and tokens for once."""
+"""Listen for workers on other machines, with TLS, a certificate per run, and single-use tokens."""
 
 import contextlib
 import datetime
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from bwtui.relay.snapshot.cluster.words import Call
 
 TOKEN_BYTES = 32
-#: What the door answers.
+#: The listener's answers.
 WELCOME, REFUSED = b"W", b"R"
-#: Strangers at a time, and how long one may take to show a token.
+#: Maximum unauthenticated connections at a time, and how long each may take to show a token.
 _MOST_STRANGERS = 64
 _PATIENCE_SECONDS = 10.0
 _AGAIN_SECONDS = 0.1
-#: Called with the connection and the name of its machine, in a thread that is its own from then on.
+#: Called with the connection and the name of its machine, in a thread that the callee keeps.
 Arrived = Callable[[ssl.SSLSocket, str], None]
 
 
@@ -29,15 +29,18 @@ class Door:
     """Listens until it is closed."""
 
     def __init__(self, host: str, port: int) -> None:
-        """``host``: under which others reach us. On a loopback address nobody else does. Raises OSError."""
+        """``host`` is this machine's address for others; a loopback address is reachable only locally.
+
+        Raises OSError.
+        """
         self._host = host = host.removeprefix("[").removesuffix("]")
         self._context, self._fingerprint = _server_context()
         self._lock = threading.Lock()
-        #: By the tokens' digests: None once it was shown or taken back.
+        #: By the digests of tokens; None once a token was used or withdrawn.
         self._expected: dict[bytes, Arrived | None] = {}
         self._withdrawn: set[bytes] = set()
         self._strangers = threading.Semaphore(_MOST_STRANGERS)
-        #: Why somebody was not let in, for people.
+        #: Why connections were rejected, for messages.
         self.refusals: deque[str] = deque()
         family, address = _place(host, port)
         self._socket = socket.create_server(address, family=family, backlog=_MOST_STRANGERS)
@@ -45,14 +48,14 @@ class Door:
         threading.Thread(target=self._accept, name="door of the snapshot", daemon=True).start()
 
     def expect(self, arrived: Arrived) -> Call:
-        """Return what a worker comes in with, once."""
+        """Return the call that lets one worker connect, once."""
         token = secrets.token_bytes(TOKEN_BYTES)
         with self._lock:
             self._expected[_digest(token)] = arrived
         return Call(self._host, self._port, self._fingerprint, token)
 
     def withdraw(self, call: Call) -> bool:
-        """Let nobody in with it any more; return whether nobody came in before."""
+        """Invalidate the token of ``call``; return whether no worker has connected with it."""
         digest = _digest(call.token)
         with self._lock:
             unused = self._expected[digest] is not None or digest in self._withdrawn
@@ -62,7 +65,7 @@ class Door:
         return unused
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop listening."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -74,7 +77,7 @@ class Door:
             except OSError:
                 if self._socket.fileno() < 0:
                     return
-                # There is no descriptor for it, and one may be free soon.
+                # No descriptor is available. One may be free soon.
                 time.sleep(_AGAIN_SECONDS)
                 continue
             if not self._strangers.acquire(blocking=False):
@@ -87,7 +90,7 @@ class Door:
             try:
                 thread.start()
             except RuntimeError:
-                # There is none to be had; who knocks may come again.
+                # No thread is available; the worker may try again.
                 connection.close()
                 self._strangers.release()
 
@@ -103,7 +106,7 @@ class Door:
             arrived(opened, machine)
 
     def _greet(self, connection: socket.socket, address: str) -> tuple[Arrived | None, ssl.SSLSocket, str]:
-        """Raises OSError or EOFError."""
+        """Authenticate a connection. Raises OSError or EOFError."""
         until = time.monotonic() + _PATIENCE_SECONDS
         connection.settimeout(_PATIENCE_SECONDS)
         opened = self._context.wrap_socket(connection, server_side=True)
@@ -124,8 +127,8 @@ class Door:
         except BaseException:
             opened.close()
             with self._lock:
-                # Whoever showed a token was told nothing, and it opens to nobody any more. Nobody has come in
-                # with it, unless it was another one meanwhile.
+                # The worker got no answer, so it has not connected. Invalidate its token, unless another
+                # worker has used it meanwhile.
                 if arrived is not None or self._expected.get(digest) is not None:
                     self._expected[digest] = None
                     self._withdrawn.add(digest)
@@ -136,14 +139,14 @@ class Door:
 
 
 def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
-    """Come in at the door of another machine; None: it does not take the token.
+    """Connect to the listener of a different machine; return None if it rejects the token.
 
-    Nothing is shown to who has another certificate. Raises OSError.
+    A listener with a different certificate gets no data. Raises OSError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
-    # By its fingerprint, below.
+    # The fingerprint is checked below instead.
     context.verify_mode = ssl.CERT_NONE
     opened = context.wrap_socket(socket.create_connection((call.host, call.port), seconds))
     try:
@@ -165,7 +168,7 @@ def knock(call: Call, machine: str, seconds: float) -> ssl.SSLSocket | None:
 
 
 def _exactly(connection: ssl.SSLSocket, count: int, until: float) -> bytes:
-    """Raises EOFError, and OSError where it is not there ``until`` then."""
+    """Read ``count`` bytes. Raises EOFError, and OSError if they do not arrive ``until`` then."""
     data = b""
     while len(data) < count:
         if (left := until - time.monotonic()) <= 0:
@@ -183,22 +186,23 @@ def _digest(token: bytes) -> bytes:
 
 
 def _place(host: str, port: int) -> tuple[int, tuple[str, int]]:
-    """Return where to listen: an address that is ours alone where the others come to that one.
+    """Return the address to listen on: loopback if ``host`` is loopback, otherwise all interfaces.
 
-    A machine's own name may stand for a loopback address in its /etc/hosts, and elsewhere for another one.
+    A machine's own name may resolve to a loopback address in its /etc/hosts, and elsewhere to a different
+    one.
     """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return family, (str(address[0]) if is_loopback(host) else "", port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine to each machine."""
+    """Return whether ``host`` means the local machine on every machine."""
     return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
 
 
 def _server_context() -> tuple[ssl.SSLContext, bytes]:
-    """Return a context with a key that no other run has, and its certificate's fingerprint."""
-    # Needed by nothing else of a relay.
+    """Return a TLS context with a key of this run, and its certificate's fingerprint."""
+    # Nothing else in a relay needs this package.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -216,7 +220,7 @@ def _server_context() -> tuple[ssl.SSLContext, bytes]:
         .not_valid_after(now + datetime.timedelta(days=365))
         .sign(key, hashes.SHA256())
     )
-    # ssl takes keys out of files only. There it is encrypted, under a password that nothing else has.
+    # ssl loads keys from files only. The key is encrypted there with a password that exists only in memory.
     password = secrets.token_hex()
     pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
         serialization.Encoding.PEM,

@@ -1,7 +1,7 @@
-"""The process that has Spark while the snapshot is taken, so that the relay has nothing of it afterwards.
+"""Run Spark in its own process during the snapshot, so that the relay keeps nothing of it afterwards.
 
-``python -m bwtui.relay.snapshot.cluster.driver MASTER`` is what `crew` starts; its stdin is the socket to the
-engine. It runs one job of one task for each worker: a job that fails takes no other one's task with it.
+The relay starts ``python -m bwtui.relay.snapshot.cluster.driver MASTER``, whose stdin is the socket to the
+engine. It runs one job of one task for each worker, so that a failed job takes no other job's task with it.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ from bwtui.relay.snapshot.workers.words import Fault
 from bwtui.spark.failure import plain_errors
 from bwtui.spark.session import WRITE_ONCE, spark_session
 
-#: What is said to tasks travels, and lies on disks, encrypted.
+#: Data for tasks is encrypted on the network and on disks.
 _CONFIG = MappingProxyType(
     {**WRITE_ONCE, "spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
 )
 _MEMORY = "512m"
-#: Executors come in one after the other; so long after the last one it was, and so long they are waited for.
+#: Executors register one after the other: wait this long after the last one, and this long in total.
 _SETTLED_SECONDS = 2.0
 _MOST_SETTLING_SECONDS = 15.0
 
 
 def main() -> None:
-    """Run jobs for the engine, until it hangs up."""
+    """Run jobs for the engine, until it closes the connection."""
     end = WorkerEnd(socket.socket(fileno=os.dup(0)))
     try:
         with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -72,7 +72,7 @@ def _run(master: str, end: WorkerEnd) -> None:
 
 
 def _parallelism(context: SparkContext) -> int:
-    """Return how many tasks the cluster takes at a time, once no more cores come in."""
+    """Return how many tasks the cluster runs at a time, once no more cores are added."""
     count, changed_at = context.defaultParallelism, time.monotonic()
     until = changed_at + _MOST_SETTLING_SECONDS
     while (

@@ -1,7 +1,7 @@
-"""What runs in a task of Spark: it starts a worker beside itself, ties it to the relay, and ends it.
+"""The code of a Spark task: start a worker in a separate process, connect it to the relay, and end it.
 
-The worker is the very process that the relay would start on its own machine, and speaks with the relay
-through a tunnel. Who can't be reached can't be ended from there, so that is this process's part.
+The worker is the same process that the relay would start on its own machine, and talks to the relay through a
+tunnel. The relay can't end a process on another machine, so this process does.
 """
 
 import importlib
@@ -24,16 +24,16 @@ from bwtui.signals.parent_death import signalled_with_us
 from bwtui.spark.failure import in_task
 
 _KNOCK_SECONDS = 10.0
-#: The relay says four times as often that it is there.
+#: The relay sends a ping every second or so, far more often than this.
 _SILENT_SECONDS = 8.0
 _TURN_SECONDS = 0.2
-#: So long the relay may take to hear that the worker has ended.
+#: Timeout for the relay to learn that the worker has ended.
 _LAST_SECONDS = 5.0
 
 
 @in_task
 def work(call: Call, _: Iterator[Any]) -> Iterator[None]:
-    """Work for the relay that calls, until the worker has ended. Raises BwtuiError if it can't begin."""
+    """Work for the calling relay, until the worker has ended. Raises BwtuiError if it can't begin."""
     machine = socket.gethostname()
     _look_for_packages(machine)
     try:
@@ -54,7 +54,7 @@ def work(call: Call, _: Iterator[Any]) -> Iterator[None]:
 
 
 def _look_for_packages(machine: str) -> None:
-    """Raise RefusedError where a worker would lack something."""
+    """Raise RefusedError if a worker would lack a package."""
     try:
         importlib.import_module(COMMAND[-1])
     except ImportError as error:
@@ -67,7 +67,7 @@ def _look_for_packages(machine: str) -> None:
 
 
 def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
-    # The zip that Spark brought is on this process's path alone.
+    # The zip that Spark distributed is only on this process's path.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return subprocess.Popen(
         [sys.executable, *COMMAND[1:]],
@@ -80,7 +80,7 @@ def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
 
 
 def _guard(tunnel: Tunnel, process: "subprocess.Popen[bytes]") -> None:
-    """Carry what both say, and end the worker when the relay wants it, or is not there any more."""
+    """Forward data both ways, and end the worker if the relay asks for it, or is gone."""
     try:
         tunnel.send(Kind.GUARD, os.getpid())
         tunnel.send(Kind.BEGUN, process.pid)
@@ -93,7 +93,7 @@ def _guard(tunnel: Tunnel, process: "subprocess.Popen[bytes]") -> None:
         _end(process, is_hung_up=not tunnel.has_inside)
     tunnel.send(Kind.ENDED, process.wait())
     until = time.monotonic() + _LAST_SECONDS
-    # Until the relay hangs up: what it has not read by then would be lost.
+    # Wait until the relay closes the connection: what it has not read before would be lost.
     while not tunnel.is_over and time.monotonic() < until:
         tunnel.turn(_TURN_SECONDS)
     tunnel.close()
@@ -101,7 +101,7 @@ def _guard(tunnel: Tunnel, process: "subprocess.Popen[bytes]") -> None:
 
 def _end(process: "subprocess.Popen[bytes]", *, is_hung_up: bool) -> None:
     try:
-        # How one ended that did so by itself is known a moment later.
+        # The exit code of a worker that ends on its own is available a moment later.
         process.wait(1.0 if is_hung_up else 0.0)
     except subprocess.TimeoutExpired:
         process.kill()

@@ -1,4 +1,4 @@
-"""A worker's line between two machines: bytes of a local socket within TLS, and some signs beside them."""
+"""The connection of a worker on another machine: bytes of a local socket within TLS, and control frames."""
 
 import contextlib
 import selectors
@@ -12,28 +12,28 @@ from typing import NamedTuple
 
 _HEADER = struct.Struct("!BI")
 _READ_BYTES = 1 << 16
-#: So much waits on either way; then no more is read.
+#: Maximum bytes waiting in either direction; above that, no more is read.
 _MOST_BYTES = 1 << 20
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     DATA = 0
-    #: The other end is there.
+    #: The other end is alive.
     PING = 1
-    #: The process has begun: its number.
+    #: The worker process has started; the value is its process id.
     BEGUN = 2
-    #: End the process.
+    #: End the worker process.
     KILL = 3
-    #: It has ended: its exit code.
+    #: The worker process has ended; the value is its exit code.
     ENDED = 4
-    #: The process that holds it, and ends with it: its number.
+    #: The process that guards the worker, and whose end also ends it; the value is its process id.
     GUARD = 5
 
 
 class Sign(NamedTuple):
-    """A frame that is no data."""
+    """A frame without data: a control frame."""
 
     kind: Kind
     value: int
@@ -50,34 +50,34 @@ class Tunnel:
         self._leaving = bytearray()
         self._arrived = bytearray()
         self._for_inside = bytearray()
-        #: When the other end was heard last.
+        #: When data last arrived from the other end.
         self.heard_at = time.monotonic()
-        #: Whether the other end has hung up, which a machine does for a process that ends.
+        #: True if the other end closed the connection, which a machine also does for a process that ends.
         self.is_closed = False
-        #: Whether the line broke without that, so that nothing is known of the other end.
+        #: True if the connection broke in another way, so that the state of the other end is unknown.
         self.is_broken = False
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes any more."""
+        """True if nothing more arrives."""
         return self.is_closed or self.is_broken
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that came is inside."""
+        """True if all data that arrived was written to the local socket."""
         return self._inside is None or not self._for_inside
 
     @property
     def has_inside(self) -> bool:
-        """Whether the local socket's other end is there."""
+        """True if the local socket's other end is open."""
         return self._inside is not None
 
     def send(self, kind: Kind, value: int = 0) -> None:
-        """Send a sign, with one of the next turns."""
+        """Queue a control frame for one of the next turns."""
         self._frame(kind, value.to_bytes(4, "big", signed=True))
 
     def turn(self, seconds: float) -> list[Sign]:
-        """Wait for so long at most, carry what there is, and return the signs that came."""
+        """Wait for up to ``seconds``, forward available data, and return the control frames that arrived."""
         self._wait(seconds)
         if len(self._for_inside) < _MOST_BYTES:
             self._read_outside()
@@ -89,7 +89,7 @@ class Tunnel:
         return signs
 
     def close(self) -> None:
-        """Hang up on both sides."""
+        """Close both sides."""
         self._close_inside()
         self._outside.close()
 
@@ -113,7 +113,7 @@ class Tunnel:
     def _frame(self, kind: Kind, data: bytes) -> None:
         self._leaving += _HEADER.pack(kind, len(data)) + data
 
-    # -- this machine ----------------------------------------------------------------------------------------
+    # -- the local socket ------------------------------------------------------------------------------------
 
     def _take_inside(self) -> None:
         assert self._inside is not None
@@ -144,7 +144,7 @@ class Tunnel:
             self._inside.close()
             self._inside = None
 
-    # -- the other one ---------------------------------------------------------------------------------------
+    # -- the TLS connection ----------------------------------------------------------------------------------
 
     def _read_outside(self) -> None:
         while not self.is_over:
@@ -167,7 +167,7 @@ class Tunnel:
                     raise
 
     def _read_last(self) -> None:
-        """Read what came before the other end hung up: it may have said how its process ended."""
+        """Read what arrived before the other end closed: it may include the exit code of its process."""
         before = -1
         while before < len(self._arrived):
             before = len(self._arrived)

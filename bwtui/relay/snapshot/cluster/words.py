@@ -1,4 +1,4 @@
-"""What a task of Spark is told, and what the engine and the process that has Spark say to each other."""
+"""Messages to a Spark task, and between the engine and the process that runs Spark."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from bwtui.relay.snapshot.workers.words import Fault
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """All that goes through Spark: where the relay's door is, how it is known, and what it opens to once."""
+    """All that goes through Spark: the relay's address, its fingerprint, and a single-use token."""
 
     host: str
     port: int
-    #: The SHA-256 of the door's certificate.
+    #: The SHA-256 digest of the listener's certificate.
     fingerprint: bytes
     token: bytes
 
@@ -21,7 +21,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The engine wants one task run."""
+    """The engine requests one task."""
 
     number: int
     call: Call
@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Spark is there: executors reach this machine at ``host``; 0: any ``port`` is open to them."""
+    """Spark is ready: executors reach this machine at ``host``; any ``port`` is open to them if it is 0."""
 
     host: str
     port: int
@@ -38,14 +38,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """There will be no Spark."""
+    """Spark can't be started."""
 
     fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Spark says that a job's task has ended, or that it has lost it: a machine that is cut off may go on."""
+    """Spark reports that a job's task has ended or is lost; a machine that is cut off may still run it."""
 
     number: int
     fault: Fault | None

@@ -1,1 +1,1 @@
-"""The first snapshot by several processes, which read ranges of tables under one exported snapshot."""
+"""Take the first snapshot with several processes, which read ranges of tables under one exported snapshot."""

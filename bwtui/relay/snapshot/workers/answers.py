@@ -1,4 +1,4 @@
-"""What the engine answers its workers: it records, numbers rows, widens schemas and keeps dead letters."""
+"""The engine's answers to its workers: it records, numbers rows, widens schemas and stores dead letters."""
 
 import hashlib
 import json
@@ -32,29 +32,29 @@ from bwtui.relay.snapshot.workers.words import (
 )
 from bwtui.source.snapshot import SnapshotTable
 
-#: So many numbers of rows a worker gets at a time; what it does not use stays unused.
+#: Number of row numbers that a worker gets at a time; those that it does not use stay unused.
 _NUMBERS = 100_000
 
 
 class Answers:
-    """Answers the words of workers; the engine's main thread owns it."""
+    """Answers the messages of workers; the engine's main thread owns it."""
 
     def __init__(self, context: RelayContext, lsn: int, time_ms: int, routes: Iterable[Route]) -> None:
         self._context = context
         self._lsn = lsn
         self._time_ms = time_ms
-        #: By the numbers of their plans.
+        #: Indexed by the number of the plan.
         self.routes = list(routes)
-        #: The plan of each table that rows go by from now on.
+        #: The plan of each table for rows from now on.
         self._newest = {route.relation.oid: number for number, route in enumerate(self.routes)}
-        #: The plan of each table whose schema can't have room: it refuses the rows that want it.
+        #: The plan of each table whose schema can't have room: it refuses the rows that need it.
         self._without_room: dict[int, int] = {}
         self._places = Places(context.recorder.settled) if context.recorder is not None else None
         #: The last number that a row of each table may have.
         self.numbered: dict[str, int] = {}
 
     def plan_of(self, table: SnapshotTable) -> int:
-        """Return the plan that rows of ``table`` go by."""
+        """Return the plan for rows of ``table``."""
         return self._newest[table.relation.oid]
 
     def route_of(self, table: SnapshotTable) -> Route:
@@ -62,7 +62,7 @@ class Answers:
         return self.routes[self.plan_of(table)]
 
     def answer(self, member: Member, word: Any) -> None:
-        """Answer one word. Raises BwtuiError, and StopRequested where it waits."""
+        """Answer one message. Raises BwtuiError, and StopRequested while waiting."""
         match word:
             case Rows():
                 member.end.send(Written(self._write(member, word)))
@@ -85,7 +85,7 @@ class Answers:
     # -- the recording ---------------------------------------------------------------------------------------
 
     def _write(self, member: Member, rows: Rows) -> list[tuple[int, int, int]]:
-        """Record a batch; what it returns is empty where nothing is recorded any more."""
+        """Record a batch; the result is empty once nothing is recorded any more."""
         recorder, route = self._context.recorder, self.routes[rows.plan]
         assert recorder is not None
         assert self._places is not None
@@ -116,7 +116,7 @@ class Answers:
         self._places.take(receipts)
 
     def give_up(self, member: Member) -> None:
-        """Note that what is not known of a worker's messages never will be."""
+        """Settle a worker's unsettled messages: no more delivery reports will arrive."""
         if member.receipts and self._places is not None:
             self._places.take(member.receipts.values())
             member.receipts.clear()
@@ -124,7 +124,7 @@ class Answers:
     # -- schemas and dead letters ----------------------------------------------------------------------------
 
     def _widen(self, member: Member, plan: int) -> Wider:
-        """Return the plan with room of a table, which one of its workers may have asked for before."""
+        """Return the plan with room of a table; a different worker may have requested it before."""
         relation = self.routes[plan].relation
         newest = self._newest[relation.oid]
         if newest == plan:
@@ -142,11 +142,11 @@ class Answers:
         return number
 
     def _keep(self, member: Member, word: Letter) -> None:
-        """Keep a letter, unless it was kept when the range was read before."""
+        """Store a dead letter, unless it was stored when the range was read before."""
         letter, task = word.letter, member.task
         assert task is not None
         counters = self._context.report.table(letter["table"])
-        # All but when it was written, and the number of a row, which is another one when it is read again.
+        # All fields except the time and the row's number, which differ when the range is read again.
         content = {key: value for key, value in letter.items() if key not in ("time", "ordinal")}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
         met = task.met[digest] = task.met.get(digest, 0) + 1
@@ -171,7 +171,7 @@ class Answers:
         self._context.report.error(told.kind, told.fault.error, told.table, told.dependency)
 
     def note_repeats(self, task: Task) -> list[str]:
-        """Note on tables without a key that some of their rows may be in the topic twice; return these."""
+        """Note on unkeyed tables that some of their rows may be in the topic twice; return these tables."""
         noted = []
         for table in task.tables:
             route = self.routes[self.plan_of(table)]

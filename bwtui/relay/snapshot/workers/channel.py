@@ -1,4 +1,4 @@
-"""Objects over a socket between two processes of one relay: pickled, each behind its length."""
+"""Send objects over a socket between two processes of one relay: pickled, each preceded by its length."""
 
 import pickle
 import socket
@@ -15,18 +15,18 @@ def _framed(word: Any) -> bytes:
 
 
 class WorkerEnd:
-    """A worker's end: it waits until a word is sent, or is there."""
+    """A worker's end, whose calls block until a message is sent or has arrived."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader = connection.makefile("rb")
 
     def send(self, word: Any) -> None:
-        """Send a word. Raises OSError when nobody is there any more."""
+        """Send a message. Raises OSError if the other end is gone."""
         self._connection.sendall(_framed(word))
 
     def receive(self) -> Any:
-        """Return the next word. Raises EOFError when none comes any more."""
+        """Return the next message. Raises EOFError if no more will arrive."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         return pickle.loads(self._exactly(length))
 
@@ -38,14 +38,14 @@ class WorkerEnd:
 
 
 class EngineEnd:
-    """The engine's end, which never waits: a worker may stand still in the middle of a word."""
+    """The engine's end, which never blocks: a worker may stand still in the middle of a message."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
         self._in = bytearray()
         self._out = bytearray()
-        #: Whether nothing will come any more.
+        #: True if nothing more will arrive.
         self.is_over = False
 
     def fileno(self) -> int:
@@ -53,7 +53,7 @@ class EngineEnd:
         return self._connection.fileno()
 
     def words(self) -> list[Any]:
-        """Return the words that have come by now."""
+        """Return the messages that have arrived."""
         while not self.is_over:
             try:
                 data = self._connection.recv(_READ_BYTES)
@@ -76,7 +76,7 @@ class EngineEnd:
         return found
 
     def send(self, word: Any) -> None:
-        """Send a word, now or with a later `flush`."""
+        """Send a message, now or with a later `flush`."""
         self._out += _framed(word)
         self.flush()
 
@@ -91,5 +91,5 @@ class EngineEnd:
                 self.is_over = True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()

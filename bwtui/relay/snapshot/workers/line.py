@@ -1,7 +1,7 @@
-"""A worker's line to the engine: words go out from several threads, one reads, and a beat is sent at times.
+"""A worker's channel to the engine: several threads send, one thread reads, and one sends heartbeats.
 
-The worker ends when the engine does. While the engine does not answer beats nothing more is sent to Kafka: it
-may have been suspended for so long that the snapshot is another relay's by now.
+The worker ends when the engine does. While the engine does not answer heartbeats, nothing more is sent to
+Kafka: the engine may have been suspended for so long that a different relay is taking the snapshot by now.
 """
 
 import os
@@ -15,17 +15,17 @@ from bwtui.relay.snapshot.workers.channel import WorkerEnd
 from bwtui.relay.snapshot.workers.words import Answer, Beat, GoOn
 
 BEAT_SECONDS = 0.25
-#: So long after the engine's last word a worker sends on.
+#: Maximum time after the engine's last answer to a heartbeat in which a worker still sends.
 _LEASH_SECONDS = 3.0
 
 A = TypeVar("A", bound=Answer)
 
 
 class Line:
-    """The line; the worker's main thread asks, any thread tells."""
+    """The channel; the worker's main thread calls `ask`, any thread `tell`."""
 
     def __init__(self, end: WorkerEnd, beat: Callable[[], Beat]) -> None:
-        """``beat`` says how far the worker is; any thread may call it."""
+        """``beat`` returns the worker's progress; any thread may call it."""
         self._end = end
         self._beat = beat
         self._sending = threading.Lock()
@@ -34,12 +34,12 @@ class Line:
         self._is_answered = True
 
     def start(self) -> None:
-        """Listen, and begin to beat."""
+        """Start listening, and start sending heartbeats."""
         for work, name in ((self._listen, "listens to the engine"), (self._beat_on, "beats")):
             threading.Thread(target=work, name=name, daemon=True).start()
 
     def tell(self, word: object) -> None:
-        """Say something that wants no answer."""
+        """Send a message that needs no answer."""
         try:
             with self._sending:
                 self._end.send(word)
@@ -47,7 +47,7 @@ class Line:
             os._exit(1)
 
     def ask(self, word: object, kind: type[A]) -> A:
-        """Say something, and wait for its answer."""
+        """Send a message, and wait for its answer."""
         self.tell(word)
         answer = self._answers.get()
         assert isinstance(answer, kind), answer
@@ -55,7 +55,7 @@ class Line:
 
     @property
     def may_send(self) -> bool:
-        """Whether the snapshot is known to be the engine's as yet."""
+        """True if the snapshot is known to be still the engine's."""
         return time.monotonic() - self._heard_at < _LEASH_SECONDS
 
     def _listen(self) -> None:
@@ -67,7 +67,7 @@ class Line:
                 else:
                     self._answers.put(word)
         except (EOFError, OSError):
-            # Whoever knows what is in flight has ended, or ends this worker.
+            # The engine, which knows what is in flight, has ended, or is ending this worker.
             os._exit(1)
 
     def _beat_on(self) -> None:

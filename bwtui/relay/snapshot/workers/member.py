@@ -1,4 +1,4 @@
-"""The engine's side of one worker: its process, what it reads, and what of it is not settled."""
+"""The engine's side of one worker: its process, what it reads, and its unsettled messages."""
 
 import signal
 import socket
@@ -18,75 +18,75 @@ from bwtui.signals.parent_death import signalled_with_us
 
 #: Safe path (-P), as for the engine itself.
 COMMAND = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.workers.worker")
-#: Between two looks a worker counts as silent for no longer: we may have stood still ourselves.
+#: Maximum silence to count between two polls: this process may have stood still itself.
 _MOST_SILENT_SECONDS = 1.0
 
 
 class Member:
-    """One worker, wherever it is."""
+    """One worker, wherever it runs."""
 
-    #: Its process, once that is known, and the machine that it is on, if that is another one.
+    #: Its process id, once that is known, and its machine, if that is not this one.
     pid = 0
     host = ""
 
     def __init__(self, end: EngineEnd, begin: Begin) -> None:
         self.end = end
         end.send(begin)
-        #: What it reads; None before the first, and while there is none for it.
+        #: The task that it reads; None before the first one, and while there is none for it.
         self.task: Task | None = None
         self.is_idle = False
         self.beat: Beat | None = None
         self.progress: dict[str, Progress] = {}
         self.known_plans: set[int] = set()
-        #: What it has said that is not answered.
+        #: Messages that are not answered yet.
         self.words: deque[Any] = deque()
-        #: Of messages that are recorded and on their way, by batch and section.
+        #: Receipts of recorded messages in flight, by batch and section.
         self.receipts: dict[tuple[int, int], Receipt] = {}
         self._silent = 0.0
         self._looked_at = time.monotonic()
 
     @property
     def name(self) -> str:
-        """Its process, as people find it."""
+        """The worker's process, for messages."""
         return f"process {self.pid}"
 
     @property
     def silent_seconds(self) -> float:
-        """For how long it has said nothing, while somebody listened."""
+        """Seconds of silence while this process was listening."""
         return self._silent
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is gone, and all that it has said was answered."""
+        """True if it has disconnected, and all its messages were answered."""
         return self.end.is_over and not self.words
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known that it has ended, once it was killed."""
+        """True if it is known to have ended, after it was killed."""
         raise NotImplementedError
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether that will never be known."""
+        """True if its end will never be known."""
         return False
 
     def awaited(self) -> ConnectionFailed:
-        """Return what to tell while it is waited for, and how to end that."""
+        """Return what to report while the relay waits for its end, and how to end that."""
         raise NotImplementedError
 
     def unknown_end(self) -> ConnectionFailed:
-        """Return what to tell where nobody waits any longer for its end."""
+        """Return what to report if the relay does not wait for its end any longer."""
         return ConnectionFailed(
             f"a worker of the snapshot ({self.name}) was lost, and may still send rows of it",
             "see that this process has ended there, and start again, which takes a new snapshot",
         )
 
     def kill(self) -> str:
-        """End it, if it has not ended, and return how it did."""
+        """End it, if it has not ended, and return how it ended."""
         raise NotImplementedError
 
     def look(self) -> list[Beat]:
-        """Take what it has said; return the beats among it."""
+        """Take the messages that it has sent; return the heartbeats among them."""
         now = time.monotonic()
         self._silent += min(now - self._looked_at, _MOST_SILENT_SECONDS)
         self._looked_at = now
@@ -98,18 +98,18 @@ class Member:
         return [word for word in words if isinstance(word, Beat)]
 
     def go_on(self) -> None:
-        """Answer its beat: the snapshot is ours as yet."""
+        """Answer its heartbeat: the snapshot is still ours."""
         self.end.send(GoOn())
 
 
 class NearMember(Member):
-    """A worker that is a child of ours."""
+    """A worker that is a child of this process."""
 
     def __init__(self, begin: Begin) -> None:
         """Start it. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
-            # In a session of its own: Ctrl-C is for the engine, which ends it.
+            # In a session of its own, so that Ctrl-C reaches only the engine, which ends the worker.
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 COMMAND,
                 stdin=theirs.fileno(),
@@ -127,15 +127,12 @@ class NearMember(Member):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known that it has ended, once it was killed."""
         return self._process.poll() is not None
 
     def awaited(self) -> ConnectionFailed:
-        """Return what to tell while it is waited for, and how to end that."""
         return self._not_ended(", so the stream does not begin yet")
 
     def unknown_end(self) -> ConnectionFailed:
-        """Return what to tell where nobody waits any longer for its end."""
         return self._not_ended("")
 
     def _not_ended(self, so: str) -> ConnectionFailed:
@@ -145,11 +142,11 @@ class NearMember(Member):
         )
 
     def kill(self) -> str:
-        """End it, if it has not ended, and return how it did. Its CPU time is ours from then on."""
-        # One that has hung up is let end by itself, so that how it did is known.
+        """End it, if it has not ended, and return how it ended. Its CPU time counts as ours from then on."""
+        # If it has disconnected, let it end on its own, so that its exit code is known.
         if self._process.poll() is None and not (self.end.is_over and self._ends_soon()):
             self._process.kill()
-            # It may sleep where no signal reaches it.
+            # It may be in a sleep that no signal interrupts.
             self._ends_soon()
         self.end.close()
         code = self._process.returncode

@@ -1,4 +1,4 @@
-"""Which tables, and ranges of tables, workers read: units that are read, and read again, as one."""
+"""Divide the snapshot into tasks for workers: tables, or ranges of tables, that are read as a unit."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,15 @@ from bwtui.settings import RelaySettings
 from bwtui.source.chunks.page_ranges import Size, conditions
 from bwtui.source.snapshot import SnapshotTable
 
-#: A worker costs half a second and 50 MB: by itself none is started for less than so much of tables.
+#: A worker costs half a second and 50 MB: by default none is started for less than this much data.
 WORKER_BYTES = 64 << 20
-#: So many by themselves: with the engine they hold 300 MB.
+#: Maximum workers by default: with the engine they take 300 MB.
 _MOST_WORKERS = 3
-#: A range has at most so much, and at least so much where it is for a worker more.
+#: Maximum size of a range, and its minimum size if it is for an additional worker.
 _MOST_BYTES, _LEAST_BYTES = 64 << 20, 8 << 20
-#: So many ranges for each worker: the last ones end at about the same time.
+#: Number of ranges for each worker, so that the last ones end at about the same time.
 _RANGES_EACH = 4
-#: Small tables that are read as one.
+#: Maximum number of small tables that are read as one task.
 _MOST_TABLES = 100
 
 
@@ -26,11 +26,11 @@ class Task:
 
     number: int
     tables: Sequence[SnapshotTable]
-    #: How often a worker was lost over it.
+    #: How often a worker was lost while it read this task.
     losses: int = 0
-    #: Dead letters that were kept of it, by digest: what is read again is kept once.
+    #: Dead letters stored for it, by digest: when it is read again, each is stored only once.
     kept: dict[bytes, int] = field(default_factory=dict)
-    #: Those that were met since it was begun last.
+    #: Dead letters met since it was last started.
     met: dict[bytes, int] = field(default_factory=dict)
 
     @property
@@ -42,7 +42,7 @@ class Task:
 def tasks_for(
     tables: Sequence[SnapshotTable], sizes: Mapping[int, Size], workers: int, server_version: int
 ) -> list[Task]:
-    """Return what is to be read, the largest tables first; small ones are put together."""
+    """Return the tasks, largest tables first; small tables are combined."""
     by_size = sorted(tables, key=lambda table: sizes[table.relation.oid].bytes, reverse=True)
     total = sum(size.bytes for size in sizes.values())
     most = min(_MOST_BYTES, max(_LEAST_BYTES, total // (workers * _RANGES_EACH)))
@@ -72,7 +72,7 @@ def cores() -> int:
 
 
 def workers_for(settings: RelaySettings, cores: int, sizes: Mapping[int, Size]) -> int:
-    """Return how many workers are wanted, or pay for tables of these sizes; with 1 the relay reads them."""
+    """Return the configured number of workers, or the one that pays off; with 1 the relay reads itself."""
     if settings.snapshot_workers is not None:
         return settings.snapshot_workers
     return max(1, min(cores, _MOST_WORKERS, sum(size.bytes for size in sizes.values()) // WORKER_BYTES))

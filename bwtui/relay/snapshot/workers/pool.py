@@ -1,8 +1,8 @@
-"""The workers of a snapshot, as the engine has them: it hands out what to read, and answers.
+"""Manage the workers of a snapshot: the engine assigns tasks, and answers.
 
-Topics, schemas, recording, dead letters, numbers of rows and counters are the engine's. A worker that is lost
-is told of, and what it was reading is read again by another one: rows of a snapshot have no order among each
-other, and under one snapshot a range has the same rows again. What no worker can read is left to the engine.
+The engine owns topics, schemas, recording, dead letters, row numbers and counters. If a worker is lost, the
+engine reports it, and a different worker reads its task again: rows of a snapshot have no order among each
+other, and under one snapshot a range always has the same rows. The engine itself reads what no worker can.
 """
 
 import selectors
@@ -33,11 +33,11 @@ from bwtui.relay.snapshot.workers.words import (
 from bwtui.relay.watch.account import Activity
 from bwtui.source.snapshot import SnapshotTable
 
-#: A worker that says nothing for so long stands still; it beats four times a second.
+#: Timeout for a silent worker, which sends a heartbeat four times a second.
 HANGS_SECONDS = 10.0
-#: … unless it has not begun: on a busy machine that takes a while.
+#: The timeout before its first heartbeat: on a busy machine the start takes a while.
 _BEGINS_SECONDS = 60.0
-#: So often a task may cost a worker, and so many may be lost before they read anything.
+#: Maximum number of workers lost over one task, and of workers lost before they read anything.
 _MOST_LOSSES = 3
 _IF_AGAIN = (
     "if it comes again, see whether the system's log tells of too little memory, and take fewer with "
@@ -52,7 +52,7 @@ _NOTHING = Progress(0, 0, 0)
 
 
 class Pool:
-    """Has ``tasks`` read."""
+    """Has workers read ``tasks``."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Pool:
         pulse: Callable[[float], None],
         start: Callable[[Begin], Member] = NearMember,
     ) -> None:
-        """``routes``: of all tables. ``pulse(seconds)`` waits, calls `look`, and raises to stop.
+        """``routes`` are those of all tables. ``pulse(seconds)`` waits, calls `look`, and raises to stop.
 
-        ``start`` begins a worker; it raises OSError.
+        ``start`` starts a worker; it raises OSError.
         """
         self._context = context
         self._report = context.report
@@ -76,27 +76,28 @@ class Pool:
         self._if_again = _IF_AGAIN_FAR if is_far else _IF_AGAIN
         self._otherwise = "without --spark-master" if is_far else "with --snapshot-workers 1"
         self._waiting = deque(tasks)
-        #: What no worker can read.
+        #: Tasks that no worker can read.
         self._left_over: list[Task] = []
         self.answers = Answers(context, begin.lsn, begin.time_ms, routes)
         self._members: list[Member] = []
-        #: Of each beat that has no answer yet, whose it is.
+        #: The worker of each unanswered heartbeat.
         self._unanswered: list[Member] = []
-        #: Dismissed, and not known to have ended: one that is on another machine may still send.
+        #: Dismissed workers not known to have ended: one on a different machine may still send.
         self._seeing_off = SeeingOff(context.report, pulse)
-        #: Tasks of each table that are not through.
+        #: Number of unfinished tasks of each table.
         self._left: dict[str, int] = {}
         for task in tasks:
             for name in task.names:
                 self._left[name] = self._left.get(name, 0) + 1
-        #: Of workers that are gone.
+        #: Messages of workers that are gone.
         self._answered_before = 0
         self._lost_idle = 0
 
     def run(self) -> list[Task]:
-        """Return what the engine has to read by itself, once every row of the rest is durable.
+        """Return the tasks that the engine has to read itself, once every row of the others is durable.
 
-        Raises BwtuiError, and what ``pulse`` raises. No worker is left then that could send anything.
+        Raises BwtuiError, and the errors of ``pulse``. When it returns, no worker is left that could send
+        anything.
         """
         try:
             self._start(self._begin.share)
@@ -114,16 +115,17 @@ class Pool:
         self._seeing_off.wait()
         return [*self._left_over, *self._waiting]
 
-    # -- what is looked at while the engine waits for anything -----------------------------------------------
+    # -- polled while the engine waits -----------------------------------------------------------------------
 
     def look(self, *, is_ours: bool) -> None:
-        """Take what workers say; beats are answered, if the snapshot ``is_ours`` for sure as yet."""
+        """Handle the messages of workers; answer heartbeats if the snapshot ``is_ours`` for sure."""
         for member in self._members:
             for beat in member.look():
                 self._take(member, beat)
                 self._unanswered.append(member)
         if is_ours:
-            # Also those of a look before, when it was not sure: who has no answer sends no further beat.
+            # This includes earlier heartbeats, from when that was uncertain: a worker without an answer sends
+            # no more.
             for member in self._unanswered:
                 if member in self._members:
                     member.go_on()
@@ -132,7 +134,7 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        """Messages of all workers that are under way."""
+        """Messages of all workers that are in flight."""
         return sum(member.beat.queued for member in self._members if member.beat)
 
     @property
@@ -143,22 +145,22 @@ class Pool:
 
     @property
     def waited(self) -> float:
-        """How long the oldest message has waited, in seconds; 0: none does."""
+        """Age of the oldest waiting message in seconds; 0 if none is waiting."""
         return max((member.beat.waited for member in self._members if member.beat), default=0.0)
 
     @property
     def outage(self) -> str | None:
-        """Why nothing can be delivered at present, to one of them."""
+        """Why one of the workers can't deliver anything at present."""
         for member in self._members:
             if member.beat and member.beat.outage:
-                # The relay itself may reach it.
+                # The relay itself may be able to reach it.
                 return member.beat.outage + (f", as seen from {member.host}" if member.host else "")
         return None
 
     # -- workers ---------------------------------------------------------------------------------------------
 
     def _start(self, count: int) -> None:
-        """Begin so many; those that can't be are told of once it is known how many others there are."""
+        """Start workers; failures are reported once the number of started workers is known."""
         errors: list[BwtuiError] = []
         for _ in range(count):
             try:
@@ -169,7 +171,7 @@ class Pool:
             self._do_without(errors[0], len(errors))
 
     def _wait(self) -> None:
-        """Wait until a worker says something."""
+        """Wait until a message from a worker arrives."""
         if any(member.words for member in self._members):
             return
         with selectors.DefaultSelector() as selector:
@@ -179,7 +181,7 @@ class Pool:
             selector.select(_LOOK_SECONDS)
 
     def _go_through(self, member: Member) -> None:
-        """Answer what a worker has said, and see whether it is still there."""
+        """Handle a worker's messages, and check whether it is still there."""
         while member.words:
             self._hear(member, member.words.popleft())
             if member not in self._members:
@@ -245,10 +247,10 @@ class Pool:
             more += f" by {here} of {wanted} workers so far"
         self._report.detail = f"snapshot of {', '.join(names[:3])}{more}"
 
-    # -- those that are gone ---------------------------------------------------------------------------------
+    # -- lost and dismissed workers --------------------------------------------------------------------------
 
     def _do_without(self, error: BwtuiError, count: int = 1, place: str = "") -> None:
-        """Go on with those that are there, or with none: ``count`` could not begin."""
+        """Report that ``count`` workers could not start, and that the others, or the relay, do their part."""
         others = len(self._members)
         does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
         who, whose = ("a worker", "its") if count == 1 else (f"{count} workers", "their")
@@ -276,7 +278,7 @@ class Pool:
         else:
             self._lost_idle += 1
             self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint()))
-        # Whatever ends those that read nothing ends the next one as well.
+        # Whatever ends workers that read nothing would end the next one as well.
         if self._waiting and self._lost_idle < _MOST_LOSSES:
             self._start(1)
 
@@ -294,7 +296,7 @@ class Pool:
         self._waiting.appendleft(task)
 
     def _hint(self, unkeyed: Sequence[str] = ()) -> str:
-        """Return what to do about a worker that is gone; ``unkeyed``: tables of which it sent rows."""
+        """Return the hint for a lost worker; ``unkeyed`` are tables without a key whose rows it sent."""
         so = "the relay sends a key again where a late request of it is written after a newer row"
         if unkeyed:
             so += f"; rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
@@ -306,7 +308,7 @@ class Pool:
         self._tell_workers()
 
     def _dismiss(self, member: Member) -> str:
-        """End a worker; what is not known of its messages stays unknown."""
+        """End a worker; the unknown places of its messages stay unknown."""
         if member in self._members:
             self._members.remove(member)
             self._answered_before += member.beat.answered if member.beat else 0
@@ -321,7 +323,7 @@ class Pool:
         self.answers.give_up(member)
         return how
 
-    # -- beats -----------------------------------------------------------------------------------------------
+    # -- heartbeats ------------------------------------------------------------------------------------------
 
     def _take(self, member: Member, beat: Beat) -> None:
         member.beat = beat
@@ -329,7 +331,7 @@ class Pool:
             for name, done in beat.progress.items():
                 self._count(name, member.progress.get(name, _NOTHING), done)
                 member.progress[name] = done
-        # Each is a sample of what workers do, so the relay's time is parted as theirs is.
+        # Each is a sample of the workers' activity, so the relay's time is divided as theirs is.
         self._report.account.turn_to(self._activity(beat))
         samples = self._context.samples
         samples.refill()
@@ -339,7 +341,7 @@ class Pool:
                 samples.take("snapshot", self.answers.routes[plan], None, None, fields, commit)
 
     def _activity(self, beat: Beat) -> Activity:
-        # The judge looks at this process's own processor time for what it computes.
+        # The judge measures this process's own processor time to recognize computation.
         return "copy" if beat.activity in ("work", "begin", "state") else beat.activity
 
     def _count(self, name: str, before: Progress, now: Progress) -> None:

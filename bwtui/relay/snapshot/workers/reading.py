@@ -1,4 +1,4 @@
-"""What a worker does with a piece: `Copying`, whose numbers, wider schemas and recording are the engine's."""
+"""A worker's `Copying`: the engine provides row numbers and wider schemas, and writes the recording."""
 
 import time
 from array import array
@@ -36,14 +36,14 @@ from bwtui.sink.destination import Service
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import lock_at_once
 
-#: Between two beats.
+#: Maximum samples between two heartbeats.
 _SAMPLES = 12
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
 class WorkerContext:
-    """What a worker has of a `bwtui.relay.context.RelayContext`."""
+    """The part of a `bwtui.relay.context.RelayContext` that a worker has."""
 
     settings: RelaySettings
     report: Report
@@ -53,31 +53,31 @@ class WorkerContext:
     samples: Samples
     session: bytes
     recorder: RowRecorder | None
-    #: The engine ends its workers: none is asked to.
+    #: The engine ends its workers, so they never stop on request.
     stop_requested: Callable[[], bool] = bool
 
 
 class ReadingPieces(Copying):
-    """Sends the rows of one piece after the other."""
+    """Sends the rows of one piece after another."""
 
     def __init__(self, context: WorkerContext, begin: Begin, line: Line) -> None:
         super().__init__(context, begin.lsn, begin.time_ms, lambda: None, begin.share)
         self._line = line
         self._plans: dict[int, Route] = {}
-        #: The last number that rows of each table may have, and that they have.
+        #: For each table, the last number used and the last number that its rows may have.
         self._numbers: dict[str, tuple[int, int]] = {}
         self._is_within_row = False
         self._plan = 0
 
     def take_plans(self, plans: Mapping[int, Plan]) -> None:
-        """Make routes of new plans."""
+        """Build routes from new plans."""
         for number, plan in plans.items():
             self._plans[number] = plan.route(self._context.settings, self._context.report)
 
     def read(self, connection: Connection, pieces: Sequence[Piece]) -> None:
         """Send all rows of ``pieces``, and return when every one of them is durable.
 
-        Where not all of their tables can be locked nothing is read. Raises BwtuiError and psycopg2.Error.
+        If not all of their tables can be locked, nothing is read. Raises BwtuiError and psycopg2.Error.
         """
         locked = lock_at_once(connection, [piece.table for piece in pieces])
         if locked is not None:
@@ -94,16 +94,16 @@ class ReadingPieces(Copying):
 
     @property
     def plan(self) -> int:
-        """The number of the plan that rows go by at present."""
+        """The number of the current plan."""
         return self._plan
 
     @property
     def waited_since(self) -> float:
-        """Since when the oldest message waits, by the monotonic clock; 0: none does."""
+        """When the oldest message began to wait, by the monotonic clock; 0 if none is waiting."""
         return self._acks.oldest_since
 
     def number_before(self, frames: int) -> int:
-        """Return the number of the row before the batch of so many rows that is handed over."""
+        """Return the number of the row before the batch of ``frames`` rows that is handed over."""
         return self._ordinal - frames - self._is_within_row
 
     def _first_ordinal(self, table: str) -> int:
@@ -115,7 +115,7 @@ class ReadingPieces(Copying):
         return before
 
     def wait_until_it_may(self) -> None:
-        """Return once messages may be handed over; nothing is taken meanwhile."""
+        """Return once messages may be handed over; deliveries are not handled meanwhile."""
         with self._context.report.account.during("room"):
             while not self._line.may_send:
                 time.sleep(_LOOK_SECONDS)
@@ -130,7 +130,7 @@ class ReadingPieces(Copying):
         super()._flush()
         if self._route is None:
             return
-        # The row that is handled within a batch's end is the first one of the next.
+        # If a batch ends while a row is handled, that row is the first one of the next batch.
         name, before = self._route.relation.qualified_name, self._ordinal - self._is_within_row
         self._numbers[name] = before, self._numbers[name][1]
         self._ordinal = self._first_ordinal(name) + self._is_within_row
@@ -151,7 +151,7 @@ class ReadingPieces(Copying):
 
 
 class Recording:
-    """The recorder, to a worker: the engine writes each batch before it is sent, and what became of it."""
+    """A worker's recorder: the engine writes each batch before it is sent, and its delivery reports."""
 
     def __init__(self, line: Line) -> None:
         self.frames: list[bytes] = []
@@ -162,14 +162,14 @@ class Recording:
         self.durable_lsn = 0
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
-        """The engine knows it from each batch."""
+        """Do nothing: the engine gets the table with each batch."""
 
     def without(self, route: Route, reason: Without) -> None:
-        """Note that the row that is being handled makes no message."""
+        """Note that the current row makes no message."""
         self._without.append((len(self.frames), int(reason)))
 
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
-        """Have the engine write the batch, and wait for it."""
+        """Let the engine write the batch, and wait for it."""
         reading = self.reading
         assert reading is not None and len(routes) <= 1
         messages = routes[0].messages if routes else []
@@ -181,29 +181,29 @@ class Recording:
         before = reading.number_before(len(self.frames))
         rows = Rows(reading.plan, before, self.frames, keys, values, positions, without)
         places = self._line.ask(rows, Written).places
-        # The engine may have stood still before it wrote.
+        # The engine may have stood still before it wrote the batch.
         reading.wait_until_it_may()
         self.frames.clear()
         self._without.clear()
         return [Receipt(*place) for place in places]
 
     def settle(self, *, idle: bool = False) -> None:
-        """The engine does."""
+        """Do nothing: the engine settles."""
 
     def settled(self, receipts: list[Receipt]) -> None:
-        """Tell where messages are."""
+        """Send the places of messages to the engine."""
         places = [(r.batch, r.section, r.partitions, r.offsets) for r in receipts]
         self._line.tell(Settled(places))
 
     def given_up(self, receipts: list[Receipt]) -> None:
-        """The engine does, when it ends this worker."""
+        """Do nothing: the engine does this when it ends the worker."""
 
     def reach(self, lsn: int) -> None:
-        """The engine does, when all workers are through."""
+        """Do nothing: the engine does this when all workers are done."""
 
 
 class Shown(Samples):
-    """Samples that the engine decodes: few at a time, and as few of large rows as it keeps of those."""
+    """Samples that the engine decodes: only a few at a time, with long values cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,14 +220,14 @@ class Shown(Samples):
         commit: Commit,
         span: Span | None = None,
     ) -> None:
-        """Keep one row until the next beat."""
+        """Keep one row until the next heartbeat."""
         self.budget -= 1
         fields = cut_long(after)
         if self.reading is not None and fields is not None:
             self._taken.append((self.reading.plan, fields, commit.ordinal))
 
     def taken(self) -> list[tuple[int, Sequence[Field], int]]:
-        """Return those since the last call; any thread may ask."""
+        """Return the samples since the last call; any thread may call it."""
         found = []
         while self._taken:
             found.append(self._taken.popleft())

@@ -1,4 +1,4 @@
-"""Workers that were dismissed, and may not have ended: what one sends late would stand behind the stream."""
+"""Wait for dismissed workers to end: what one of them sends late would follow newer rows of the stream."""
 
 import time
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from bwtui.relay.report import Report
 from bwtui.relay.snapshot.workers.member import Member
 
-#: So long workers may take to end before people are told.
+#: Time for workers to end before the wait is reported.
 _TOLD_SECONDS = 10.0
-#: So long a relay that ends waits for workers that it can't end itself.
+#: Timeout of a relay that ends and waits for workers that it can't end itself.
 _LAST_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
 
 
 class SeeingOff:
-    """Knows of those that may still send."""
+    """Tracks workers that may still send."""
 
     def __init__(self, report: Report, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` waits, and raises to stop."""
@@ -23,11 +23,11 @@ class SeeingOff:
         self._leaving: list[Member] = []
 
     def add(self, member: Member) -> None:
-        """Take one that was killed."""
+        """Add a worker that was killed."""
         self._leaving.append(member)
 
     def look(self) -> None:
-        """Raise ConnectionFailed where it will never be known of one that it has ended."""
+        """Raise ConnectionFailed if it will never be known whether one of them has ended."""
         for member in self._not_gone():
             if member.is_cut_off:
                 raise member.unknown_end()
@@ -35,7 +35,7 @@ class SeeingOff:
     def wait(self) -> None:
         """Wait until each is known to have ended.
 
-        Raises what `look` and ``pulse`` raise; then people were told of those that may go on.
+        Raises the errors of `look` and ``pulse``; before that, workers that may still run are reported.
         """
         try:
             self._wait()
@@ -44,7 +44,7 @@ class SeeingOff:
             raise
 
     def leave_alone(self, error: BaseException) -> None:
-        """Give workers a moment to end, and tell of those that may go on: ``error`` ends the relay."""
+        """Give workers a moment to end, and report those that may still run; ``error`` ends the relay."""
         until = time.monotonic() + _LAST_SECONDS
         while self._not_gone() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)

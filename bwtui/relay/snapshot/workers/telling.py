@@ -1,4 +1,4 @@
-"""What happens to rows and services in a worker, told to the engine: its report is the relay's."""
+"""Forward a worker's errors and dead letters to the engine, whose report is the relay's."""
 
 from pathlib import Path
 from typing import Any
@@ -11,35 +11,35 @@ from bwtui.sink.dead_letter import DeadLetters
 
 
 class TellingReport(Report):
-    """The worker's report; counters go with its beats."""
+    """The worker's report; counters are sent with its heartbeats."""
 
     def __init__(self, on_error: str) -> None:
         super().__init__()
         self.line: Line | None = None
         self._keeps_rows = on_error == "log"
-        #: The hint of the row that was refused last.
+        #: The hint for the last refused row.
         self.hint = ""
 
     def error(
         self, kind: str, error: BwtuiError, table: str | None = None, dependency: str = "", since: float = 0
     ) -> None:
-        """Tell it; of a row that is dropped its letter does."""
+        """Send an error to the engine; a dropped row is reported with its dead letter instead."""
         if kind == "row" and self._keeps_rows:
             self.hint = error.hint
         elif self.line is not None:
             self.line.tell(Told(kind, Fault.of(error), table, dependency))
 
     def outage(self, sentence: str | None, service: str = "Kafka") -> None:
-        """Nothing: beats say it, and the engine puts together what its workers meet."""
+        """Do nothing: heartbeats report outages, and the engine combines those of its workers."""
 
     def recovered(self, dependency: str) -> None:
-        """Tell it."""
+        """Report to the engine that a dependency works again."""
         if self.line is not None:
             self.line.tell(Recovered(dependency))
 
 
 class TellingLetters(DeadLetters):
-    """Dead letters that the engine keeps, each once however often its range is read."""
+    """Dead letters that the engine stores, each once however often its range is read."""
 
     def __init__(self, line: Line, report: TellingReport) -> None:
         super().__init__(Path())
@@ -47,5 +47,5 @@ class TellingLetters(DeadLetters):
         self._report = report
 
     def keep(self, letter: dict[str, Any]) -> None:
-        """Have the engine write it down, and wait for that."""
+        """Let the engine store the dead letter, and wait for that."""
         self._line.ask(Letter(letter, self._report.hint), Kept)

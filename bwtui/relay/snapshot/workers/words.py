@@ -1,7 +1,7 @@
-"""What the engine and its workers say to each other, over the socket between them.
+"""Messages between the engine and its workers, over the socket between them.
 
-The engine only answers: each word of a worker has one answer, or none. So no more than two words ever wait
-for a worker that stands still, and the engine waits for no worker when it writes.
+The engine only answers: each message of a worker gets at most one answer. So no more than two messages ever
+wait for a worker that stands still, and the engine never waits for a worker when it writes.
 """
 
 from array import array
@@ -23,7 +23,7 @@ from bwtui.source.snapshot import SnapshotTable
 
 
 class Progress(NamedTuple):
-    """What was done of one table, since the unit began: rows read, and messages handed over."""
+    """Progress with one table since the unit began: rows read, and messages handed over."""
 
     rows: int
     messages: int
@@ -32,7 +32,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A `BwtuiError` on its way to another process."""
+    """A `BwtuiError` in transit to a different process."""
 
     kind: type[BwtuiError]
     message: str
@@ -40,22 +40,21 @@ class Fault:
 
     @classmethod
     def of(cls, error: BwtuiError) -> "Fault":
-        """Return it as the nearest of the kinds of `bwtui.errors`: others may be made of something else."""
+        """Return the error as its nearest class in `bwtui.errors`: other classes may need other arguments."""
         kind = next(kind for kind in type(error).__mro__ if kind.__module__ == BwtuiError.__module__)
         return cls(kind, error.message, error.hint)
 
     @property
     def error(self) -> BwtuiError:
-        """The error."""
         return self.kind(self.message, self.hint)
 
 
-# -- the engine's --------------------------------------------------------------------------------------------
+# -- messages of the engine ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a worker makes a `Route` of: topics and schemas are there."""
+    """The description from which a worker builds a `Route`; its topic and schemas exist already."""
 
     relation: Relation
     topic: str
@@ -74,7 +73,7 @@ class Plan:
         return cls(route.relation, route.topic, route.key_columns, ids, limit, route.recipe, refusal)
 
     def route(self, settings: RelaySettings, report: Report) -> Route:
-        """Return a route of the worker's own."""
+        """Return a route for the worker."""
         relation, keys, recipe = self.relation, self.keys, self.recipe
         counters = report.table(relation.qualified_name)
         counters.topic = self.topic
@@ -98,7 +97,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first word of all; ``snapshot`` is the exported one, ``share`` how many workers there are."""
+    """The first message; ``snapshot`` is the exported one, ``share`` the number of workers."""
 
     settings: Mapping[str, Any]
     session: bytes
@@ -110,7 +109,7 @@ class Begin:
 
 
 class Piece(NamedTuple):
-    """A table, or a range of its pages, by the number of its plan."""
+    """A table, or a range of its pages, with the number of its plan."""
 
     table: SnapshotTable
     plan: int
@@ -118,7 +117,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Pieces to be read one after the other, and to be read again together; ``plans`` are new ones."""
+    """Pieces that are read one after another, and read again together; ``plans`` are new ones."""
 
     number: int
     pieces: Sequence[Piece]
@@ -127,19 +126,19 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The snapshot is the engine's as yet: the answer to a beat."""
+    """The answer to a heartbeat: the snapshot is still the engine's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A batch is recorded: batch, section and messages of what was written. Nothing: it is not recorded."""
+    """A batch is recorded, as batch, section and number of messages; empty if it is not recorded."""
 
     places: Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Rows of a table may have the numbers behind ``before``, up to ``last``."""
+    """Rows of a table may have the numbers after ``before``, up to ``last``."""
 
     before: int
     last: int
@@ -147,7 +146,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Wider:
-    """The plan of a table whose schema has room for bytes that are no text."""
+    """The plan of a table whose schema has room for bytes that are not text."""
 
     number: int
     plan: Plan
@@ -160,12 +159,12 @@ class Kept:
 
 Answer = Unit | Written | Numbers | Wider | Kept
 
-# -- a worker's ----------------------------------------------------------------------------------------------
+# -- messages of a worker ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A worker is alive, and how far it is; ``waited`` is what its oldest message has waited, in seconds."""
+    """A worker is alive, with its progress; ``waited`` is the age of its oldest message in seconds."""
 
     unit: int
     progress: Mapping[str, Progress]
@@ -176,20 +175,20 @@ class Beat:
     activity: Activity
     resident_bytes: int
     cpu_seconds: float
-    #: Of what people are shown: the plan's number, a row and its number.
+    #: Samples for display: the plan's number, a row and its number.
     samples: Sequence[tuple[int, Sequence[Field], int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker wants a unit: the one before, if there was one, is durable."""
+    """A worker requests a unit: the previous one, if any, is durable."""
 
     beat: Beat
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch that is to be recorded before it is sent; ``before`` is the number of the row before it."""
+    """A batch to record before it is sent; ``before`` is the number of the row before it."""
 
     plan: int
     before: int
@@ -202,7 +201,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of recorded messages: batch, section, partitions and offsets."""
+    """Delivery reports of recorded messages: batch, section, partitions and offsets."""
 
     places: Sequence[tuple[int, int, "array[int]", "array[int]"]]
 
@@ -216,7 +215,7 @@ class WantsNumbers:
 
 @dataclass(frozen=True, slots=True)
 class WantsRoom:
-    """A row holds bytes that are no text, for which the schema of its table has no room."""
+    """A row holds bytes that are not text, for which the schema of its table has no room."""
 
     plan: int
 
@@ -241,21 +240,21 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was told of a dependency is over."""
+    """A dependency with a reported error works again."""
 
     dependency: str
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """The unit is not read: another session waits to lock ``table``, and who asks now comes after it."""
+    """The unit is not read: another session waits to lock ``table``; a new request would queue after it."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The worker ends, and so does the snapshot, unless it is the worker's session alone that failed."""
+    """The worker ends, and so does the snapshot, unless only the worker's own session failed."""
 
     fault: Fault
     #: It could not open its session.

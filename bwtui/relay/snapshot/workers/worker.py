@@ -1,7 +1,7 @@
-"""One worker: a process that reads units of the snapshot and sends their rows, until the engine ends it.
+"""A worker: a process that reads units of the snapshot and sends their rows, until the engine ends it.
 
-``python -m bwtui.relay.snapshot.workers.worker`` is what `pool` starts; its stdin is the socket to the
-engine, over which it gets its settings, since others can read its arguments.
+`pool` starts ``python -m bwtui.relay.snapshot.workers.worker``, whose stdin is the socket to the engine. The
+worker gets its settings over that socket, since other users can read its arguments.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Worker:
         self._report = TellingReport(settings.on_error)
         self._shown = Shown()
         self._sink, self._service = sink, service = kind_of(settings).open_service(settings)
-        # Of a snapshot no row is read again for another's sake.
+        # A failed row of a snapshot does not require other rows to be read again.
         sink.discard(in_order=False)
         self._line = line = Line(end, self._beat)
         self._report.line = line
@@ -62,7 +62,7 @@ class Worker:
             recording.reading = self._reading
 
     def run(self) -> None:
-        """Read unit after unit; whatever goes wrong is told to the engine, which ends this process."""
+        """Read unit after unit; errors are sent to the engine, which ends this process."""
         self._line.start()
         connection: Connection | None = None
         try:
@@ -111,7 +111,7 @@ class Worker:
 
 
 def _plain(error: Exception) -> BwtuiError:
-    """Return what to tell of an error; one that nobody expected is logged."""
+    """Return the error to report; an unexpected one is logged."""
     if isinstance(error, BwtuiError):
         return error
     _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
@@ -120,10 +120,10 @@ def _plain(error: Exception) -> BwtuiError:
 
 def main() -> None:
     """Work for the engine at the other end of stdin."""
-    # A service manager may send it to every process of the relay: the engine ends its workers.
+    # A service manager may send these signals to every process of the relay. The engine ends its workers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    # A row makes objects that live until Kafka has acknowledged it, and no cycles.
+    # A row creates objects that live until Kafka has acknowledged it, and no reference cycles.
     look_rarely()
     end = WorkerEnd(socket.socket(fileno=os.dup(0)))
     try:
@@ -138,7 +138,8 @@ def main() -> None:
         failed = Failed(Fault.of(_plain(error)), at_start=True)
         with contextlib.suppress(OSError, EOFError):
             end.send(failed)
-            # Until the engine, which has read that then, ends it or hangs up.
+            # Wait until the engine, which has read the message then, ends this process or closes the
+            # connection.
             while True:
                 end.receive()
     else:
