@@ -3,15 +3,15 @@
 Invariant 1: the confirmed LSN never passes a transaction with a row that the sink has not made durable, nor,
 while recording, one whose frames and delivery are not on the disk.
 
-What is read goes into a FIFO of spans. A span holds the rows of one batch; its ``lsn`` is the end of the last
-transaction that was committed within it, or None while a transaction is still open. A span is done when it is
-sealed and none of its rows is pending. Only the done prefix of the FIFO is popped, and the last LSN popped is
-what was delivered. A keepalive's WAL end goes into the last span of the FIFO, and only outside a transaction:
-inside one, the server may have sent it while older transactions are read and not durable. See
+The FIFO holds spans. A span holds the rows of one batch; its ``lsn`` is the end of the last transaction that
+was committed within it, or None while a transaction is still open. A span is done when it is sealed and none
+of its rows is pending. Only the done prefix of the FIFO is popped, and the last LSN popped is the delivered
+LSN. A keepalive's WAL end goes into the last span of the FIFO, and only outside a transaction: inside one,
+the server may have sent it while older transactions are read and not durable. See
 docs/adr/0001-read-the-stream-through-libpq.md.
 
-With a ledger, what became of a span's messages is handed to it when the span is popped, and an LSN may be
-confirmed only when the ledger says that everything handed over up to there is durable.
+With a ledger, a popped span's receipts are passed to the ledger, and an LSN may be confirmed only when the
+ledger reports that everything passed to it up to there is durable.
 """
 
 import time
@@ -23,20 +23,20 @@ from bwtui.model.delivery import Receipt, Span
 
 
 class Ledger(Protocol):
-    """A recording, as far as acknowledging goes."""
+    """The interface of a recording that acknowledgement needs."""
 
     def settled(self, receipts: list[Receipt]) -> None:
-        """Take what became of a span's messages."""
+        """Take the receipts of a span that is done."""
 
     def given_up(self, receipts: list[Receipt]) -> None:
-        """Take what is known of a span that is not done."""
+        """Take the receipts of a span that is not done, as far as they are filled in."""
 
     def reach(self, lsn: int) -> None:
-        """Ask that everything taken so far become durable, and `durable_lsn` then be ``lsn``."""
+        """Request that everything taken so far become durable; `durable_lsn` is ``lsn`` afterwards."""
 
     @property
     def durable_lsn(self) -> int:
-        """Everything before this LSN is on the disk."""
+        """The LSN before which everything is on the disk."""
 
 
 class Acknowledgements:
@@ -48,7 +48,7 @@ class Acknowledgements:
         ledger: Ledger | None = None,
         measure: Callable[[Span, float], object] | None = None,
     ) -> None:
-        """``measure`` is told of every span that was acknowledged, with messages or not, and when."""
+        """``measure`` is called for every acknowledged span, with messages or not, with the time."""
         #: Everything before this LSN is durable at the sink, and in the recording if there is one.
         self.confirmed = confirmed
         #: Everything before this LSN is durable at the sink.
@@ -57,16 +57,16 @@ class Acknowledgements:
         self._spans: deque[Span] = deque()
         self._bytes = 0
         self._measure = measure
-        #: Since when the ledger is waited for alone, by ``time.monotonic``; 0: it is not.
+        #: Since when only the ledger is waited for, by ``time.monotonic``; 0 when it is not.
         self.ledger_since = 0.0
 
     def seal(self, span: Span) -> None:
-        """Close ``span``, which then waits for its rows; spans are confirmed in the order of this call."""
+        """Close ``span``, which then waits for its rows; spans are confirmed in the order of these calls."""
         span.sealed = True
         spans = self._spans
         if spans and span.lsn is not None and not (span.pending or span.failed or span.size or span.receipts):
-            # With nothing of its own it is done when the one before it is. While Kafka is away, transactions
-            # without a message go on coming, for hours.
+            # A span without rows of its own is done when the span before it is. Transactions without a
+            # message keep arriving during a Kafka outage, for hours: merging their spans bounds the FIFO.
             spans[-1].lsn = max(spans[-1].lsn or 0, span.lsn)
             return
         span.sealed_at = time.monotonic()
@@ -74,7 +74,7 @@ class Acknowledgements:
         self._bytes += span.size
 
     def keepalive(self, wal_end: int) -> None:
-        """Note a keepalive that came outside a transaction, and after every span read so far was sealed."""
+        """Record a keepalive that arrived outside a transaction, after every span read so far was sealed."""
         spans = self._spans
         if not spans:
             self.delivered = max(self.delivered, wal_end)
@@ -83,7 +83,7 @@ class Acknowledgements:
             spans[-1].lsn = max(spans[-1].lsn or 0, wal_end)
 
     def advance(self) -> int:
-        """Pop the done prefix and return the LSN that may be confirmed; it never goes back."""
+        """Pop the done prefix and return the LSN that may be confirmed; it never decreases."""
         spans = self._spans
         while spans and spans[0].pending == 0 and spans[0].sealed:
             span = spans.popleft()
@@ -100,7 +100,7 @@ class Acknowledgements:
         return self.confirmed
 
     def close(self) -> None:
-        """Give the ledger what is known of the spans that are not done; nothing of them is confirmed."""
+        """Pass the receipts of the spans that are not done to the ledger; nothing of them is confirmed."""
         for span in self._spans:
             span.settle_sampled(0.0)
         if self._ledger is not None:
@@ -122,20 +122,20 @@ class Acknowledgements:
 
     @property
     def oldest_since(self) -> float:
-        """Since when the oldest message waits to be acknowledged, by ``time.monotonic``; 0: none does."""
+        """Since when the oldest message waits to be acknowledged, by ``time.monotonic``; 0 if none does."""
         return self._spans[0].sealed_at if self._spans else 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to become durable."""
+        """Return whether nothing waits to become durable."""
         return not self._spans and not self.waits_for_ledger
 
     @property
     def waits_for_ledger(self) -> bool:
-        """Whether something that the sink has made durable is not yet so in the recording."""
+        """Return whether the sink has made something durable that the recording has not."""
         return self.confirmed < self.delivered
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes in spans that were sealed and not popped yet: the bound on memory."""
+        """Bytes in spans that are sealed and not popped yet: the bound on memory."""
         return self._bytes

@@ -1,4 +1,4 @@
-"""Batches: messages are handed to the sink many at a time, and every batch is one span to acknowledge."""
+"""Batches: the sink receives many messages at a time, and every batch is one span to acknowledge."""
 
 import time
 from array import array
@@ -15,57 +15,57 @@ from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow
 
-#: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
-#: More of them would gain nothing (docs/benchmarks/measurements.md).
+#: A batch is handed over when it holds this many rows or bytes, or when there is nothing more to read.
+#: Larger batches would gain nothing (docs/benchmarks/measurements.md).
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1 << 20
-#: Reading stops while this many bytes are in flight: the bound on memory when Kafka is slow or away.
+#: Reading pauses while this many bytes are in flight: the bound on memory when Kafka is slow or unavailable.
 IN_FLIGHT_BYTES = 64 << 20
 IN_FLIGHT_ROWS = 100_000
-#: Batches that are not full follow each other by so much: each costs relay and broker as much as some rows.
+#: Minimum time between batches that are not full: each batch costs relay and broker as much as several rows.
 _APART_SECONDS = 0.002
-#: What a record needs beside its key and value (KIP-98: varints, timestamps, the batch's header).
+#: Bytes allowed per record besides its key and value (KIP-98: varints, timestamps, the batch's header).
 RECORD_OVERHEAD = 512
-#: Of frames, as far as most batches have some: a slice of them costs a twentieth of making them.
+#: Frame numbers, enough for most batches: a slice of this array costs a twentieth of building a new one.
 _NUMBERS = array("I", range(4 * BATCH_ROWS))
 
 
 class Batch:
-    """The messages that were encoded and not handed over yet."""
+    """The messages that are encoded and not handed over yet."""
 
     def __init__(
         self, sink: Sink, acks: Acknowledgements, report: Report, recorder: BatchRecorder | None = None
     ) -> None:
         self._sink = sink
-        #: Of no table, by topic.
+        #: Messages that belong to no table, by topic.
         self._apart: dict[str, list[MessageTuple]] = {}
         self._recorder = recorder
         self._frames = recorder.frames if recorder is not None else None
         self._acks = acks
         self._report = report
-        #: Those with messages in it.
+        #: The routes that have messages in the batch.
         self.routes: list[Route] = []
         self.span = Span()
         self.rows = 0
         self.bytes = 0
-        #: While it is there, each batch is waited for: what is flushed is settled.
+        #: Set in careful mode: each flush then waits until its batch is settled.
         self.careful: Careful | None = None
-        #: Of what is handed over rows lie up to this LSN, and up to that of ``newest`` of what was read.
+        #: Rows up to this LSN were handed over; ``newest`` returns the same LSN for the rows that were read.
         self.sent_lsn = 0
         self.newest: Callable[[], int] = int
-        #: When what is added now was there to read, by the monotonic clock; 0.0 where nobody measures.
+        #: When the data being added was there to read, by the monotonic clock; 0.0 if nothing measures it.
         self.received = 0.0
-        #: When the transaction of what is added now was committed, in Unix microseconds.
+        #: Returns when the transaction being added was committed, in Unix microseconds.
         self.committed: Callable[[], int] = int
         #: Bytes of all batches before this one.
         self.handed_over = 0
-        #: When the last one with messages was, by the monotonic clock.
+        #: When the last batch with messages was handed over, by the monotonic clock.
         self._handed_over_at = 0.0
-        #: Told of the routes of a batch that is handed over.
+        #: Called with the routes of a batch that is handed over.
         self.on_hand_over: Callable[[list[Route]], None] | None = None
-        #: What a chunk that is read beside the stream must know of what was sent meanwhile.
+        #: Observes the keys that are sent while a chunk is read alongside the stream.
         self.window: Window | None = None
-        #: While recording: bytes that wait to be recorded, beside the messages.
+        #: While recording: bytes that wait to be recorded, in addition to the messages.
         self.held = 0
 
     def add(
@@ -76,7 +76,7 @@ class Batch:
         timestamp: int,
         headers: list[tuple[str, bytes]] | None,
     ) -> None:
-        """Add one message. Raises RowTooLarge, and has then added nothing."""
+        """Add one message. Raises RowTooLarge without having added anything."""
         size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
         if size + RECORD_OVERHEAD > route.max_message_bytes:
             raise RowTooLarge(
@@ -87,7 +87,7 @@ class Batch:
         if not messages:
             self.routes.append(route)
             route.committed = self.committed()
-        # A plain tuple in a Message's order: making the named one costs as much as all of this function.
+        # A plain tuple in a Message's order: creating the named tuple costs as much as this whole function.
         messages.append((key, value, timestamp, headers))
         if self._frames is not None:
             route.positions.append(len(self._frames))
@@ -95,13 +95,13 @@ class Batch:
         self.bytes += size
 
     def add_many(self, route: Route, messages: list[MessageTuple], size: int) -> None:
-        """Add one message a row, of ``size`` bytes in all, each of which Kafka's limit lets through.
+        """Add one message per row, ``size`` bytes in total, none of which exceeds Kafka's limit.
 
-        While recording, the rows' frames are added after that.
+        While recording, the caller adds the rows' frames afterwards.
         """
         if not messages:
-            # A route that is listed before it has a message is listed once more with its first one, and its
-            # messages are recorded twice.
+            # Listing a route without messages would list it a second time with its first message, and its
+            # messages would be recorded twice.
             return
         if not route.messages:
             self.routes.append(route)
@@ -115,48 +115,48 @@ class Batch:
         self.bytes += size
 
     def add_apart(self, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
-        """Add a message of no table, which goes with the batch and is in no recording."""
+        """Add a message that belongs to no table; it goes out with the batch and is not recorded."""
         self._apart.setdefault(topic, []).append((key, value, timestamp, None))
         self.bytes += len(key) + len(value)
 
     def has_part(self) -> bool:
-        """Whether a message was added of the change that is being handled."""
+        """Return whether a message of the change being handled was already added."""
         frame = len(self._frames or ())
         return any(route.positions and route.positions[-1] == frame for route in self.routes)
 
     def is_full(self) -> bool:
-        """Whether the batch should be handed over now."""
+        """Return whether the batch should be handed over now."""
         return self.rows >= BATCH_ROWS or self.bytes + self.held >= BATCH_BYTES
 
     @property
     def too_soon(self) -> float:
-        """For how many seconds it pays to see whether more comes, before the batch is handed over."""
+        """Seconds to wait for more data before the batch is handed over; 0 to hand it over now."""
         if not self.routes or self.careful is not None or self.is_full():
             return 0.0
         return max(0.0, self._handed_over_at + _APART_SECONDS - time.monotonic())
 
     def gather(self, read: Callable[[], bool], ends_at_commit: Callable[[], bool]) -> None:
-        """Have more read where batches follow each other closely; what comes alone waits for nobody."""
+        """Wait and read more if batches follow each other closely; a lone row is not delayed."""
         if not (seconds := self.too_soon) or ends_at_commit():
             return
         with self._report.account.during("read"):
             time.sleep(seconds)
-        # By now it may have to end where it stands.
+        # Meanwhile the batch may have to end at its last commit.
         if not ends_at_commit():
             received, handed_over = self.received, self.handed_over
             read()
             if self.handed_over == handed_over:
-                # Its first row was there to read before the wait.
+                # The batch's first row was there to read before the wait.
                 self.received = received
 
     def commit(self, end_lsn: int) -> None:
-        """Note that a transaction ended: everything added so far lies before ``end_lsn``."""
+        """Record that a transaction ended: everything added so far lies before ``end_lsn``."""
         self.span.lsn = end_lsn
 
     def send_apart(self, route: Route, topic: str, message: Message, row: DroppedRow) -> None:
-        """Send a message about ``row`` to a topic that is not its table's, after all that was added so far.
+        """Send a message about ``row`` to a topic other than its table's, after everything added so far.
 
-        It is in no recording. Raises what `flush` raises.
+        It is not recorded. Raises what `flush` raises.
         """
         self.flush()
         self.rows += 1
@@ -169,7 +169,7 @@ class Batch:
             self.careful.settle(self.span)
 
     def flush(self) -> None:
-        """Hand everything over, first to the recording if there is one, and seal the span.
+        """Hand everything over, to the recording first if there is one, and seal the span.
 
         Raises StateFailed, and in careful mode what `Careful.settle` raises.
         """
@@ -227,15 +227,15 @@ class Batch:
 
     def _stamp(self, span: Span, parts: list[Part], encoded: float) -> None:
         now = time.monotonic()
-        # The clock first: another thread may read the times while they are set, and needs it for them.
+        # Set the clock first: another thread may read the times while they are set, and needs it for them.
         span.clock = time.time() - now
         span.parts, span.received, span.encoded, span.produced = parts, self.received, encoded, now
-        # What follows before the next turn of the loop is taken from here on.
+        # Rows that follow before the next turn of the loop count as received now.
         self.received = now
 
 
 def _hand_over(span: Span, routes: list[Route], receipts: list[Receipt] | None, messages: int) -> None:
-    """Tell the sampled messages of a batch where they will learn their places."""
+    """Give the sampled messages of a batch the receipt that will hold their partitions and offsets."""
     for passage in span.sampled:
         if passage.route in routes:
             at = routes.index(passage.route)
@@ -243,7 +243,6 @@ def _hand_over(span: Span, routes: list[Route], receipts: list[Receipt] | None, 
 
 
 def _numbers(first: int, count: int) -> "array[int]":
-    """Return ``count`` numbers from ``first`` on."""
     if first + count <= len(_NUMBERS):
         return _NUMBERS[first : first + count]
     return array("I", range(first, first + count))

@@ -1,4 +1,4 @@
-"""Careful mode: one batch at a time, and of a batch that Kafka refuses the rows one by one.
+"""Careful mode: send one batch at a time, and send the rows of a batch that Kafka refuses one by one.
 
 See docs/adr/0009-isolate-the-refused-row.md.
 """
@@ -14,7 +14,7 @@ from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow, Identity
 
-#: So few messages are sent one by one; more are sent together, in halves.
+#: Up to this many messages are sent one by one; more are sent together, in halves.
 _FEW = 32
 _WAIT_SECONDS = 0.1
 
@@ -22,28 +22,28 @@ _WAIT_SECONDS = 0.1
 class Redrive(Exception):
     """Messages were not delivered: read again from the last confirmed LSN, one batch at a time.
 
-    A failed delivery takes its neighbours with it, and later rows of a key may already be in Kafka. Sending
-    the failed message again would put it after them; reading all of it again keeps every key's order.
+    A failed delivery fails its neighbours too, and later rows of a key may already be in Kafka. Sending the
+    failed message again would put it after them; reading everything again keeps every key's order.
     """
 
     def __init__(self, failures: list[DeliveryFailure]) -> None:
         super().__init__(failures[0].reason)
-        #: A message's own failure outweighs an outage that took its neighbours.
+        #: A message's own failure takes precedence over an outage that failed its neighbours.
         self.failure = min(failures, key=lambda failure: failure.is_outage)
 
 
 class Policy(Protocol):
-    """What decides on rows that are refused; see `bwtui.relay.policy.RowPolicy`."""
+    """Decides what happens to refused rows; see `bwtui.relay.policy.RowPolicy`."""
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row``, or raise RowError."""
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """Return the failures that are none of dead letters."""
+        """Return the failures that do not concern dead letters."""
 
 
 class _Sent(NamedTuple):
-    """Messages that went to one topic; ``rows`` says which row each was made of."""
+    """Messages that went to one topic; ``rows`` identifies the row of each."""
 
     topic: str
     messages: Sequence[MessageTuple]
@@ -51,14 +51,14 @@ class _Sent(NamedTuple):
     rows: Sequence[Identity]
 
 
-#: A message: which `_Sent` of the batch it is in, and where in it.
+#: A message's position: the index of its `_Sent` in the batch, and its index in there.
 _Place = tuple[int, int]
 
 
 class Careful:
-    """Waits for each batch, and drops by the policy what Kafka refuses of it.
+    """Waits for each batch, and applies the policy to the rows of it that Kafka refuses.
 
-    Until a batch is settled nothing else is under way, so nothing newer can get ahead of what failed.
+    Until a batch is settled nothing else is in flight, so nothing newer can overtake a failed message.
     """
 
     def __init__(self, sink: Sink, policy: Policy, pulse: Callable[[], None]) -> None:
@@ -69,16 +69,16 @@ class Careful:
         self._rows: dict[Identity, tuple[Route, DroppedRow]] = {}
         self._names: dict[Route | None, list[Identity]] = {}
         self._sent: list[_Sent] = []
-        #: Whether the producer that is there goes in order; None when it has ended at a refusal.
+        #: True if the current producer sends in order; None once a refusal has ended it.
         self._in_order: bool | None = True
 
     def check(self, commit_lsn: int, ordinal: int) -> None:
-        """Look at a change before its message is added. Raises RowError where it is known to be refused."""
+        """Check a change before its message is added. Raises RowError if Kafka is known to refuse it."""
 
     def name(self, sender: Route | None, route: Route, row: DroppedRow) -> None:
-        """Note that the message that is added now to ``sender`` is of ``row``; None sends it apart.
+        """Record that the message being added to ``sender`` is one of ``row``; None: it goes to a side topic.
 
-        A row of two messages is called what the last of them is: all of it is dropped together.
+        A row with two messages is identified by the last of them: both are dropped together.
         """
         self._rows[row.identity] = route, row
         self._names.setdefault(sender, []).append(row.identity)
@@ -86,7 +86,7 @@ class Careful:
     def receipt(
         self, sender: Route | None, topic: str, messages: Sequence[MessageTuple], receipt: Receipt | None
     ) -> Receipt:
-        """Return what the ``messages`` are to be sent with: their failures are known by it."""
+        """Return the receipt to send ``messages`` with: their failures are identified by it."""
         receipt = receipt or Receipt(0, len(self._sent), len(messages))
         self._sent.append(_Sent(topic, messages, receipt, self._names.pop(sender)))
         return receipt
@@ -104,7 +104,8 @@ class Careful:
             self._sent, self._rows, self._names = [], {}, {}
 
     def _settle(self, span: Span, failures: list[DeliveryFailure]) -> None:
-        # What was held back says nothing of itself: one that is refused alone is, and an outage shows again.
+        # The failure of a message that was held back says nothing about that message. Only a refusal of a
+        # message that is sent alone concerns that message, and an outage shows up again.
         self._in_order = None
         self._deliver(sorted(_located(failures, self._sent)), span)
         letters = [failure for failure in failures if failure.receipt is None]
@@ -118,15 +119,18 @@ class Careful:
         self._begin(in_order=True)
 
     def _begin(self, *, in_order: bool) -> None:
-        """See to a producer that goes in order, or not; nothing is under way. A new one costs round trips."""
+        """Ensure a producer that sends in order, or not, while nothing is in flight.
+
+        A new producer costs round trips, so the present one is kept if it fits.
+        """
         if self._in_order != in_order:
-            # After a suspension nothing of this may be sent: the new producer would not hold it back.
+            # After a suspension none of this may be sent: a new producer would not hold it back.
             self._pulse()
             self._sink.discard(in_order=in_order)
             self._in_order = in_order
 
     def _deliver(self, places: Sequence[_Place], span: Span) -> None:
-        """Deliver what failed, in order, but for what is refused when it is sent alone."""
+        """Deliver the failed messages in order, and drop those that are refused even when sent alone."""
         if len(places) > _FEW:
             half = len(places) // 2
             for part in (places[:half], places[half:]):
@@ -139,7 +143,7 @@ class Careful:
                     self._drop(place, failure, span)
 
     def _again(self, places: Sequence[_Place], span: Span) -> dict[_Place, DeliveryFailure]:
-        """Send once more, and return what fails again. Raises Redrive when that is nobody's fault here."""
+        """Send once more, and return what fails again. Raises Redrive if all of the failures are outages."""
         by_number = [(number, list(members)) for number, members in groupby(places, itemgetter(0))]
         single, sent = Span(), []
         for number, members in by_number:
@@ -171,13 +175,13 @@ class Careful:
         if identity in self._rows:
             route, row = self._rows.pop(identity)
             self._policy.refuse(route, row, RowError(failure.reason, failure.hint), span)
-            # Before the next producer: it knows nothing of what this one has under way.
+            # Before the next producer starts: it knows nothing about messages that this one has in flight.
             self._expect_nothing(self._reports(span))
         sent.receipt.partitions[index] = REFUSED
         span.settle_failed()
 
     def _reports(self, span: Span) -> list[DeliveryFailure]:
-        """Wait until each message of ``span`` is durable or has failed; return how."""
+        """Wait until each message of ``span`` is durable or has failed; return the failures."""
         failures = self._policy.undelivered(self._sink.take_failures())
         while span.pending > span.failed:
             self._sink.flush(_WAIT_SECONDS)
@@ -192,7 +196,7 @@ class Careful:
 
 
 def _located(failures: Sequence[DeliveryFailure], sent: Sequence[_Sent]) -> dict[_Place, DeliveryFailure]:
-    """Return the failures by the place of their messages; dead letters have none."""
+    """Return the failures by the position of their messages; dead letters have none."""
     numbers = {id(section.receipt): number for number, section in enumerate(sent)}
     return {
         (numbers[id(failure.receipt)], failure.index): failure

@@ -1,4 +1,4 @@
-"""What the phases of a relay share."""
+"""The objects that the phases of a relay share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,13 +22,14 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
 from bwtui.sink.destination import Destination, Service
 
-#: What is read again with care is over when it has got through; see `bwtui.relay.report.Report.recovered`.
+#: Error dependency for rows that Kafka refused: over once the careful re-read has passed them; see
+#: `bwtui.relay.report.Report.recovered`.
 REFUSED = "what Kafka refused"
 
 
 @dataclass(slots=True)
 class RelayContext:
-    """What the phases of one run share; made once."""
+    """The objects that the phases of one run share; created once."""
 
     settings: RelaySettings
     report: Report
@@ -43,31 +44,31 @@ class RelayContext:
     #: Identifies this run in the headers of its messages.
     session: bytes
     recorder: Recorder | None = None
-    #: With --exactly-once.
+    #: Set with --exactly-once.
     exactly: Exactly | None = None
-    #: Names what a promoted standby lacks.
+    #: Finds the keys in Kafka that a promoted standby lacks.
     naming: Naming | None = None
-    #: Without --exactly-once: finds what a relay or worker that was killed had sent.
+    #: Set without --exactly-once: finds records that a killed relay or worker had sent.
     late: LateRecords | None = None
-    #: While the relay streams.
+    #: Set while the relay streams.
     suspension: Suspension | None = None
-    #: Which tables are proven.
+    #: Which tables are proven to match their topics.
     coverage: Coverage = field(default_factory=Coverage)
     #: Which transactions were sent.
     streamed: Streamed = field(default_factory=Streamed)
-    #: Has standbys take the slot along.
+    #: Makes the slot a failover slot, which standbys synchronize.
     failover_slot: FailoverSlot = field(default_factory=FailoverSlot)
 
     @property
     def sink(self) -> Sink:
-        """Where messages go."""
+        """The sink that messages go to."""
         return self.destination.sink
 
     @property
     def service(self) -> Service:
-        """What is behind that."""
+        """The service that the sink sends to."""
         return self.destination.service
 
     def wait(self, seconds: float) -> None:
-        """Wait, and take deliveries meanwhile. Raises StopRequested."""
+        """Wait, and process deliveries meanwhile. Raises StopRequested."""
         self.report.wait(self.sink, seconds, self.stop_requested)

@@ -1,7 +1,7 @@
-"""The engine: one relay from its preconditions to its end.
+"""The engine: one relay, from checking its preconditions to its end.
 
-It runs in the main thread of its process. Other threads look, ask services and sync; the control
-server's threads read statuses. The engine never waits for a reader.
+It runs in the main thread of its process. Other threads serve service views, query services and fsync; the
+control server's threads read statuses. The engine never waits for a reader.
 """
 
 import contextlib
@@ -79,16 +79,16 @@ from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
 
-#: The hint of a note on a slot that this relay does not remember.
+#: The hint of a note on a slot that this relay has no checkpoint of.
 _UNKNOWN_SLOT = (
     "nothing need be done if that is meant, and its first snapshot was through where it was made "
     "('bwtui verify --database' says what topics lack); otherwise stop, and name a slot of its own with -s"
 )
-#: The hint of a note on what went to a recording alone.
+#: The hint of a note on changes that only a recording has.
 _RECORDED = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
 
 
-#: What an error about a lock lasts with.
+#: The dependency name of an error about a lock; the error lasts until it recovers.
 _LOCK = "the lock of a table"
 
 
@@ -96,14 +96,14 @@ class Engine:
     """One relay; see `bwtui.relay.process.server.StatusSource` for what other threads may call."""
 
     def __init__(self, settings: RelaySettings) -> None:
-        """Check the settings as far as that needs no connection.
+        """Check the settings as far as possible without a connection.
 
-        Raises UsageError, and RefusedError or StateFailed for a folder in which nobody can record.
+        Raises UsageError, and RefusedError or StateFailed for a folder that no process can record to.
         """
         if settings.record:
             check_ahead(Path(settings.record))
         self._settings = settings
-        # At once: it looks at this process's variables and folder, which the other threads leave alone.
+        # First, because it reads the environment and working folder, which the other threads leave alone.
         self._portable_settings = portable(settings)
         self._report = Report()
         self._samples = Samples()
@@ -137,77 +137,67 @@ class Engine:
         self._is_ledger_removed = False
         self._proving: Proving | None = None
         self._topics: TopicWatch | None = None
-        #: Ended before the destination is closed.
+        #: Closed before the destination is.
         self._resources = contextlib.ExitStack()
 
     # -- for other threads ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ask for a clean stop; returns at once."""
         self._stop.set()
 
     def status(self) -> Status:
-        """Return the status of this moment."""
         return self._picture.status()
 
     def measures(self) -> Measures:
-        """Return what is counted and measured up to this moment."""
         return self._picture.measures(is_stopping=self._stop.is_set())
 
     def turn(self) -> Turn:
-        """Return what the main thread is at."""
         return self._report.account.turn()
 
     def history(self, after: float) -> History:
-        """Return the last ten minutes behind ``after``."""
         return self._picture.recent.history(after)
 
     def auditing(self) -> str:
-        """Return the moment at which an audit begins."""
         return self._ledger.moment() if self._ledger is not None else ""
 
     def audited(
         self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
     ) -> None:
-        """Mark in the history how an audit of the tables has ended, which found the tables ``clean``."""
+        """Record in the history how an audit of the tables ended; it found the tables ``clean``."""
         if self._ledger is not None and self._patience.server.is_all(servers):
             self._ledger.proven(clean, began)
         self._report.audited(verdict)
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
 
     def sent_beside(self, topic: str, records: int) -> None:
-        """Expect records in a topic that a repair sends, so that they are no other producer's."""
+        """Expect records of a repair in a topic, so that they are not attributed to another producer."""
         if self._late is not None:
             self._late.expect_beside(topic, records)
 
     def healed(self, lsn: str) -> bool:
-        """Forget that a heal is due, of the slot made at ``lsn``: a comparison since was clean."""
+        """Clear a due heal of the slot created at ``lsn``, since a later comparison was clean."""
         return self._healing.healed(lsn)
 
     def changes(self, after: int) -> list[ChangeSample]:
-        """Return sampled changes after sequence ``after``, oldest first."""
         return self._samples.after(after)
 
     def schemas(self) -> list[SchemaEntry]:
-        """Return every schema that was registered."""
         return list(self._report.schemas.values())
 
     def settings(self) -> RelaySettings:
-        """Return settings that mean the same in another process."""
         settings = self._portable_settings
         # A comparison with a former primary would send old rows.
         return replace(settings, postgres=self._patience.server.lead(settings.postgres))
 
     def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
         return self._looks.look(name, about, glance=glance)
 
     def backfill(self, request: BackfillRequest) -> str:
-        """Take a request to put rows into the stream; return its id. Raises RefusedError and StateFailed."""
+        """Take a request to backfill rows; return its id. Raises RefusedError and StateFailed."""
         return self._asking.submit(request)
 
     def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Have one pause, go on or end. Raises RefusedError and StateFailed."""
+        """Pause, resume or end a backfill. Raises RefusedError and StateFailed."""
         return self._asking.control(id, what)
 
     # -- the main thread -----------------------------------------------------------------------------------
@@ -220,9 +210,9 @@ class Engine:
             with contextlib.suppress(StopRequested):
                 self._run()
             if self._topics is not None:
-                # It may be this that has asked for the stop.
+                # This check may have requested the stop.
                 self._topics.check()
-            if self._healing.ended is not None:  # It was stopped for that, in order.
+            if self._healing.ended is not None:  # The relay was stopped cleanly for this error.
                 raise self._healing.ended
             if self._settings.is_bounded and not self._stop.is_set():
                 self._check_end()
@@ -250,7 +240,7 @@ class Engine:
             try:
                 self._close_recording(failure)
             finally:
-                # Last, as the comparison may take its time to end.
+                # Last, because the comparison may take a while to end.
                 self._healing.close()
                 if self._proving is not None:
                     self._proving.close()
@@ -258,7 +248,7 @@ class Engine:
         self._report.detail = ""
 
     def _settle(self, failure: BwtuiError | None) -> None:
-        """Note that nothing is on its way; without these files the next start takes more care."""
+        """Record that nothing is in flight; without these files the next start is more careful."""
         if (self._late is None and self._ends is None) or self._destination.sink.queued():
             return
         with contextlib.suppress(BwtuiError, OSError):
@@ -276,7 +266,7 @@ class Engine:
             raise Indeterminate(f"the relay has caught up, but {says}", hint)
 
     def _close_recording(self, ended: BwtuiError | None) -> None:
-        """Finish the recording; that it can't be is an error of its own only where there is no other."""
+        """Finish the recording; a failure to do so is raised only if no other error ended the relay."""
         recorder, self._picture.recorder = self._picture.recorder, None
         if recorder is None:
             return
@@ -289,7 +279,7 @@ class Engine:
             self._report.error("recording", error)
 
     def _asked_to_stop(self) -> bool:
-        """Whether to stop; the main thread asks that wherever it waits, and so is known to turn."""
+        """Return whether to stop; the main thread calls this wherever it waits, to show that it is alive."""
         self._report.account.turned()
         return self._stop.is_set() or (self._topics is not None and self._topics.refusal is not None)
 
@@ -298,11 +288,11 @@ class Engine:
         report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
         connection = self._connect()
         if settings.wait_for_services:
-            # Once nobody else is waited for: a session that waits for others for hours may be gone by then.
+            # Close the session while waiting for other services: it might not survive a wait of hours.
             connection.close()
             self._answers.cluster(self._destination)
             connection = self._connect()
-        # From now on, since what is checked may wait for a lock, and it says who holds that.
+        # Start here, because the checks below may wait for a lock, and the sampler reports who holds it.
         self._lag.start()
         try:
             target = self._target(connection)
@@ -323,7 +313,7 @@ class Engine:
             if not settings.skip_snapshot:
                 first.has_looked = joined.has_looked
             if findings.slot is None:
-                # A snapshot has each key once, and no row of it is read again for another's sake.
+                # A snapshot has each key once, and none of its rows is read again because another one failed.
                 context.sink.discard(in_order=False)
                 if self._ends is not None:
                     self._ends.forget()
@@ -334,7 +324,7 @@ class Engine:
                 if (note := context.memory.check(findings.slot)) is not None:
                     _log.warning("%s", note, extra=event("slot_differs"))
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
-                # Not the remembered LSN, which may be ahead: see `Following.run`.
+                # Not the LSN of the slot checkpoint, which may be ahead: see `Following.run`.
                 report.confirmed_lsn = findings.slot.confirmed_lsn
                 if self._ledger is not None:
                     self._check_coverage(self._ledger, context, connection, publications)
@@ -344,14 +334,14 @@ class Engine:
         self._follow(context, publications, target, first)
 
     def _look_for_joined(self, connection: Connection, publications: tuple[str, ...], joined: Joined) -> None:
-        """Look for the first time, since a short run may end before the sampler's thread does."""
+        """Check for new tables once here, since a short run may end before the sampler's thread does it."""
         self._new_tables.reads = publications
         with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
             joined.look(connection, self._backfills)
         self._joined = joined
 
     def _watch_topics(self, findings: Findings, identity: tuple[str, str, str]) -> TopicWatch:
-        """Open the ledger, and have topics watched. Raises RefusedError and StateFailed."""
+        """Open the ledger, and start watching topics. Raises RefusedError and StateFailed."""
         folder = state_folder(self._settings.relay_name)
         coverage = Coverage()
         if not self._settings.record_only:
@@ -369,12 +359,12 @@ class Engine:
     def _check_coverage(
         self, ledger: Ledger, context: RelayContext, connection: Connection, publications: tuple[str, ...]
     ) -> None:
-        """See what changed while the relay was stopped, before it goes on. Raises StateFailed."""
+        """Check what changed while the relay was stopped, before it continues. Raises StateFailed."""
         assert self._ends is not None
         # Before anything is sent.
         self._answers.ask("topics", partial(self._ends.check, lambda: check_stop(self._asked_to_stop)))
         is_unknown = ledger.is_empty and context.memory.was_empty
-        # A session that ends here is no reason to end: the next look compares with the same facts.
+        # A session that ends here does not end the relay: the next check compares with the same facts.
         with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
             ledger.look(connection, publications, at_once=True)
         if is_unknown:
@@ -391,13 +381,13 @@ class Engine:
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First
     ) -> None:
-        """Stream to the end, over slots that are lost and made anew."""
+        """Stream to the end, across slots that are lost and recreated."""
         while True:
             self._new_tables.reads = publications
             self._backfill = Backfill(context, self._backfills, publications, first, self._is_more_due)
             following = Following(context, self._enter, beginning.around(context, self._backfill))
             try:
-                # The target may lie beyond the WAL of the server that the slot was made on again.
+                # The target may lie beyond the WAL of the server on which the slot was recreated.
                 ends_healed = self._settings.until_caught_up and self._healing.is_due
                 following.run(publications, 0 if ends_healed else target)
                 return
@@ -406,12 +396,12 @@ class Engine:
                 publications = self._healing.again(context, error) or publications
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
-        """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
+        """Record the current phase, and the slot that retains WAL for it."""
         self._phase = phase
         self._slot_in_use = slot_in_use
         if isinstance(phase, Streaming):
             self._healing.streaming()
-            # What changed while there was no session is to be seen soon.
+            # Changes made while there was no session should be detected soon.
             self._lag.hurry()
             if self._ledger is not None:
                 self._ledger.hurry()
@@ -426,7 +416,7 @@ class Engine:
                     self._proving.start()
 
     def _take_topics(self, watch: TopicWatch, limits: Limits) -> None:
-        """Note what topics are, and where they end, before the first row is sent to them."""
+        """Record the topics' settings and their ends before the first row is sent to them."""
         self._patience.ask(self._destination.service.name, partial(watch.take, limits))
         if self._late is not None:
             self._patience.ask(self._destination.service.name, partial(self._late.take, list(limits)))
@@ -437,22 +427,22 @@ class Engine:
         self._topics.ensure({topic: is_keyed for topic, is_keyed in topics.items() if topic})
 
     def _may_compare(self) -> bool:
-        """Whether tables can be compared with topics: the relay streams, and no heal compares them."""
+        """Return whether tables can be compared with topics: the relay streams, and no heal compares them."""
         is_streaming = isinstance(self._phase, Streaming) and self._report.state == "streaming"
         return is_streaming and not self._healing.is_due
 
     def _is_more_due(self) -> bool:
-        """Whether requests for rows may still come of what the relay does before it has caught up."""
+        """Return whether the relay's own work may still request rows before it has caught up."""
         joined = self._joined
         has_joined = joined is not None and not joined.has_looked(self._began)
-        # A heal that is given up stays due, and no table is compared while one is.
+        # A heal that gave up stays due, and no table is compared while a heal is due.
         is_comparing = self._ledger is not None and self._ledger.is_comparing and not self._healing.ended
         is_at_work = is_comparing or self._healing.is_at_work or self._naming.is_at_work
         return has_joined or is_at_work or not self._has_looked
 
     @property
     def _has_looked(self) -> bool:
-        """Whether tables and topics were looked at since this session began, or can't be."""
+        """Return whether tables and topics were checked since this session began, or can't be."""
         if self._ledger is None or self._topics is None:
             return True
         return self._ledger.is_blind or (self._topics.has_looked() and self._ledger.has_looked)
@@ -468,7 +458,7 @@ class Engine:
             findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._answers.cluster(self._destination)
         self._picture.findings = findings
-        # A run may end before the next look.
+        # A bounded run may end before the next sample.
         self._lag.hurry()
         name_topics(self._settings, self._report, findings.tables)
         return findings
@@ -478,7 +468,7 @@ class Engine:
         check_stop(self._asked_to_stop)
 
     def _target(self, connection: Connection) -> int | None:
-        """Return the LSN to end at; with --until-caught-up, that of everything committed by now."""
+        """Return the LSN to end at; with --until-caught-up, the end of everything committed by now."""
         if not self._settings.until_caught_up:
             return self._settings.end_lsn
         now = slot.committed_lsn(connection)
@@ -545,7 +535,7 @@ class Engine:
         )
 
     def _note_ledger(self, memory: SlotMemory) -> None:
-        """Have the slot checkpoint say that a ledger is kept, and see whether there should be one."""
+        """Record in the slot checkpoint that a ledger is kept, and check whether one was removed."""
         if self._ledger is not None:
             self._is_ledger_removed = self._ledger.is_missing and memory.has_ledger
             memory.has_ledger = True
@@ -557,12 +547,12 @@ class Engine:
             self._destination, self._report, session, send_again, path, self._ledger or Coverage()
         )
         if findings.slot is not None and memory.last is None:
-            # Another host's relay may have been killed.
+            # A relay on another host may have been killed.
             late.expect()
         return late
 
     def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:
-        """Open the recording, or go on with it; what it misses is reported. Raises BwtuiError."""
+        """Open the recording, or resume it; changes that it lacks are reported. Raises BwtuiError."""
         settings, report = self._settings, self._report
         source = recording_source(self.status(), findings, settings, self._cluster)
         before = continue_in(Path(settings.record), source)
@@ -582,7 +572,7 @@ class Engine:
             check_stop(self._asked_to_stop)
 
     def _on_lock(self, blockers: tuple[Blocker, ...] | None) -> None:
-        """Report that a lock keeps publications from being checked, or that none does."""
+        """Report that a lock prevents publications from being checked, or that none does."""
         if blockers is None:
             self._report.recovered(_LOCK)
             return
@@ -592,20 +582,20 @@ class Engine:
         self._report.error("lock", ConnectionFailed(says, ending(blockers)), dependency=_LOCK)
 
     def _on_failed_tick(self, says: str) -> None:
-        """Report that the catalog can't be read, though the stream goes on."""
+        """Report that the catalog can't be read, although the stream continues."""
         if self._ledger is not None and isinstance(self._phase, Streaming):
             self._ledger.unseen(CATALOG, says)
 
     def _on_tick(self, connection: Connection) -> None:
-        """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""
+        """Check tables, publications and backfills once a second, in the sampler's thread."""
         if self._picture.findings is None:
-            # What is asked here may wait for the same locks as the check of the tables.
+            # These queries may wait for the same locks as the check of the tables.
             return
         self._lag.forget_before(self._report.confirmed_lsn)
         # Without a session another server, or an older copy, may have answered.
         is_in_session = isinstance(self._phase, Streaming)
         if self._ledger is not None and is_in_session:
-            # First: it waits for no lock.
+            # First, because it waits for no lock.
             self._ledger.look(connection, self._new_tables.reads)
         if self._joined is not None and is_in_session:
             self._joined.look(connection, self._backfills)

@@ -1,4 +1,4 @@
-"""What services are asked before there is a stream to keep alive; those that are away may be waited for."""
+"""Calls to services before there is a stream to keep alive; they may wait for unavailable services."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Destination
 
 _WAIT_FIRST, _WAIT_LAST, _LOOK_SECONDS = 0.2, 5.0, 0.1
-#: Who is asked.
+#: The service that each activity calls.
 _SERVICES: dict[Activity, str] = {
     "connect": "PostgreSQL",
     "topics": "Kafka",
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class FirstAnswers:
-    """Asks each service, for the first time or again; the main thread looks meanwhile whether to stop."""
+    """Calls each service, at start or again, while the main thread checks whether to stop."""
 
     def __init__(self, settings: RelaySettings, report: Report, stopping: Callable[[], bool]) -> None:
         self._waits = settings.wait_for_services
@@ -32,11 +32,11 @@ class FirstAnswers:
         self._stopping = stopping
 
     def ask(self, activity: Activity, call: Callable[[], T]) -> T:
-        """Return what the service of ``activity`` answers to the blocking ``call``.
+        """Return the answer of the service of ``activity`` to the blocking ``call``.
 
-        With --wait-for-services it is asked until it is there. Raises ConnectionFailed without, and for one
-        that does not let us in; StopRequested; and what else the call raises. A position that is hidden is
-        waited for in any case: the transaction that hides it ends.
+        With --wait-for-services the call is retried until the service is available. Raises ConnectionFailed
+        without that option, and if authentication failed; StopRequested; and any other error of the call. A
+        hidden position is waited for in any case, because the transaction that hides it will end.
         """
         report, service = self._report, _SERVICES[activity]
         before, detail = report.account.turn_to(activity), report.detail
@@ -63,7 +63,7 @@ class FirstAnswers:
             calls.close()
 
     def cluster(self, destination: Destination) -> str:
-        """Return the identity of the service behind ``destination``; its registry is there, too."""
+        """Return the identity of the cluster behind ``destination``, after checking its registry as well."""
         cluster = self.ask("topics", destination.service.check)
         if self._needs_registry:
             self.ask("registry", destination.registry.check)

@@ -1,4 +1,4 @@
-"""Following the stream from session to session: connecting, connecting again, reading again what failed."""
+"""Following the stream across sessions: connecting, reconnecting, and reading again after failures."""
 
 import contextlib
 import gc
@@ -36,14 +36,14 @@ _RECONNECT_SECONDS = 1.0
 
 
 class _SessionStart(NamedTuple):
-    """What a server says in a new session."""
+    """Facts that a server reports in a new session."""
 
     connection: pq.abc.PGconn
     server: Server
     reached: ReachedServer
     slot: SlotState | None
     published: PublicationStates
-    #: Transactions that were under way.
+    #: Transactions that were in progress.
     running: set[int]
 
 
@@ -56,7 +56,7 @@ class Following:
         on_phase: Callable[[Streaming | None, str], None],
         backfill: Beside | None = None,
     ) -> None:
-        """``on_phase`` is called with each session, and the slot."""
+        """``on_phase`` is called with each session, and with the slot."""
         self._settings = context.settings
         self._report = context.report
         self._context = context
@@ -64,17 +64,17 @@ class Following:
         self._backfill = backfill
         self._session: Streaming | None = None
         self._has_streamed = False
-        #: Up to where the next session goes one batch at a time.
+        #: The LSN up to which the next session sends one batch at a time.
         self._careful_until = 0
         self._published = Published(self._settings.publication_name, self._report, context.memory)
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
-        """Stream, and stream again after whatever passes by itself.
+        """Stream, and start a new session after every failure that passes on its own.
 
-        Each session begins where the slot stands on the server that answers, and nowhere else: it may be
-        another one, an older copy or a standby that was promoted, of which nothing is confirmed yet.
+        Each session begins at the slot's position on the server that answers, and nowhere else: this may be a
+        different server, an older copy or a promoted standby, on which nothing is confirmed yet.
         """
-        # First: a status in between would show what was done before as what streaming waits for.
+        # First: a status taken in between would show the previous activity as the reason why streaming waits.
         self._report.detail = ""
         if self._report.state != "starting":
             self._begin_phase()
@@ -84,9 +84,9 @@ class Following:
             self._follow(publications, target)
 
     def _late_records(self) -> contextlib.AbstractContextManager[object]:
-        """Return what looks for late records and other producers.
+        """Return the context that detects late records and other producers.
 
-        With --exactly-once Kafka fences those who sent late records.
+        With --exactly-once Kafka fences producers of late records.
         """
         late = self._context.late
         if late is None:
@@ -98,21 +98,21 @@ class Following:
         context = self._context
         form = form_of(context)
         while True:
-            # What is left of a session that broke refers to itself; see `bwtui.cycles`.
+            # Objects of a broken session form reference cycles; see `bwtui.cycles`.
             gc.collect()
             try:
                 self._report.account.turn_to("connect")
                 stream, confirmed = self._open_stream(publications)
                 if self._report.state == "starting":
-                    # Not before: what the first session asks may end the relay, of which a supervisor would
-                    # have said that it has started.
+                    # Not earlier: the first session's queries may end the relay after a supervisor was
+                    # already notified that it started.
                     self._begin_phase()
                 self._has_streamed = True
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
                 acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
                 if context.exactly is not None:
-                    # What is recorded begins when it is known what Kafka has.
+                    # The recording begins once the position in Kafka is determined.
                     context.exactly.start_lsn = confirmed
                 elif context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
@@ -137,7 +137,7 @@ class Following:
                 if self._session is not None:
                     self._careful_until = self._session.careful_until
                     self.call_back(error)
-                    # Another server may answer next, whose slot does not know of it.
+                    # Another server may answer next, and its slot does not have this position.
                     context.memory.remember(acks.advance(), changed=bool(self._session.begun_lsn))
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._report.account.turn_to("connect")
@@ -156,17 +156,17 @@ class Following:
         self._on_phase(session, self._settings.slot)
 
     def _open_stream(self, publications: tuple[str, ...]) -> tuple[ReplicationStream, int]:
-        """Start streaming; return the stream, and up to where it is confirmed: see `SlotMemory.start_lsn`.
+        """Start streaming; return the stream and its confirmed LSN: see `SlotMemory.start_lsn`.
 
-        All is asked in the stream's own session, since another server may answer the next one.
+        All queries run in the stream's own session, since another server may answer the next one.
         """
         calls = self._context.patience.calls
         answer = calls.make(partial(self._ask, publications))
         try:
-            # Of another cluster's server a slot that is missing says nothing.
+            # A missing slot on a server of another cluster says nothing about this relay's slot.
             self._context.memory.check_cluster(answer.server)
             refuse_former(self._settings, self._context.memory, answer.server.timeline)
-            # Somebody may have moved the slot while the connection was gone.
+            # Another consumer may have moved the slot while the connection was down.
             self._context.memory.check(answer.slot)
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version)
@@ -179,12 +179,12 @@ class Following:
             server = answer.server
             origin = Origin(server.system_identifier, server.timeline, server.in_recovery)
             self._context.streamed.begin(origin, answer.running)
-            # Another server may answer this time: what is asked beside the stream is asked there.
+            # A different server may answer this time; queries alongside the stream go to the same one.
             self._context.patience.begin_session(answer.reached)
         except BaseException:
             answer.connection.finish()
             raise
-        # From here on the session is its thread's alone, which a stop does not wait for.
+        # From here on only the session's thread uses it, and a stop does not wait for that thread.
         start = partial(self._start, answer.connection, publications, start_lsn, make_failover=make_failover)
         return calls.make(start), start_lsn
 
@@ -196,7 +196,7 @@ class Following:
         *,
         make_failover: bool,
     ) -> ReplicationStream:
-        """Start streaming; the thread that does it also closes the session where it fails."""
+        """Start streaming; the thread that does this also closes the session if it fails."""
         try:
             if make_failover:
                 self._context.failover_slot.make(connection, self._settings.slot, self._report)
@@ -206,12 +206,12 @@ class Following:
             raise
 
     def _ask(self, publications: tuple[str, ...]) -> _SessionStart:
-        """Ask, in a new session and a helper thread, what decides whether to go on; nothing is changed."""
+        """Query, in a new session and a helper thread, what decides whether to continue; change nothing."""
         connection = connect_raw(self._settings.postgres)
         try:
             server, state = identify(connection), self._released(connection)
             reached = reached_server(connection, self._settings.postgres)
-            # Before anything is read: the session before may have sent what is not visible yet.
+            # Before anything is read: the previous session may have sent changes that are not visible yet.
             running = running_transactions(connection)
             published = self._published.ask(connection, publications)
             return _SessionStart(connection, server, reached, state, published, running)
@@ -228,16 +228,16 @@ class Following:
         except RefusedError as error:
             if not self._has_streamed:
                 raise
-            # The server has not noticed yet that our old connection is gone, or somebody else reads the slot.
+            # The server has not noticed the end of our old connection, or another client reads the slot.
             raise ConnectionFailed(error.message, error.hint) from error
 
     def _check_history(self, server: Server, state: SlotState) -> None:
-        """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
+        """Continue with ``server`` if it has everything that was sent; see `SlotMemory.common_end`."""
         context = self._context
         if context.exactly is not None:
             context.exactly.server = server
-        # A slot that came along lies before the fork: all that this server has beyond is read from it. But a
-        # position in Kafka that lies behind the fork would have it left out.
+        # A synchronized slot lies before the fork: everything that this server has beyond the fork is read
+        # from it. But a position in Kafka that lies after the fork would cause those changes to be skipped.
         came_along = bool(state.synced) and context.memory.is_promoted(server)
         accept = self._settings.accept_divergence or came_along
         accept = accept and not self._settings.exactly_once
@@ -246,10 +246,10 @@ class Following:
             self._note_lacking(server, common_end)
             if context.recorder is not None:
                 context.recorder.go_back(common_end)
-            # A dropped row is known again by its LSN, which may be another row's here.
+            # Dropped rows are recognized by their LSN, which may belong to a different row on this server.
             context.policy.forget()
             self._report.transaction_log.go_back(common_end)
-            # What lies beyond may never come here: care that lasted until then would not end.
+            # Later LSNs may never arrive here, and careful mode that lasted until then would not end.
             self._report.received_lsn = min(self._report.received_lsn, common_end)
             self._careful_until = min(self._careful_until, common_end)
         note = context.memory.take_over(server, state, common_end)
@@ -259,14 +259,14 @@ class Following:
             self._report.error("notice", RefusedError(note, hint))
 
     def _note_lacking(self, server: Server, common_end: int) -> None:
-        """Remember what topics have that ``server`` lacks, before anything is read from it."""
+        """Record the changes that topics have and ``server`` lacks, before anything is read from it."""
         last, naming = self._context.memory.last, self._context.naming
         if last is None or last.sent() <= common_end:
             return
         self._context.coverage.mark_all(
             "may have rows in its topic that the new primary lacks", has_extra=True, since=common_end
         )
-        # Where no history is known there is no such part: all could be that, or nothing.
+        # Without a known history there is no such range: it could be everything, or nothing.
         if naming is None or not common_end:
             return
         service = self._context.destination.service.name
@@ -275,18 +275,18 @@ class Following:
         )
 
     def _recover(self, session: Streaming, acks: Acknowledgements, redrive: Redrive) -> int:
-        """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
+        """Wait until nothing is in flight; return the LSN up to which to use careful mode."""
         sink, recorder = self._context.sink, self._context.recorder
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
         self._drain()
-        # That a row was refused may be reported after what was held back for it.
+        # The refusal of a row may be reported after the failures of messages that were held back for it.
         failure = min([redrive.failure, *sink.take_failures()], key=lambda failure: failure.is_outage)
         error = ConnectionFailed(f"the stream was read again: {failure.reason}", failure.hint)
         self._report.error("delivery", error, dependency=REFUSED)
         acks.advance()
         with self._report.account.during("ledger"):
             while acks.waits_for_ledger:
-                # What is recorded late would be read, and sent, once more.
+                # Rows that are recorded late would be read, and sent, a second time.
                 if recorder is not None:
                     recorder.settle()
                 check_stop(self._context.stop_requested)
@@ -294,7 +294,7 @@ class Following:
                 acks.advance()
                 self._report.take_deliveries(sink, acks)
         with contextlib.suppress(ConnectionFailed):
-            # The next session begins where the slot stands.
+            # The next session begins at the slot's position.
             session.end()
         sink.discard(in_order=True)
         if failure.is_outage:
@@ -302,9 +302,9 @@ class Following:
         return self._report.received_lsn + 1
 
     def call_back(self, error: BwtuiError) -> None:
-        """Keep back what can be of what a lost session sent: it is read again, or compared.
+        """Hold back unsent messages of a lost session: their changes are read again, or compared.
 
-        Until then the slot may be another relay's, which sends newer rows.
+        In the meantime another relay may own the slot, and send newer rows.
         """
         destination = self._context.destination
         destination.recall.hold_back()
@@ -314,13 +314,14 @@ class Following:
         destination.sink.discard(in_order=True)
 
     def _drain(self) -> None:
-        """Let everything in flight end one way or the other.
+        """Wait, without a timeout, until everything in flight is delivered or has failed.
 
-        What was under way may have arrived. Without a bound: what is thrown away could still arrive, after
-        newer rows of its key.
+        Messages in flight may have arrived. A discarded message could still arrive, after newer rows of its
+        key.
         """
         report, context, sink = self._report, self._context, self._context.sink
-        # With --exactly-once a commit waits for the recording's disk, and for ever if that has failed unseen.
+        # With --exactly-once a commit waits for the recording's disk, and would wait forever for a disk
+        # failure that nothing checks for.
         recorder = context.recorder if context.exactly is not None else None
         with report.account.during("settling"):
             while not sink.flush(0.2):

@@ -1,8 +1,8 @@
-"""What the relay remembers of its slot between runs, so that it sees when somebody else moved it.
+"""The slot checkpoint: what the relay stores about its slot between runs, to detect that the slot was moved.
 
-One small JSON file in the relay's state folder. It is written, and fsynced, *before* the LSN is sent to the
-server: PostgreSQL's confirmed LSN can then never be past the remembered one, unless another consumer moved
-the slot or the slot was dropped and made again. Both leave a gap that no later run can fill.
+It is one small JSON file in the relay's state folder. It is written, and fsynced, *before* the LSN is sent to
+the server: PostgreSQL's confirmed LSN can then never be past the checkpoint's, unless another consumer moved
+the slot or the slot was dropped and recreated. Both leave a gap that no later run can fill.
 """
 
 import contextlib
@@ -22,38 +22,38 @@ from bwtui.state_folder import known_relays, state_folder
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Which slot was confirmed how far; ``confirmed_lsn`` is the highest LSN ever sent for it."""
+    """The contents of a slot checkpoint; ``confirmed_lsn`` is the highest LSN ever sent for the slot."""
 
     system_identifier: str
     database: str
     slot: str
     confirmed_lsn: int
-    #: A snapshot for this slot began and has not finished: topics may hold rows of it.
+    #: A snapshot for this slot began and has not finished: topics may hold some of its rows.
     snapshot_unfinished: bool = False
-    #: Where each topic's partitions ended before the first unfinished snapshot sent anything.
+    #: The end of each topic partition before the first unfinished snapshot sent anything.
     marks: dict[str, Offsets] = field(default_factory=dict)
-    #: The unfinished runs' ids (hexadecimal), as their messages' header bwtui.session has them.
+    #: The unfinished runs' ids (hexadecimal), as in the header bwtui.session of their messages.
     sessions: list[str] = field(default_factory=list)
-    #: What was confirmed up to there is in a recording, and not all of it was sent to Kafka.
+    #: Everything up to the confirmed LSN is in a recording, and not all of it was sent to Kafka.
     without_kafka: bool = False
-    #: The newest LSN of which rows were sent; it may be beyond what is confirmed, or long before it.
+    #: The newest LSN up to which rows were sent; it may be beyond the confirmed LSN, or long before it.
     sent_lsn: int | None = None
-    #: The server's timeline (0: not known) and those before it, each with the LSN at which it was left.
+    #: The server's timeline (0: unknown) and its ancestors, each with the LSN at which it was left.
     timeline: int = 0
     forks: Forks = ()
-    #: What the slot was read with.
+    #: The publications that the slot was read with.
     publications: tuple[str, ...] = ()
-    #: Whether the server was a standby.
+    #: True if the server was a standby.
     on_standby: bool = False
-    #: The snapshot is one Kafka transaction: that its slot is there does not say that it was committed.
+    #: The snapshot is one Kafka transaction: the slot's existence does not prove that it was committed.
     in_transaction: bool = False
-    #: The run (hexadecimal) that wrote the position in Kafka which this goes on from; "": none is known.
+    #: The run (hexadecimal) that wrote the position in Kafka from which this run continues; "" if unknown.
     written_by: str = ""
-    #: Whether a coverage ledger is kept of it. Versions before it kept none.
+    #: True if a coverage ledger is kept for the slot. Older versions kept none.
     has_ledger: bool = False
 
     def sent(self) -> int:
-        """Return up to which LSN rows were sent, as far as is known."""
+        """Return the LSN up to which rows were sent, as far as is known."""
         return self.confirmed_lsn if self.sent_lsn is None else self.sent_lsn
 
 
@@ -62,7 +62,7 @@ def _made_elsewhere(slot: str) -> str:
 
 
 def forgetting(slot: str) -> str:
-    """Return what helps with --exactly-once where ``slot``, or what was sent of it, is lost."""
+    """Return a hint, with --exactly-once, for a lost ``slot`` or for sent changes that the server lacks."""
     return (
         f"run 'bwtui slots drop {slot}' on this host, and start again, which takes a new snapshot; "
         "--heal and --accept-divergence don't go with --exactly-once"
@@ -70,44 +70,44 @@ def forgetting(slot: str) -> str:
 
 
 class SlotMemory:
-    """The memory file of one relay."""
+    """Reads and writes the slot checkpoint of one relay."""
 
     def __init__(
         self, folder: Path, system_identifier: str, database: str, slot: str, *, without_kafka: bool = False
     ) -> None:
-        """Open the memory of ``slot``; a file about another server, database or slot counts as none.
+        """Open the checkpoint of ``slot``; a file about another server, database or slot counts as missing.
 
-        ``without_kafka``: what is confirmed now goes to a recording alone.
-        Raises BwtuiError when the file can't be read.
+        ``without_kafka``: changes confirmed from now on go only to a recording.
+        Raises BwtuiError if the file can't be read.
         """
         self._without_kafka = without_kafka
         self.path = folder / f"slot-{slot}.json"
         self._identity = (system_identifier, database, slot)
-        #: Whether Kafka says what of a snapshot is in.
+        #: True if a snapshot is a Kafka transaction, so that Kafka says which of its rows are committed.
         self.in_transactions = False
         self.last = self._load()
-        #: Whether nothing was known of the slot when this run began.
+        #: True if there was no checkpoint of the slot when this run began.
         self.was_empty = self.last is None
-        #: Whether a coverage ledger is, or was, kept of the slot.
+        #: True if a coverage ledger is, or was, kept for the slot.
         self.has_ledger = self.last is not None and self.last.has_ledger
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
         self._written_by = self.last.written_by if self.last is not None else ""
-        #: Whether nothing tells why the slot stands where it does.
+        #: True if nothing explains the slot's position.
         self._is_made_elsewhere = False
-        #: Whether the slot is, or was, one of a standby.
+        #: True if the slot is, or was, on a standby.
         self.on_standby = self.last is not None and self.last.on_standby
 
     def remember(self, confirmed_lsn: int, *, changed: bool = True, sent_lsn: int = 0) -> None:
-        """Write down, durably, that ``confirmed_lsn`` is about to be confirmed.
+        """Store, durably, that ``confirmed_lsn`` is about to be confirmed.
 
-        ``sent_lsn``: up to where rows were sent; both LSNs go forward only.
-        ``changed``: whether a transaction was read since what is remembered; the LSN also goes on by itself.
-        A slot of an older copy is confirmed anew up to where another one was, so the LSN never goes back.
+        ``sent_lsn``: the LSN up to which rows were sent; both LSNs only increase. ``changed``: whether a
+        transaction was read since the last checkpoint; the LSN also advances without one. A slot of an older
+        copy is confirmed again up to the position of the former slot, so the LSN never goes back.
         """
         lacks = self._without_kafka
         last = self.last if self.last is not None and not self.last.snapshot_unfinished else None
         if lacks and self.last is not None and (confirmed_lsn <= self.last.confirmed_lsn or not changed):
-            # Nothing is confirmed that was not before.
+            # Nothing is confirmed that was not confirmed before.
             lacks = self.last.without_kafka
         if last is not None:
             confirmed_lsn = max(confirmed_lsn, last.confirmed_lsn)
@@ -119,12 +119,12 @@ class SlotMemory:
         self._write(self._met(now))
 
     def remember_sent(self, sent_lsn: int) -> None:
-        """Write down, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
+        """Store, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
         if self.last is not None and sent_lsn > self.last.sent():
             self._write(replace(self.last, sent_lsn=sent_lsn))
 
     def recall(self, position: Position, slot: SlotState | None) -> None:
-        """Take what Kafka says: all of it where nothing is known here, or another run has gone on since."""
+        """Adopt the position in Kafka if there is no checkpoint, or if another run has continued since."""
         last = self.last
         if last is not None and last.snapshot_unfinished and not last.in_transaction:
             return
@@ -145,20 +145,20 @@ class SlotMemory:
         self._write(self._met(now))
 
     def wrote(self, session: str) -> None:
-        """Write down, durably, that run ``session`` (hexadecimal) wrote the position in Kafka."""
+        """Store, durably, that run ``session`` (hexadecimal) wrote the position in Kafka."""
         self._written_by = session
         if self.last is not None:
             self._write(replace(self.last, written_by=session))
 
     def remember_publications(self, names: tuple[str, ...]) -> None:
-        """Write down, durably, which publications the slot is read with."""
+        """Store, durably, the publications that the slot is read with."""
         if self.last is not None:
             self._write(replace(self.last, publications=names))
 
     def renew(self, consistent_point: int, publications: tuple[str, ...]) -> None:
-        """Write down, durably, that the slot was made anew at ``consistent_point``, whatever was before.
+        """Store, durably, that the slot was recreated at ``consistent_point``, whatever was stored before.
 
-        What the former one was confirmed to, and on which history, says nothing of the new one.
+        The former slot's confirmed LSN and history say nothing about the new slot.
         """
         self._timeline, self._forks = 0, ()
         now = Remembered(
@@ -167,9 +167,9 @@ class SlotMemory:
         self._write(self._met(now))
 
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Offsets], session: bytes) -> None:
-        """Write down that run ``session`` begins a snapshot at ``consistent_point``.
+        """Store that run ``session`` begins a snapshot at ``consistent_point``.
 
-        ``marks`` is where its topics ended before the first unfinished snapshot.
+        ``marks`` are the ends of its topics before the first unfinished snapshot.
         """
         former = self._unfinished.sessions if self._unfinished else ()
         sessions = list(dict.fromkeys([*former, session.hex()]))
@@ -178,11 +178,11 @@ class SlotMemory:
         self._write(replace(now, in_transaction=self.in_transactions, written_by=self._written_by))
 
     def unfinished_marks(self) -> dict[str, Offsets]:
-        """Return the marks of the snapshot that did not finish; empty when there is none."""
+        """Return the marks of the unfinished snapshot; empty if there is none."""
         return self._unfinished.marks if self._unfinished else {}
 
     def unfinished_sessions(self) -> list[bytes]:
-        """Return the ids of the runs whose snapshot did not finish."""
+        """Return the ids of the runs whose snapshots did not finish."""
         return [bytes.fromhex(session) for session in self._unfinished.sessions] if self._unfinished else []
 
     @property
@@ -197,7 +197,7 @@ class SlotMemory:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_durably(self.path, json.dumps(asdict(last)))
         except OSError as error:
-            # Nothing is confirmed that is not remembered, so the relay ends here.
+            # Nothing may be confirmed that is not stored, so the relay ends here.
             raise StateFailed(
                 f"the relay's memory {self.path} can't be written: {error.strerror}",
                 "free disk space, or set BWTUI_STATE_HOME to a folder that can be written; then start again",
@@ -205,14 +205,14 @@ class SlotMemory:
         self.last = last
 
     def forget(self) -> None:
-        """Remove the memory: the next run takes the slot as it finds it."""
+        """Remove the checkpoint: the next run resumes from the slot's position, whatever it is."""
         self.path.unlink(missing_ok=True)
         self.last = None
 
     def check(self, slot: SlotState | None) -> str | None:
-        """Refuse a gap between the remembered LSN and ``slot``; return a note on an unknown slot.
+        """Refuse a gap between the checkpoint and ``slot``; return a note on a slot without a checkpoint.
 
-        Raises SlotLost when the slot vanished or was moved forward.
+        Raises SlotLost if the slot is missing or was advanced.
         """
         last = self.last
         if last is None or (slot is None and last.snapshot_unfinished):
@@ -242,7 +242,7 @@ class SlotMemory:
         return _made_elsewhere(name) if self._is_made_elsewhere else None
 
     def check_cluster(self, server: Server) -> None:
-        """Refuse a server of another cluster: what its slots look like says nothing of this one's."""
+        """Refuse a server of another cluster: the state of its slots says nothing about this relay's slot."""
         if server.system_identifier != self._identity[0]:
             raise RefusedError(
                 f"another server answers: its system identifier is {server.system_identifier}, "
@@ -251,10 +251,10 @@ class SlotMemory:
             )
 
     def common_end(self, server: Server, *, accept: bool) -> int:
-        """Return up to which LSN the WAL of ``server`` is what the former's was; `ENDLESS`: all that counts.
+        """Return the LSN up to which ``server`` has the former server's WAL; `ENDLESS`: all that matters.
 
-        Raises SlotLost when it lacks what was sent, unless ``accept``; RefusedError for another cluster;
-        ConnectionFailed for a standby, which may still replay what it lacks.
+        Raises SlotLost if it lacks changes that were sent, unless ``accept``; RefusedError for another
+        cluster; ConnectionFailed for a standby, which may still replay what it lacks.
         """
         self.check_cluster(server)
         last = self.last
@@ -286,13 +286,14 @@ class SlotMemory:
 
     @property
     def is_unread(self) -> bool:
-        """Whether the slot is one that bwtui made, and that no session has read as yet."""
+        """Return whether bwtui created the slot and no session has read it yet."""
         return self.last is not None and not self.last.timeline
 
     def is_promoted(self, server: Server) -> bool:
-        """Whether ``server`` took over from the one before: it has its WAL up to a fork, and not beyond.
+        """Return whether ``server`` is a promoted standby of the former server: they share WAL up to a fork.
 
-        Of a slot that came along that alone is known: it says so for ever after, in older copies as well.
+        Whether a slot was synchronized does not prove it: that flag stays set forever, in older copies as
+        well.
         """
         last = self.last
         if last is None or server.in_recovery or not 0 < last.timeline < server.timeline:
@@ -301,11 +302,11 @@ class SlotMemory:
         return 0 < fork <= server.wal_end
 
     def start_lsn(self, server: Server, slot: SlotState) -> int:
-        """Return from where to read on; to be asked before `take_over`.
+        """Return the LSN to resume from; call this before `take_over`.
 
-        That is where ``slot`` stands, but for one that came along from another server: it may be older than
-        what was confirmed there. WAL before a fork that is in both histories is the same on both servers, so
-        what was confirmed up to there need not come again; of nothing else that is known.
+        It is the position of ``slot``, except for a slot synchronized from another server: its position may
+        be older than the LSN confirmed there. WAL before a fork that is in both histories is the same on both
+        servers, so changes confirmed up to there need not be read again. For other WAL, this is not known.
         """
         last = self.last
         if last is None or last.snapshot_unfinished or not last.timeline:
@@ -318,7 +319,7 @@ class SlotMemory:
         return max(slot.confirmed_lsn, min(last.confirmed_lsn, fork))
 
     def take_over(self, server: Server, slot: SlotState, common_end: int) -> str | None:
-        """Remember ``server``, after `common_end`; return a note on what it lacks."""
+        """Store the identity of ``server``, after `common_end`; return a note on what the server lacks."""
         last, note = self.last, None
         self._timeline, self._forks = server.timeline, server.forks or ()
         self.on_standby = server.in_recovery
@@ -332,7 +333,7 @@ class SlotMemory:
                 note += "; its slot came along, and is read on"
             else:
                 note += "; going on, as --accept-divergence says"
-                # Whatever the slot was confirmed to on this server, it was not by this relay.
+                # Whatever the slot was confirmed to on this server, this relay did not confirm it.
                 confirmed = slot.confirmed_lsn
         now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
         self._write(self._met(now))
@@ -358,9 +359,10 @@ class SlotMemory:
         return f"{problem}: its timeline {server.timeline} parted from timeline {last.timeline} at {since}"
 
     def check_kafka(self, newest: Remembered | None, *, accept: bool) -> str | None:
-        """Refuse to go on to Kafka after what only a recording has, unless ``accept``; return a note then.
+        """Refuse to resume to Kafka after changes that only a recording has; if ``accept``, return a note.
 
-        ``newest`` is what any relay remembers of the slot, for the recording's may have another name.
+        ``newest`` is the newest checkpoint of the slot by any relay, since the recording's may have another
+        name.
         """
         if newest is None or not newest.without_kafka or self._without_kafka:
             return None
@@ -407,13 +409,13 @@ class SlotMemory:
 
 
 def newest_memory(system_identifier: str, database: str, slot: str) -> Remembered | None:
-    """Return what is remembered by the relay that confirmed the slot last."""
+    """Return the checkpoint of the relay that confirmed the slot last."""
     found = memories(system_identifier, database, slot).values()
     return max(found, key=lambda last: last.confirmed_lsn, default=None)
 
 
 def memories(system_identifier: str, database: str, slot: str) -> dict[str, Remembered]:
-    """Return what each relay of this machine remembers of the slot, by its name; skip unreadable files."""
+    """Return each local relay's checkpoint of the slot, by relay name; skip unreadable files."""
     found: dict[str, Remembered] = {}
     for name in known_relays():
         with contextlib.suppress(BwtuiError):

@@ -1,4 +1,4 @@
-"""Asking services beside the stream, and waiting for those that are away."""
+"""Calls to services alongside the stream, which wait for those that are unavailable."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,23 +13,23 @@ from bwtui.source.failover.stream_server import ReachedServer, StreamServer
 from bwtui.source.questions import Questions
 
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
-#: What the main thread does while each service is asked; all others are the sink's.
+#: The main thread's activity while each service is called; all other services belong to the sink.
 _ACTIVITIES: dict[str, Activity] = {"PostgreSQL": "catalog", "the schema registry": "registry"}
 
 T = TypeVar("T")
 
 
 class Patience:
-    """Asks until there is an answer."""
+    """Retries calls to services until there is an answer."""
 
     def __init__(self, server: StreamServer, report: Report, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
-        #: The PostgreSQL server that is asked.
+        #: The PostgreSQL server that queries go to.
         self.server = server
         self._report = report
         self._pulse = pulse
         self._questions = Questions(server)
-        #: Services that were reported to be away, and have not answered since.
+        #: Services that were reported as unavailable, and have not answered since.
         self._away: set[str] = set()
         self.calls = BlockingCalls(pulse)
 
@@ -41,13 +41,13 @@ class Patience:
         return answer
 
     def look(self, question: Callable[[Connection], T]) -> T:
-        """Ask PostgreSQL, and wait while it is away. Raises RefusedError."""
+        """Query PostgreSQL, and wait while it is unavailable. Raises RefusedError."""
         return self.ask("PostgreSQL", lambda: self._questions.ask(question))
 
     def look_ahead(self, question: Callable[[Connection], T]) -> Callable[[], T | None]:
-        """Begin to ask PostgreSQL, and return what waits for the answer: None where there was none.
+        """Start a PostgreSQL query; return a function that waits for its answer, or for None if it failed.
 
-        The question is to be asked again then, by `look`, which says why.
+        After None, repeat the query through `look`, which raises the reason.
         """
         future = self.calls.begin(lambda: self._questions.ask(question))
 
@@ -58,10 +58,10 @@ class Patience:
         return answer
 
     def ask_all(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
-        """Make blocking calls side by side, each until it does not raise ConnectionFailed.
+        """Make blocking calls in parallel, each until it does not raise ConnectionFailed.
 
-        Reports that ``service`` is waited for. Returns the answer to each, or the BwtuiError that it raised
-        instead.
+        Report that the relay waits for ``service``. Return the answer to each call, or the BwtuiError that it
+        raised instead.
         """
         before = self._report.detail
         account = self._report.account
@@ -69,7 +69,7 @@ class Patience:
         try:
             return self._answers(service, calls)
         finally:
-            # Whatever the pulse raises ends the wait as well.
+            # Also after an exception of the pulse, which ends the wait as well.
             account.turn_to(at)
             self._report.detail = before
 
@@ -95,13 +95,13 @@ class Patience:
                 self._wait(pause)
                 pause = min(pause * 2, _WAIT_LAST)
             elif service in self._away:
-                # Also where an earlier wait for it was broken off.
+                # Also if an earlier wait for it was interrupted.
                 self._away.discard(service)
                 self._report.recovered(service)
         return [answers[index] for index in range(len(calls))]
 
     def _noted(self, call: Callable[[], T]) -> Callable[[], T]:
-        """Return ``call``, which notes that it was answered: many that are answered in turn are no stall."""
+        """Return ``call``, recording that it was answered: a series of answered calls is not a stall."""
 
         def noted() -> T:
             answer = call()
@@ -111,12 +111,12 @@ class Patience:
         return noted
 
     def begin_session(self, reached: ReachedServer) -> None:
-        """Ask ``reached``, in new sessions, from now on."""
+        """Send queries to ``reached``, in new sessions, from now on."""
         self.server.follow(reached)
         self._questions.renew()
 
     def close(self) -> None:
-        """Let go of helper threads and sessions; those that are in use end by themselves."""
+        """Release helper threads and sessions; those in use end on their own."""
         self.calls.close()
         self._questions.close()
 

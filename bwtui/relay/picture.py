@@ -1,4 +1,4 @@
-"""What a relay says of itself at a moment, put together for other threads out of what its parts know."""
+"""The relay's status at one moment, assembled for other threads from what its components report."""
 
 import os
 import time
@@ -25,14 +25,14 @@ from bwtui.source.failover.hosts import describe
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings
 
-#: The states in which rows pass, or should.
+#: The states in which rows are relayed, or should be.
 _UNDER_WAY = ("snapshot", "streaming")
-#: Past this age the last look at the slot says nothing of the present.
+#: Samples of the slot older than this no longer describe the present.
 _LAG_IS_OLD_SECONDS = 10.0
 
 
 class Picture:
-    """One relay as others see it; the engine tells it what it finds."""
+    """The status snapshots and measurements of one relay; the engine adds components as it creates them."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Picture:
         self._backfills = backfills
         self._rates = status_builder.Rates()
         self._paces = status_builder.Rates(status_builder.CHUNKS_SECONDS)
-        #: Where the database is, and what was found there, once the relay has connected.
+        #: Description of the database's host, and the findings of the preflight once the relay has connected.
         self.database = describe(settings.postgres)
         self.findings: Findings | None = None
         self.recorder: Recorder | None = None
@@ -59,7 +59,7 @@ class Picture:
         self.watch = Watch(report, lag, self._names, destination.service.outage)
 
     def status(self) -> Status:
-        """Return the status of this moment; any thread may ask."""
+        """Return the current status; any thread may call this."""
         report, settings, lag = self._report, self._settings, self._lag.lag
         findings, recorder = self.findings, self.recorder
         verdict, busy = self._verdict()
@@ -116,7 +116,7 @@ class Picture:
         return with_gaps(status)
 
     def measures(self, *, is_stopping: bool) -> Measures:
-        """Return what is counted and measured up to this moment; any thread may ask."""
+        """Return the current counts and measurements; any thread may call this."""
         report, account = self._report, self._report.account
         return Measures(
             status=self.status(),
@@ -144,7 +144,7 @@ class Picture:
         return ended(message, hint, confirmed=confirmed, left=first.left if first else ""), {}
 
     def _names(self) -> Names:
-        """Return what those are called that the relay waits for."""
+        """Return display names of the services and files that the relay may be blocked on."""
         kind, address = self._destination.service.name, self._destination.address
         return Names(
             f"PostgreSQL at {self.database}",
@@ -163,7 +163,7 @@ class Picture:
         return self._destination.service.outage() or self._report.detail
 
     def _slot_stands(self) -> Slot:
-        """Return how the slot stands, for the history."""
+        """Return the slot's lag and retained WAL, for the history."""
         lag, confirmed = self._lag.lag, self._report.confirmed_lsn
         server = self._report.server_end(lag.server_lsn)
         behind = self._lag.seconds_behind(confirmed) if confirmed else 0.0

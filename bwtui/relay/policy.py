@@ -1,7 +1,7 @@
-"""What happens to a row that can't be relayed: --on-error exit or log.
+"""The policy for rows that can't be relayed: --on-error exit or log.
 
 Exit: the relay stops with the slot at the last good transaction, so that a restart repeats the failing row.
-Log: the row alone is dropped, after it was written to the dead letters, counted and shown. A service that is
+Log: only this row is dropped, after it was written to the dead letters, counted and shown. A service that is
 down, or that lacks a right or a setting, is never a reason to drop a row.
 """
 
@@ -19,7 +19,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, Sink
 from bwtui.sink.dead_letter import DeadLetters, DroppedRow
 
-#: So many dropped rows are remembered, to know them again when they are read again.
+#: Maximum number of dropped rows that are remembered, to recognize them when they are read again.
 _REMEMBERED = 20_000
 
 
@@ -28,12 +28,12 @@ _Change = tuple[int, int, str, str]
 
 
 def cut(letter: dict[str, Any]) -> dict[str, Any]:
-    """Return a letter without its row."""
+    """Return a dead letter without its row."""
     return {**letter, "before": None, "after": None, "cut": True}
 
 
 class RowTooLarge(RowError):
-    """A message is larger than its topic takes."""
+    """A message exceeds its topic's maximum size."""
 
 
 class RowPolicy:
@@ -44,24 +44,24 @@ class RowPolicy:
         self._report = report
         self._letters = letters
         self._sink = sink
-        #: When each was.
+        #: The time at which each row was dropped.
         self._dropped: dict[_Change, str] = {}
-        #: That a topic lets nothing in, once that is known: it ends the relay, wherever it is heard first.
+        #: The error of a topic that rejects all messages; it ends the relay, wherever it is noticed first.
         self.shut: ServiceRefused | None = None
 
     def forget(self) -> None:
-        """Forget which rows were dropped: what comes now has the LSNs of another history."""
+        """Forget which rows were dropped: rows from now on have the LSNs of a different history."""
         self._dropped.clear()
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row`` and keep it as a dead letter, or raise RowError under --on-error exit.
 
         A dead letter for --dead-letter-topic counts in ``span``, like any message. A row that is read again
-        after a failed delivery is kept once.
+        after a failed delivery is kept only once.
         """
         identity = row.identity
         change = (identity.commit_lsn, identity.ordinal, row.operation, row.table)
-        # What is of no transaction is read once, and two rows of it may have one number.
+        # Rows outside a transaction (snapshot, backfill) are read once, and two of them may have one number.
         is_new = not identity.xid or change not in self._dropped
         if is_new:
             route.counters.errors += 1
@@ -82,26 +82,26 @@ class RowPolicy:
             if identity.xid:
                 self._remember(change, letter["time"])
         else:
-            # In the topic it is the same letter once more.
+            # The topic gets the same dead letter once more.
             letter["time"] = self._dropped[change]
         topic = self._settings.dead_letter_topic
         fitting = self._fitting(letter)
         if topic and fitting is not None:
             value = json.dumps(fitting).encode()
             if not span.sealed:
-                # Of a sealed one the size was taken note of.
+                # A sealed span's size was already added to the total.
                 span.size += len(value)
             self._sink.send(topic, [Message(row.table.encode(), value, int(time.time() * 1000))], span)
 
     def keep(self, letter: dict[str, Any]) -> None:
-        """Write down, durably, a letter on a row that was dropped in another process. Raises OSError."""
+        """Store, durably, the dead letter of a row that was dropped in another process. Raises OSError."""
         self._letters.keep(letter)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """Take care of dead letters that --dead-letter-topic refuses, and return the other failures.
+        """Handle dead letters that --dead-letter-topic refuses, and return the other failures.
 
-        A letter holds the row, so it is easily too large in its turn; without the row it is not. Raises
-        ServiceRefused when a topic lets nothing in: that is no row's fault.
+        A dead letter contains the row, so it is easily too large itself; without the row it is not. Raises
+        ServiceRefused if a topic rejects all messages: that is not the fault of a row.
         """
         self._check_setup(failures)
         topic = self._settings.dead_letter_topic
@@ -115,7 +115,7 @@ class RowPolicy:
 
     def _check_setup(self, failures: list[DeliveryFailure]) -> None:
         for failure in failures:
-            # A transaction's beginning or end is no row, which could be dropped.
+            # A transaction's BEGIN or END message is not a row, so it can't be dropped.
             is_metadata = failure.topic == self._settings.transaction_topic and not failure.is_outage
             if failure.is_setup or is_metadata:
                 self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
@@ -123,11 +123,11 @@ class RowPolicy:
             raise self.shut
 
     def _fitting(self, letter: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what of a letter is sent; None: nothing."""
+        """Return the dead letter as it is sent to the topic, or None to send nothing."""
         return letter
 
     def _shorten(self, failure: DeliveryFailure) -> None:
-        """Send a dead letter again without its row; one that is refused even so stays in the file alone."""
+        """Send a dead letter again without its row; if that is refused too, only the file has it."""
         message, span = failure.message, failure.span
         assert message is not None and span is not None
         span.settle_failed()

@@ -1,7 +1,7 @@
-"""A relay's settings such that they mean the same in another process, with other variables and folders.
+"""Relay settings that mean the same in another process, with different variables and folders.
 
-What a connection string lacks libpq takes from ``PG*`` variables and from a service file; a path may begin in
-the relay's folder. The other process has neither.
+libpq takes parameters that a connection string lacks from ``PG*`` variables and from a service file; a path
+may be relative to the relay's folder. The other process has neither.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from bwtui.settings import Pairs, RelaySettings
 
 _FILES_OF_LIBPQ = frozenset({"passfile", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir"})
 _FILES_OF_CLIENTS = (".location", ".keytab", ".file")
-#: Words in the place of a path.
+#: Values that are not paths.
 _NO_PATHS = frozenset({"", "probe", "system"})
 
 
 def portable(settings: RelaySettings) -> RelaySettings:
-    """Return the settings with what this process's variables, service files and folder add to them."""
+    """Return the settings, completed from this process's variables, service files and folder."""
     return dataclasses.replace(
         settings,
         postgres=_connection_string(settings.postgres),
@@ -37,7 +37,7 @@ def _with_paths(pairs: Pairs) -> Pairs:
 
 
 def _absolute(path: str) -> str:
-    # A folder that is gone has no name: then the path says what it said.
+    # A deleted working folder has no name: leave the path as it is.
     with contextlib.suppress(OSError):
         return path if path in _NO_PATHS else str(Path(path).absolute())
     return path
@@ -54,7 +54,7 @@ def _connection_string(dsn: str) -> str:
             for option in defaults
             if option.val not in (None, b"", option.compiled)
         }
-        # What the service says is in it.
+        # The service's parameters are already included.
         effective.pop(b"service", None)
         parameters = {
             os.fsdecode(keyword): os.fsdecode(value or b"") for keyword, value in (effective | given).items()
@@ -64,13 +64,13 @@ def _connection_string(dsn: str) -> str:
         }
         return make_conninfo("", **parameters)
     except (psycopg.Error, UnicodeError):
-        # The error of connecting with it says what is wrong.
+        # Connecting with this string reports the error.
         return dsn
 
 
 @contextlib.contextmanager
 def _service(name: bytes | None) -> Iterator[None]:
-    """Have libpq look up the service ``name`` for its defaults: that is done for a variable only."""
+    """Have libpq take its defaults from the service ``name``: it does so only for the PGSERVICE variable."""
     if name is None:
         yield
         return

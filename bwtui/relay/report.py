@@ -1,6 +1,6 @@
-"""What has happened so far: counters, errors and notes, written by the relay and read by other threads.
+"""The state of a run: counters, errors and notes, written by the relay and read by other threads.
 
-The relay's main thread alone writes counters. Other threads read them without a lock: an int is replaced
+Only the relay's main thread writes counters. Other threads read them without a lock: an int is replaced
 whole, and a status that is one batch old does no harm.
 """
 
@@ -22,17 +22,17 @@ from bwtui.relay.watch.account import Account
 from bwtui.sink.base import Sink
 
 _ERRORS_KEPT = 200
-#: Of each subject so many schemas are kept; the registry has them all.
+#: Maximum number of schemas kept per subject; the registry has all of them.
 _VERSIONS_KEPT = 20
 
 
 @dataclass(slots=True)
 class TableCounters:
-    """Mutable twin of `TableStatus`, for one table; it outlives changes of the table's schema."""
+    """Mutable counterpart of `TableStatus`, for one table; it survives changes of the table's schema."""
 
     topic: str = ""
     snapshot_rows: int = 0
-    #: Of these, what earlier runs have sent.
+    #: Snapshot rows that earlier runs sent; they are included in ``snapshot_rows``.
     snapshot_before: int = 0
     backfill_rows: int = 0
     inserts: int = 0
@@ -50,26 +50,26 @@ class TableCounters:
     value_schema_id: int | None = None
     snapshot_state: str = "none"
     snapshot_estimate: int | None = None
-    #: When its first row was asked for, by ``time.monotonic``.
+    #: When its first row was requested, by ``time.monotonic``.
     snapshot_began: float = 0.0
     key_columns: tuple[str, ...] = ()
-    #: What follows from the table's present schema, and what has happened to it.
+    #: Consequences of the table's present schema, and notes on events.
     schema_notes: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
-        """Rows read, in the snapshot, in the stream, and put into it."""
+        """Number of rows read by this run: snapshot, stream and backfill."""
         return self.snapshot_rows - self.snapshot_before + self.backfill_rows + self.streamed
 
     @property
     def streamed(self) -> int:
-        """Rows read in the stream."""
+        """Number of rows read from the stream."""
         return self.inserts + self.updates + self.deletes
 
     @property
     def snapshot_seconds_left(self) -> float | None:
-        """How long its rows will take at their pace so far, by PostgreSQL's estimate; None: nobody knows."""
+        """Remaining snapshot time at the pace so far, by PostgreSQL's row estimate; None if unknown."""
         estimate, rows = self.snapshot_estimate, self.snapshot_rows - self.snapshot_before
         if self.snapshot_state != "running" or not self.snapshot_began or estimate is None or rows <= 0:
             return None
@@ -77,7 +77,7 @@ class TableCounters:
         return round(max(0, estimate - self.snapshot_rows) * seconds / rows, 1)
 
     def begin_snapshot(self) -> None:
-        """Note that rows of it are asked for."""
+        """Record that its rows are being requested."""
         if self.snapshot_state != "running":
             self.snapshot_state, self.snapshot_began = "running", time.monotonic()
 
@@ -88,7 +88,7 @@ class TableCounters:
 
 
 class Report:
-    """The story of one run."""
+    """The state of one run."""
 
     def __init__(self) -> None:
         self.state: State = "starting"
@@ -98,7 +98,7 @@ class Report:
         self.schemas: dict[tuple[str, int], SchemaEntry] = {}
         self.transactions = 0
         self.rows_read = 0
-        #: Of rows; the other two count what is sent beside the tables as well.
+        #: Messages of rows; ``durable`` and ``in_flight`` also count messages that belong to no table.
         self.messages = 0
         self.durable = 0
         self.confirmed_lsn = 0
@@ -107,33 +107,34 @@ class Report:
         #: Commit time (Unix seconds) of the newest transaction that was read.
         self.commit_time = 0.0
         self.in_flight = 0
-        #: Processes that take a snapshot, and the processor time of those that are gone.
+        #: Snapshot worker processes, and the CPU time of those that have ended.
         self.snapshot_workers: tuple[SnapshotWorker, ...] = ()
         self.workers_cpu_seconds = 0.0
-        #: How often the stream was opened.
+        #: Number of times that the stream was opened.
         self.sessions = 0
         self.latency = Latency()
         self.transaction_log = TransactionLog()
         self.account = Account()
-        #: By ``time.monotonic``: when the stream last said anything and was last asked to, when deliveries
-        #: were last looked at, and since when the oldest message in flight waits, and the recording's disk is
-        #: waited for; 0: not so.
+        #: By ``time.monotonic``; 0 if it does not apply. ``heard_at``: the stream last delivered something;
+        #: ``called_at``: the server was last asked to answer; ``settled_at``: deliveries were last processed;
+        #: ``oldest_since``: the oldest message in flight has waited since; ``ledger_since``: the relay has
+        #: waited for the recording's disk since.
         self.heard_at = self.called_at = self.settled_at = self.oldest_since = self.ledger_since = 0.0
-        #: When a part of a message came that is not whole yet.
+        #: When a part of an incomplete message last arrived.
         self.partial_at = 0.0
-        #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
+        #: Selected tables that are not relayed, because no publication of the stream includes them.
         self.not_captured: tuple[str, ...] = ()
         #: Tables whose topic may differ from them; only a clean comparison removes one. Replaced whole.
         self.not_proven: tuple[NotProven, ...] = ()
         #: Topics of tables that Kafka says do not exist, though rows were sent to them. Replaced whole.
         self.missing_topics: tuple[str, ...] = ()
-        #: Told of every error that is new; any thread may be the one that tells.
+        #: Called for every new error, from any thread.
         self.on_error: Callable[[ErrorEntry], None] | None = None
         #: The error that ended the relay.
         self.fatal: BwtuiError | None = None
-        #: How many there were of each kind, those of which `errors` keeps one entry included. Replaced whole.
+        #: Number of errors of each kind, including repeated ones, which `errors` merges. Replaced whole.
         self.error_counts: dict[str, int] = {}
-        #: How audits of the tables ended, by verdict, and when the last one did. Replaced whole.
+        #: Number of audits of the tables by verdict, and the time of the last one. Replaced whole.
         self.audits: dict[str, int] = {}
         self.audited_at = 0.0
         self._outage: str | None = None
@@ -141,9 +142,9 @@ class Report:
         self._lock = threading.Lock()
 
     def server_end(self, asked: int) -> int:
-        """Return the newest end of the WAL (LSN) that is known; ``asked`` is what the server last answered.
+        """Return the newest known end of the WAL (LSN); ``asked`` is the server's last answer.
 
-        The stream may tell of a newer one, and so may what is confirmed, which lies before the end.
+        The stream may report a newer one, and so may the confirmed LSN, which lies before the end.
         """
         return max(asked, self.server_lsn, self.confirmed_lsn)
 
@@ -151,13 +152,13 @@ class Report:
         """Return the counters of table ``schema.table``."""
         counters = self.tables.get(name)
         if counters is None:
-            # A new dict, so that a reader in another thread never sees one that changes size.
+            # A new dict, so that a reader in another thread never sees one whose size changes.
             counters = TableCounters()
             self.tables = {**self.tables, name: counters}
         return counters
 
     def schema(self, entry: SchemaEntry) -> None:
-        """Keep a schema that was registered, and the few of its subject that were so last before."""
+        """Keep a registered schema, and only the newest earlier ones of its subject."""
         which = (entry.subject, entry.id)
         kept = {key: old for key, old in self.schemas.items() if key != which}
         versions = [key for key in kept if key[0] == entry.subject]
@@ -169,11 +170,11 @@ class Report:
     def error(
         self, kind: str, error: BwtuiError, table: str | None = None, dependency: str = "", since: float = 0
     ) -> None:
-        """Add an error to what the UI shows.
+        """Add an error to those that the UI shows.
 
-        The same one again only counts, and moves up; a notice stays where it is, so that what is said again
-        and again pushes no error out of sight. What has a ``dependency`` lasts, from ``since`` (Unix seconds;
-        0 is now), until that has `recovered`.
+        A repeated error only increases the count and moves up. A repeated notice stays in its place, so that
+        it never pushes errors out of sight. An error with a ``dependency`` lasts, from ``since`` (Unix
+        seconds; 0 is now), until that dependency has `recovered`.
         """
         now = time.time()
         begun = since or now if dependency else None
@@ -192,7 +193,7 @@ class Report:
             self.on_error(entry)
 
     def recovered(self, dependency: str) -> None:
-        """Note that ``dependency`` is as it should be: what was told of it is history."""
+        """Record that ``dependency`` works again: its errors are over."""
         now = time.time()
         with self._lock:
             if any(entry.dependency == dependency and entry.until is None for entry in self._errors):
@@ -205,26 +206,26 @@ class Report:
                 self._errors = deque(over, maxlen=_ERRORS_KEPT)
 
     def is_out(self, dependency: str) -> bool:
-        """Whether something was told of ``dependency`` that is not over."""
+        """Return whether an error of ``dependency`` is not over."""
         return any(entry.dependency == dependency and not entry.is_over for entry in self.errors())
 
     def audited(self, verdict: str) -> None:
-        """Note how an audit of the tables ended; the control socket's thread alone does."""
+        """Record how an audit of the tables ended; only the control socket's thread calls this."""
         self.audits = {**self.audits, verdict: self.audits.get(verdict, 0) + 1}
         self.audited_at = time.time()
 
     def acknowledged(self, span: Span, now: float) -> None:
-        """Note that all of a batch of the stream was acknowledged, ``now`` by the monotonic clock.
+        """Record that a batch of the stream was acknowledged completely, ``now`` by the monotonic clock.
 
-        A batch without a message has no latency, but transactions may end in it: of rows that made none, or
-        with a COMMIT that came after their rows.
+        A batch without messages has no latency, but transactions may end in it: those whose rows produced no
+        messages, or whose COMMIT arrived after their rows.
         """
         if span.parts:
             self.latency.take(span, now)
         self.transaction_log.acknowledged(span, now)
 
     def wait(self, sink: Sink, seconds: float, stop_requested: Callable[[], bool]) -> None:
-        """Wait, and take deliveries meanwhile. Raises StopRequested."""
+        """Wait, and process deliveries meanwhile. Raises StopRequested."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             sink.poll(0.1)
@@ -232,17 +233,17 @@ class Report:
             check_stop(stop_requested)
 
     def take_deliveries(self, sink: Sink, acks: Acknowledgements | None = None) -> None:
-        """Note how far deliveries are; called wherever they are waited for, and after each batch."""
+        """Record the progress of deliveries; called wherever they are waited for, and after each batch."""
         self.in_flight, self.durable = sink.queued(), sink.answered()
         if acks is not None:
             self.oldest_since, self.ledger_since = acks.oldest_since, acks.ledger_since
         else:
-            # Between sessions nothing is confirmed, and so the recording's disk holds up nothing.
+            # Between sessions nothing is confirmed, so nothing waits for the recording's disk.
             self.ledger_since = 0.0
         self.settled_at = time.monotonic()
 
     def outage(self, sentence: str | None, service: str = "Kafka") -> None:
-        """Note why nothing can be delivered, or None; it becomes an error once, when it begins."""
+        """Record why nothing can be delivered, or None; it becomes an error once, when it begins."""
         if sentence is not None and self._outage is None:
             hint = "nothing is dropped: the relay waits and goes on"
             self.error("outage", ConnectionFailed(sentence, hint), dependency=service)
@@ -251,7 +252,7 @@ class Report:
         self._outage = sentence
 
     def failed(self, error: BwtuiError) -> BwtuiError:
-        """Note that ``error`` ends the relay, and return it."""
+        """Record that ``error`` ends the relay, and return it."""
         self.error("fatal", error)
         self.fatal, self.state, self.detail = error, "failed", error.message
         return error

@@ -1,4 +1,4 @@
-"""Rows of the stream: from a frame to messages in the batch, or to the policy for what can't be relayed."""
+"""Rows of the stream: from a frame to messages in the batch, or to the policy for refused rows."""
 
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -33,15 +33,15 @@ _BEGIN, _RELATION, _UPDATE = 0x42, 0x52, 0x55  # 'B', 'R', 'U'
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
 _NOTHING: Iterator[bytes] = iter(())
 
-#: What a handler answers for a frame of which only tables know that the relay leaves out.
+#: The return value of a handler for a frame that the relay skips; only tables decide that.
 LEFT_OUT = True
 
-#: What --on-error decides about. Every other error ends the session, or the relay, and drops nothing.
+#: Errors to which --on-error applies. Every other error ends the session or the relay, and drops nothing.
 _OF_THE_ROW = (RowError, DecodeError)
 
 
 class Handlers(dict[int, Callable[[bytes], bool | None]]):
-    """What takes a message, by its tag."""
+    """The handlers of messages, by tag."""
 
     def __missing__(self, tag: int) -> NoReturn:
         raise RefusedError(
@@ -51,29 +51,29 @@ class Handlers(dict[int, Callable[[bytes], bool | None]]):
 
 
 class Rows:
-    """Takes the messages about rows; one transaction at a time."""
+    """Handles the messages about rows; one transaction at a time."""
 
     def __init__(
         self, context: RelayContext, batch: Batch, ahead: Callable[[], Iterable[bytes]] = lambda: ()
     ) -> None:
-        """``ahead`` returns frames that come after the one that is being handled."""
+        """``ahead`` returns frames that follow the one being handled."""
         self._context = context
         self._batch = batch
         self._ahead = ahead
-        #: With --transaction-topic: told of each message that is added; those of the transaction by table.
+        #: With --transaction-topic: called for each added message. ``events`` counts them by table.
         self.on_message: Callable[[Route], None] | None = None
         self.events: dict[str, int] = {}
         self.routes = Routes(self._build, self._still_holds, self._begin_route, ahead)
-        #: Where the transaction of the rows that come now commits.
+        #: The commit LSN of the current transaction.
         self.commit_lsn = 0
         self.xid = 0
-        #: Its rows so far.
+        #: The number of its rows so far.
         self.ordinal = 0
-        #: With --exactly-once: how many Kafka transactions before this one hold rows of it.
+        #: With --exactly-once: the number of earlier Kafka transactions that hold rows of it.
         self.part = 0
         #: When it was committed, in microseconds since PostgreSQL's epoch.
         self.committed = 0
-        #: The same in Unix milliseconds: the one object that all its messages have as their timestamp.
+        #: The same in Unix milliseconds: one object, shared as the timestamp of all its messages.
         self.timestamp = 0
         self._newest = 0
         batch.newest = self._newest_lsn
@@ -87,18 +87,18 @@ class Rows:
         }
 
     def begin(self, data: bytes) -> None:
-        """Take a BEGIN frame."""
+        """Handle a BEGIN frame."""
         self._newest = self._newest_lsn()
         self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
         self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
         self.ordinal = self.part = 0
 
     def _newest_lsn(self) -> int:
-        """Return the LSN after the commit of the newest transaction of which a row was read, or 0."""
+        """Return the LSN after the commit of the newest transaction from which a row was read, or 0."""
         return self.commit_lsn + 1 if self.ordinal else self._newest
 
     def _commit_time(self) -> int:
-        """Return when the transaction of the rows that come now was committed, in Unix microseconds."""
+        """Return when the current transaction was committed, in Unix microseconds."""
         return self.committed + POSTGRES_EPOCH_US
 
     def _on_relation(self, data: bytes) -> bool | None:
@@ -107,11 +107,11 @@ class Rows:
             self.routes.announce(relation, data[PAYLOAD_OFFSET:])
         if self.routes.are_many:
             self._forget_idle()
-        # A recording keeps relations apart from the frames.
+        # A recording stores relations separately from the frames.
         return LEFT_OUT
 
     def _forget_idle(self) -> None:
-        # What the batch holds is recorded while its relations are known.
+        # The batch's rows must be recorded while their relations are known.
         self._batch.flush()
         for oid in self.routes.forget_idle():
             if self._context.recorder is not None:
@@ -122,14 +122,14 @@ class Rows:
         return self._context.router.still_holds(route)
 
     def _build(self, relations: Sequence[Relation]) -> list[Route | None]:
-        # What was read so far need not wait with the new routes, which may have to wait for a service.
+        # Rows read so far should not wait for the new routes, which may have to wait for a service.
         self._batch.flush()
         return self._context.router.routes(relations)
 
     def _begin_route(self, route: Route | None) -> None:
-        # The old route's messages go first.
+        # The old route's messages must go first.
         self._batch.flush()
-        # Routes that were built ahead begin one after the other, and no batch gets full meanwhile.
+        # Routes that were built ahead begin one after the other, without a full batch in between.
         self._context.patience.calls.pulse_when_due()
         if route is not None and self._context.recorder is not None:
             self._context.recorder.relation(route.relation)
@@ -191,7 +191,7 @@ class Rows:
         return None
 
     def _on_whole_update(self, route: Route, data: bytes, key: bytes | None, value: bytes | None) -> None:
-        """Take an update that leaves the key as it is, and of which no value is unchanged TOAST."""
+        """Handle an update that keeps the key, and has no unchanged TOAST value."""
         try:
             self._send(route, "update", key, value, None, None)
         except _OF_THE_ROW as error:
@@ -199,8 +199,8 @@ class Rows:
         route.counters.updates += 1
 
     def _whole(self, route: Route, data: bytes) -> tuple[bytes | None, bytes | None] | None:
-        """Return key and value of a frame's only row, unless somebody wants its fields as well."""
-        # Where nobody wants each row, `bwtui.relay.runs` has tried it.
+        """Return key and value of a frame's only row, unless its fields are needed as well."""
+        # Unless each row needs its own handling, `bwtui.relay.runs` has already tried the fast path.
         if route.run is None or not self.wants_each:
             return None
         if self._context.samples.budget > 0 or self._batch.careful is not None:
@@ -211,7 +211,7 @@ class Rows:
 
     @property
     def wants_each(self) -> bool:
-        """Whether something is done for each message by itself."""
+        """Return whether each message needs its own handling."""
         return self._context.settings.headers or self.on_message is not None
 
     def _on_delete(self, data: bytes) -> bool | None:
@@ -262,10 +262,10 @@ class Rows:
         self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
 
     def _lacks_key(self, route: Route, data: bytes, old: Sequence[Field]) -> bool:
-        """Return whether PostgreSQL did not send all of the old row's key, of which the ledger takes note.
+        """Return whether PostgreSQL sent the old row without its complete key; if so, mark the table.
 
-        A replica identity holds no NULL. But that of a partition may differ from its root's, by which the
-        RELATION describes the table. Raises RowError where there is no ledger.
+        A replica identity holds no NULL. But a partition's replica identity may differ from that of its root,
+        by which the RELATION message describes the table. Raises RowError if there is no coverage ledger.
         """
         if data[_KIND] != _OLD_KEY or all(old[index] is not None for index in route.key_indexes):
             return False
@@ -283,10 +283,10 @@ class Rows:
     def _encode(
         self, route: Route, update: Update, new: list[Field]
     ) -> tuple[Route, bytes | None, bytes | None, list[Field]]:
-        """Encode an updated row, whose unchanged TOAST values `ToastFill` puts in first.
+        """Encode an updated row, after `ToastFill` has inserted its unchanged TOAST values.
 
-        The value is None when this version of the row is passed over, because the row is gone by now. The
-        route is another one when the old one's schema had no room for a placeholder.
+        The value is None if this version of the row is skipped because the row no longer exists. The returned
+        route differs from ``route`` if the old schema had no room for a placeholder.
         """
         if route.refusal is not None or UNCHANGED not in new:
             try:
@@ -309,9 +309,9 @@ class Rows:
         return route, key, value, row
 
     def _updates_ahead(self, route: Route, known: Container[int]) -> Iterator[Update]:
-        """Yield the table's updates among the frames that come next, up to where the table changes.
+        """Yield the table's updates among the following frames, up to a change of the table.
 
-        Frames whose identities are ``known`` are left out, and not taken apart again.
+        Frames whose identities are ``known`` are skipped without parsing them again.
         """
         xid, oid = self.xid, route.relation.oid
         for frame in self._ahead():
@@ -329,14 +329,14 @@ class Rows:
                     old, at = (None, TUPLE) if frame[_KIND] == _NEW else split_tuple(frame, TUPLE)
                     new = route.split_partial(frame, at if old is None else at + 1)
                 except _OF_THE_ROW:
-                    # Its own turn says so.
+                    # The error is raised when this frame is handled.
                     return
                 yield Update(frame, new, old, frame[_KIND] == _OLD_FULL, xid)
 
     def _wider(self, route: Route) -> Route:
-        """Return the table's route under a schema with room for what its columns can't hold, from now on.
+        """Return and keep the table's route under a schema with room for values that its columns can't hold.
 
-        Nothing is flushed in the middle of a row. What the old route holds goes first all the same.
+        Nothing is flushed in the middle of a row. The old route's messages go first all the same.
         """
         wider = self._context.router.route(route.relation, with_room=True)
         assert wider is not None
@@ -358,7 +358,7 @@ class Rows:
         return self._context.toast.values
 
     def note_values(self, route: Route, frames: Sequence[bytes]) -> None:
-        """Note the unchanged values of rows that `bwtui.relay.runs` took, and record frames and values."""
+        """Count the unchanged values of rows that `bwtui.relay.runs` took, and record frames and values."""
         toast, recorder = self._context.toast, self._context.recorder
         for frame in frames:
             values = toast.take(route, frame)

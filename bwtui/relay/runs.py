@@ -1,6 +1,7 @@
-"""Runs: new rows of one table that follow one another, taken at once by the compiled twin.
+"""Bulk rows: consecutive new rows of one table, which the C extension encodes in one call.
 
-What it does not know, or has to be done for each row by itself, ends a run, and is for `bwtui.relay.rows`.
+`bwtui.relay.rows` handles rows that the C extension can't encode, or that need their own handling; they end
+a run.
 """
 
 import struct
@@ -15,12 +16,12 @@ from bwtui.relay.samples import Samples
 _oid = struct.Struct(">I").unpack_from
 
 _INSERT, _UPDATE = 0x49, 0x55  # 'I', 'U'
-#: What stands where a new row comes without an old one before it.
+#: The tuple kind of a new row that is not preceded by an old one.
 _KIND, _NEW = TUPLE - 1, b"N"
 
 
 class Runs:
-    """Takes the runs among the frames of one session."""
+    """Takes the runs of rows among the frames of one session."""
 
     def __init__(self, rows: Rows, batch: Batch, samples: Samples, recorder: Recorder | None) -> None:
         self._rows = rows
@@ -32,10 +33,10 @@ class Runs:
     def between(
         self, frames: Iterator[bytes], handlers: Mapping[int, Callable[[bytes], bool | None]]
     ) -> Iterator[bytes]:
-        """Yield the frames that have to go their own way, and take the runs between them.
+        """Yield the frames that need their own handling, and take the runs between them.
 
-        It ends with ``frames``, or when the batch is full. Where others are among ``handlers`` than those of
-        `Rows`, rows are theirs: they pass over what Kafka has.
+        Ends with ``frames``, or when the batch is full. A row is yielded if ``handlers`` has a handler for it
+        other than that of `Rows`: such handlers skip rows that Kafka already has.
         """
         if self._rows.wants_each or self._batch.careful is not None:
             yield from frames
@@ -55,7 +56,7 @@ class Runs:
             yield data
 
     def _take(self, data: bytes, frames: Iterator[bytes]) -> bytes | None:
-        """Return the first frame that is not taken; None where the batch is full, or no more came."""
+        """Return the first frame that is not taken; None if the batch is full, or no more frames arrived."""
         rows, batch, recorder = self._rows, self._batch, self._recorder
         values = rows.values
         route = rows.routes[_oid(data, BODY_OFFSET)[0]]

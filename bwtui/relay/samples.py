@@ -1,4 +1,4 @@
-"""A bounded sample of changes for people: taken raw on the hot path, decoded only when asked for."""
+"""A bounded sample of changes for people: taken raw on the hot path, decoded only on request."""
 
 import time
 from collections import deque
@@ -15,9 +15,9 @@ from bwtui.relay.routes.route import Route
 
 SAMPLES = 500
 _PER_SECOND = 50
-#: What all samples may hold together: a row of 1,600 columns alone may have 6 MB.
+#: Maximum size of all samples together: a single row of 1,600 columns may have 6 MB.
 _BYTES = 16 << 20
-#: A message's key that is longer is not kept.
+#: Maximum length of a message's key; longer ones are not kept.
 _KEY_BYTES = 1_024
 
 
@@ -47,18 +47,18 @@ class _Raw(NamedTuple):
 
 
 class Samples:
-    """Keeps the newest `SAMPLES` sampled changes, fewer of large ones, at most about 50 new ones a second."""
+    """Keeps the newest `SAMPLES` sampled changes, fewer of large ones; at most about 50 new ones a second."""
 
     def __init__(self) -> None:
         self._samples: deque[_Raw] = deque()
         self._bytes = 0
         self._sequence = 0
         self._refilled = 0.0
-        #: How many more changes may be sampled now; the hot path tests it and calls `take` only above 0.
+        #: The number of changes that may be sampled now; the hot path tests it and calls `take` only above 0.
         self.budget = 0
 
     def refill(self) -> None:
-        """Give the budget for the time since the last call; called once a batch, never once a row."""
+        """Renew the budget for the time since the last call; called once per batch, never once per row."""
         now = time.monotonic()
         if now - self._refilled >= 1 / _PER_SECOND:
             self.budget = min(_PER_SECOND, int((now - self._refilled) * _PER_SECOND))
@@ -74,7 +74,7 @@ class Samples:
         commit: Commit,
         span: Span | None = None,
     ) -> None:
-        """Keep one change, whose message was the last that was added to ``route``, and to ``span``."""
+        """Keep one change, whose message was the last one added to ``route``, and to ``span``."""
         self.budget -= 1
         self._sequence += 1
         before, after = cut_long(before), cut_long(after)
@@ -93,17 +93,17 @@ class Samples:
             self._bytes -= samples.popleft().size
 
     def after(self, sequence: int) -> list[ChangeSample]:
-        """Return the changes after ``sequence`` that are still held, oldest first, decoded field by field."""
+        """Return the changes after ``sequence`` that are still kept, oldest first, decoded field by field."""
         return [_decode(raw) for raw in tuple(self._samples) if raw.sequence > sequence]
 
     def stages(self) -> Stages:
-        """Return how far all changes that are still held have come."""
+        """Return the progress of all changes that are still kept."""
         held = tuple(self._samples)
         return Stages(time.time(), changes=tuple(_stages(raw) for raw in held if raw.passage is not None))
 
 
 def cut_long(fields: Sequence[Field] | None) -> Sequence[Field] | None:
-    """Cut long values, so that the sample's memory is bounded whatever the rows hold."""
+    """Cut long values, so that the sample's memory is bounded whatever the rows contain."""
     if fields is None:
         return None
     return [f[:LIMIT] if isinstance(f, bytes) and len(f) > LIMIT else f for f in fields]
@@ -164,5 +164,5 @@ def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
 
 
 def _was_sent(raw: _Raw, index: int) -> bool:
-    """Whether a deleted row's column is known: without REPLICA IDENTITY FULL only the key's are."""
+    """Return whether a deleted row's column was sent: only the key's are, without REPLICA IDENTITY FULL."""
     return raw.relation.replica_identity == "f" or raw.relation.columns[index].is_key

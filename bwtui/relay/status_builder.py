@@ -1,4 +1,4 @@
-"""The `Status` that other processes see, made out of the report, the lag and the rates."""
+"""Builds the parts of the `Status` that other processes see, from the report and the rates."""
 
 import dataclasses
 import resource
@@ -17,17 +17,17 @@ from bwtui.relay.report import Report, TableCounters
 
 _NOT_MEASURED = TableMeasures()
 _WINDOW_SECONDS = 2.0
-#: What is sent again comes chunk by chunk.
+#: Backfills advance chunk by chunk, so their rates need a longer window.
 CHUNKS_SECONDS = 10.0
-#: What makes up the notes, and is no field of a table's status.
+#: Counters that are not fields of a table's status themselves.
 _APART = ("schema_notes", "notes", "snapshot_before", "snapshot_began")
-#: What a table's status takes over from its counters as it is.
+#: Counters that a table's status copies as they are.
 _SHARED = tuple(field.name for field in dataclasses.fields(TableCounters) if field.name not in _APART)
 _STEP_SECONDS = 0.25
 
 
 class Rates:
-    """Rates out of growing totals, over the last seconds; safe to call from several threads."""
+    """Rates of growing totals over the last seconds; safe to call from several threads."""
 
     def __init__(self, seconds: float = _WINDOW_SECONDS) -> None:
         self._seconds = seconds
@@ -35,7 +35,7 @@ class Rates:
         self._lock = threading.Lock()
 
     def update(self, totals: dict[str, int]) -> dict[str, float]:
-        """Note ``totals`` as of now, and return each one's growth a second."""
+        """Record the current ``totals``, and return the growth of each per second."""
         now = time.monotonic()
         with self._lock:
             samples = self._samples
@@ -51,7 +51,7 @@ class Rates:
 
 
 def totals(report: Report) -> dict[str, int]:
-    """Return the totals whose rates the status shows: one a stage, and one a table."""
+    """Return the totals whose rates the status shows: one per stage, and one per table."""
     read = report.rows_read
     stages = {
         "read": read,
@@ -64,7 +64,7 @@ def totals(report: Report) -> dict[str, int]:
 
 
 def backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[BackfillStatus, ...]:
-    """Return what is sent again with its pace."""
+    """Return the backfills with their rates."""
     paces = rates.update({status.id: status.rows + status.tombstones for status in statuses})
     return tuple(
         replace(status, rows_per_second=paces.get(status.id, 0.0)) if status.state == "running" else status
@@ -73,7 +73,7 @@ def backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[Backfil
 
 
 def with_workers(report: Report) -> tuple[int, float]:
-    """Return the resident memory in bytes, and the CPU seconds, of this process and its workers here."""
+    """Return the resident memory in bytes, and the CPU seconds, of this process and its local workers."""
     workers = [worker for worker in report.snapshot_workers if not worker.host]
     return (
         resident_bytes() + sum(worker.resident_bytes for worker in workers),
@@ -84,7 +84,7 @@ def with_workers(report: Report) -> tuple[int, float]:
 def tables(
     report: Report, rates: dict[str, float], measures: Mapping[str, TableMeasures]
 ) -> dict[str, TableStatus]:
-    """Return the pictures of the tables, by name."""
+    """Return the statuses of the tables, by name."""
     return {
         name: _table(
             name, counters, rates.get(f"table {name}", 0.0), report, measures.get(name, _NOT_MEASURED)
@@ -96,9 +96,9 @@ def tables(
 def stages(
     report: Report, numbers: dict[str, int], rates: dict[str, float], busy: dict[str, float]
 ) -> dict[str, StageStatus]:
-    """Return the statuses of the stages; what waits for Kafka waits in produce, bounded by ``capacity``.
+    """Return the statuses of the stages; rows that wait for Kafka count in produce, bounded by ``capacity``.
 
-    ``busy`` holds the share of time that went into each.
+    ``busy`` is the share of time spent in each stage.
     """
     queues = {"produce": (report.in_flight, IN_FLIGHT_ROWS), "acknowledge": (report.in_flight, None)}
     statuses = {}
@@ -111,9 +111,9 @@ def stages(
 
 
 def resident_bytes(*, with_files: bool = True) -> int:
-    """Return this process's resident memory in bytes; the highest so far where /proc does not tell.
+    """Return this process's resident memory in bytes; its peak if /proc is not available.
 
-    Without files: what of them is in memory, libraries above all, is there once for all processes of a relay.
+    Without files: file-backed memory, mostly libraries, exists only once for all processes of a relay.
     """
     try:
         _, pages, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
@@ -123,7 +123,7 @@ def resident_bytes(*, with_files: bool = True) -> int:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time that this process used so far."""
+    """Return the CPU seconds that this process has used so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return round(usage.ru_utime + usage.ru_stime, 3)
 

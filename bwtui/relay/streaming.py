@@ -1,6 +1,6 @@
-"""The streaming phase: frames in, batches out, and the confirmed LSN back.
+"""The streaming session: read frames, send batches, and confirm LSNs to the server.
 
-One thread does all of it. Nothing here is done a row at a time that can be done a batch at a time.
+One thread does all of it. Nothing is done once per row that can be done once per batch.
 """
 
 import struct
@@ -23,18 +23,18 @@ from bwtui.source.raw.stream import ReplicationStream, leaves_out, parse_keepali
 
 _commit = struct.Struct(">QQ").unpack_from
 
-#: The server hears what is confirmed at least this often, and at once when there is nothing else to do.
+#: Interval at which the server receives the confirmed LSN: maximum, and when there is nothing else to do.
 _CONFIRM_SECONDS, _CONFIRM_IDLE_SECONDS = 1.0, 0.2
 _STATUS_SECONDS = 5.0
-#: A server that has been silent for so long is asked for an answer.
+#: A server that has been silent for this long is asked for a reply.
 _SILENT_SECONDS = 0.7
 _STOP_SECONDS = 10.0
-#: So long a stop waits for a service that the open transaction can't go on without.
+#: Maximum time that a stop waits for a service without which the open transaction can't continue.
 _STOP_WAITING_SECONDS = 2.0
-#: As much is read ahead to build the routes of new tables together.
+#: Maximum read-ahead, to build the routes of new tables together.
 _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
-#: A turn reads at most so many frames: those of rows that are left out never fill a batch.
+#: Maximum number of frames per turn: frames of skipped rows never fill a batch.
 _FRAMES_A_TURN = 20_000
 
 
@@ -49,9 +49,9 @@ class Streaming:
         target_lsn: int | None,
         backfill: Beside | None = None,
     ) -> None:
-        """``target_lsn``: end once this is confirmed, and nothing is due. ``backfill`` puts rows in.
+        """``target_lsn``: end once this is confirmed and nothing is due. ``backfill`` adds backfilled rows.
 
-        Nothing that waits to be put in may be left then, and no table that the relay still compares.
+        "Nothing is due" means that no backfill is left, and that the relay has finished comparing its tables.
         """
         self._context = context
         self._stream = stream
@@ -71,9 +71,9 @@ class Streaming:
         self._told_at = 0.0
         self._stop_asked_at = 0.0
         self._status_seconds = _STATUS_SECONDS
-        #: Up to this LSN each batch is waited for, to find the row that Kafka refuses.
+        #: Up to this LSN the relay waits for each batch, to find the row that Kafka refuses.
         self.careful_until = 0
-        #: So that the slot can stop right before a refused row's transaction.
+        #: True if each batch ends with its transaction: the slot can then stop right before a refused row.
         self._by_transaction = False
         self.handlers = Handlers(
             {
@@ -87,18 +87,18 @@ class Streaming:
         )
 
     def run(self) -> None:
-        """Relay until the target is confirmed or a stop is asked for.
+        """Relay until the target is confirmed or a stop is requested.
 
-        Raises Redrive when messages were not delivered, ConnectionFailed or SlotLost when the stream breaks,
-        RowError when a row ends the relay, and RefusedError when none of its topic's rows gets in.
+        Raises Redrive if messages were not delivered, ConnectionFailed or SlotLost if the stream breaks,
+        RowError if a row ends the relay, and RefusedError if a topic rejects all rows.
         """
         if self._stream.patience:
-            # The server calls for a sign of life when half of its patience is over, and nobody may read that.
+            # The server requests a reply after half of its timeout, but the relay may not be reading then.
             self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
         if self.careful_until:
             self._batch.careful = Careful(self._context.sink, self._context.policy, self.while_settling)
             self._by_transaction = self._context.settings.on_error == "exit"
-        # Nothing that a session before was asked is still to be answered.
+        # Requests for a reply in an earlier session need no answer any more.
         self._context.report.heard_at = time.monotonic()
         if self._backfill is not None:
             self._backfill.begin_session(self)
@@ -127,7 +127,7 @@ class Streaming:
         return self._backfill is None or not self._backfill.is_due
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
-        """Whether a stop was asked for; the open transaction is read to its end, if ``seconds`` are enough.
+        """Return whether to stop; after a request, the open transaction may take ``seconds`` to end.
 
         A restart then has nothing to repeat.
         """
@@ -137,54 +137,54 @@ class Streaming:
         return not self._open.is_open or time.monotonic() > self._stop_asked_at + seconds
 
     def pulse(self, seconds: float) -> None:
-        """Wait, keep server and spans going, and raise StopRequested or Redrive when it is time to."""
+        """Wait, confirm to the server and process deliveries meanwhile. Raises StopRequested and Redrive."""
         self._context.sink.poll(seconds)
         self._settle(idle=False)
         if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
 
-    # -- for rows that are put into the stream: see `bwtui.relay.backfill.running.Stream` --------------------
+    # -- for backfilled rows: see `bwtui.relay.backfill.running.Stream` --------------------------------------
 
     @property
     def batch(self) -> Batch:
-        """What rows are added to."""
+        """The batch that rows are added to."""
         return self._batch
 
     def promise(self) -> Callable[[], bool]:
-        """Return what says whether all that was recorded so far is on the disk."""
+        """Return a function that returns whether everything recorded so far is on the disk."""
         return self._recorder.promise() if self._recorder is not None else lambda: True
 
     def ask_position(self) -> None:
-        """Have the server say, in a keepalive, how far it has come."""
+        """Have the server report its position in a keepalive."""
         self._stream.send_status(self._confirmed, answer=True)
 
     def without_care(self) -> None:
-        """Go on as usual in a session that began with care."""
+        """Leave careful mode in a session that began with it."""
         self.careful_until = 0
         self._by_transaction = False
         self._batch.careful = None
 
     @property
     def begun_lsn(self) -> int:
-        """Where the newest transaction of which anything was read commits."""
+        """The commit LSN of the newest transaction of which anything was read."""
         return self.rows.commit_lsn
 
     def end(self) -> None:
-        """Tell the server once more what is confirmed, and end the session. Raises ConnectionFailed."""
+        """Send the confirmed LSN to the server once more, and end the session. Raises ConnectionFailed."""
         self._confirm(time.monotonic())
         with self._context.report.account.during("ending"):
             self._stream.end()
 
     def abandon(self) -> None:
-        """Close the session at once; nothing happens where `run` ended in order."""
+        """Close the session at once; does nothing if `run` ended the session normally."""
         if self._backfill is not None:
             self._backfill.end_session()
         self._stream.finish()
         self._acks.close()
-        # The batch that was not handed over yet is no span that `Acknowledgements` knows.
+        # The batch that was not handed over yet is not among the spans of `Acknowledgements`.
         self._batch.span.settle_sampled(0.0)
         self._open.close()
-        # The next server may lack what was sent and never confirmed.
+        # The next server may lack changes that were sent and never confirmed.
         with self._context.report.account.during("state"):
             self._context.memory.remember_sent(self._batch.sent_lsn)
 
@@ -212,14 +212,14 @@ class Streaming:
             report.heard_at = time.monotonic()
         else:
             if self._stream.arrived_at > report.heard_at:
-                # Part of a large row, which is handed out once it is whole.
+                # Part of a large row, which is returned once it is complete.
                 report.heard_at = report.partial_at = self._stream.arrived_at
             self._call()
             if not self._acks.is_idle:
                 # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
                 account.turn_to("read")
                 self._stream.wait(0.005)
-        # Reports are taken here, and what had to wait for its turn is handed over.
+        # Delivery reports are processed here, and messages that had to wait for their turn are handed over.
         account.turn_to("produce")
         self._context.sink.poll(0)
         account.turn_to("work")
@@ -233,11 +233,11 @@ class Streaming:
         return had_data
 
     def _ends_at_commit(self) -> bool:
-        """Whether a batch ends with its transaction."""
+        """Return whether each batch must end with a transaction."""
         return self._by_transaction or (self._backfill is not None and self._backfill.wants_boundary)
 
     def _read(self) -> bool:
-        """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
+        """Handle frames until the turn is full or no more have arrived; return False if there was none."""
         batch, handlers = self._batch, self.handlers
         record = self._recorder.frames.append if self._recorder is not None else None
         by_transaction = self._ends_at_commit()
@@ -245,7 +245,7 @@ class Streaming:
         first = next(frames, None)
         if first is None:
             return False
-        # Not before: a row can't be received before it was committed.
+        # Measured only now: a row can't be received before it was committed.
         batch.received = time.monotonic()
         arrived = chain((first,), islice(frames, _FRAMES_A_TURN))
         for data in self._runs.between(arrived, handlers):
@@ -270,9 +270,9 @@ class Streaming:
         return self._stream.read_ahead(_AHEAD_FRAMES, _AHEAD_BYTES)
 
     def _settle(self, *, idle: bool) -> None:
-        """Take what was delivered, and tell the server when it is time."""
+        """Process deliveries, and confirm to the server when it is due."""
         self._check_session()
-        # In careful mode all but dead letters is settled by now, and those are with their batch.
+        # In careful mode everything except dead letters is settled here, and those belong to their batch.
         if self._batch.careful is None:
             failures = self._context.sink.take_failures()
             if failures and self._backfill is not None:
@@ -295,7 +295,7 @@ class Streaming:
         self._tell_when_due()
 
     def _check_session(self) -> None:
-        """Raise ConnectionFailed where the stream needs a new session.
+        """Raise ConnectionFailed if the stream needs a new session.
 
         After a suspension another relay may have sent newer rows.
         """
@@ -311,20 +311,20 @@ class Streaming:
             )
 
     def _tell_when_due(self) -> None:
-        """Give the server a sign of life; called wherever the stream itself is not read for a while."""
+        """Send a status to the server if it is due; called wherever the stream is not read for a while."""
         now = time.monotonic()
         if now - self._told_at >= self._status_seconds:
             self._confirm(now)
 
     def _call(self) -> None:
-        """Ask a server that is silent for an answer, once: a sender that hangs looks like one that idles."""
+        """Ask a silent server for a reply, once: a blocked walsender looks like an idle one."""
         report, now = self._context.report, time.monotonic()
         if report.called_at <= report.heard_at <= now - _SILENT_SECONDS:
             self._stream.send_status(self._confirmed, answer=True)
             report.called_at = now
 
     def _confirm(self, now: float) -> None:
-        """Remember the LSN first, then send it: see `bwtui.relay.memory`."""
+        """Store the LSN first, then send it: see `bwtui.relay.memory`."""
         if self._stream.warning:
             raise leaves_out(self._stream.warning)
         lsn = self._acks.confirmed
@@ -338,14 +338,14 @@ class Streaming:
         self._stream.send_status(self._confirmed)
 
     def while_settling(self) -> None:
-        """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
+        """Keep the server informed while waiting for a batch. Raises StopRequested and ConnectionFailed."""
         self._check_session()
         check_stop(self._context.stop_requested)
         self._context.report.take_deliveries(self._context.sink, self._acks)
         self._tell_when_due()
 
     def _finish(self) -> None:
-        """Let what is in flight arrive, confirm it, and end the stream in order."""
+        """Wait for deliveries in flight, confirm them, and end the stream normally."""
         self._batch.careful = None
         self._batch.flush()
         self._settle_all()
@@ -353,11 +353,11 @@ class Streaming:
         self.end()
 
     def _settle_all(self) -> None:
-        """Wait until what is in flight has arrived and is recorded, as long as a stop may take."""
+        """Wait until messages in flight are delivered and recorded, within the time that a stop may take."""
         sink, acks, report = self._context.sink, self._acks, self._context.report
         is_away = self._context.destination.service.outage() is not None
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)
-        # Not `poll`: it would wait for ever for what an ended producer holds back.
+        # Not `poll`: it would wait forever for messages that an ended producer holds back.
         with report.account.during("settling"):
             while sink.queued() and time.monotonic() < deadline:
                 sink.flush(0.05)
@@ -408,5 +408,5 @@ class Streaming:
         return None
 
     def _on_nothing(self, data: bytes) -> bool | None:
-        """TYPE, ORIGIN and MESSAGE say nothing that a row needs."""
+        """Skip TYPE, ORIGIN and MESSAGE, which contain nothing that a row needs."""
         return None

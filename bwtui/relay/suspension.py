@@ -1,8 +1,8 @@
-"""Notices that this process was suspended: a paused container, a frozen pod, a laptop that slept.
+"""Detects that this process was suspended: a paused container, a frozen pod, a laptop that slept.
 
-A relay that was suspended may wake beside the one that has taken its place, and what it still has to send is
-older than what that one has sent. All threads wake together, librdkafka's too: see
-docs/adr/0010-queue-messages-in-the-relay.md for what can be kept back, and what can't.
+A suspended relay may wake up while its replacement is running, and the messages that it still has to send are
+older than those that the replacement has sent. All threads wake together, including librdkafka's: see
+docs/adr/0010-queue-messages-in-the-relay.md for which messages can be held back, and which can't.
 """
 
 import logging
@@ -14,20 +14,20 @@ from bwtui.model.events import event
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
-#: A stall of the machine is shorter, and the server's wal_sender_timeout longer.
+#: A stall of the machine is shorter than this, and the server's wal_sender_timeout is longer.
 GAP_SECONDS = 10.0
 
 
 def _now() -> tuple[float, float]:
-    """Return two clocks: one that counts a machine's sleep, and the wall's, which is set after a pause."""
+    """Return a clock that counts the machine's sleep, and the wall clock, which is set after a pause."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)), time.time()
 
 
 class Suspension:
-    """Watches during a block, in a thread of its own: a long turn of the relay's is no suspension."""
+    """Watches during a block, in its own thread: a long turn of the relay's loop is not a suspension."""
 
     def __init__(self, on_gap: Callable[[], None], clocks: Callable[[], tuple[float, ...]] = _now) -> None:
-        """``on_gap`` is called as soon as the process is awake again, in whichever thread looks first."""
+        """``on_gap`` is called as soon as the process is awake again, in the thread that notices first."""
         self._on_gap = on_gap
         self._clocks = clocks
         self._last = clocks()
@@ -45,20 +45,20 @@ class Suspension:
         self._thread.join()
 
     def take(self) -> float:
-        """Return how long the process was suspended since the last call, in seconds; 0: it was not."""
+        """Return the seconds that the process was suspended since the last call; 0 if it was not."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
     def look(self) -> None:
-        """Compare the clocks with those of the last look; also called right before anything is sent.
+        """Compare the clocks with those of the last call; also called right before anything is sent.
 
-        All threads wake together. The second to look waits until the first has acted on what it saw.
+        All threads wake together. The second thread to call waits until the first has acted on the gap.
         """
         with self._lock:
             before, self._last = self._last, self._clocks()
             gap = max(now - then for then, now in zip(before, self._last, strict=True))
             if gap >= GAP_SECONDS:
-                # First, for who sees the messages fail looks for the reason.
+                # First, because code that sees the messages fail looks here for the reason.
                 self._seconds = gap
                 self._on_gap()
                 _log.warning(

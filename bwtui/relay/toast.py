@@ -1,12 +1,12 @@
-"""Unchanged TOAST values: PostgreSQL leaves a large value out of an UPDATE that did not touch it.
+"""Unchanged TOAST values: PostgreSQL omits a large value from an UPDATE that did not change it.
 
-It is never NULL and never empty. Where the old row is at hand (REPLICA IDENTITY FULL) the value comes from
-there, exactly. Otherwise no exact source exists, and ``--toast`` decides:
+The value is never NULL and never empty. If the old row is available (REPLICA IDENTITY FULL), the value comes
+from there, exactly. Otherwise there is no exact source, and ``--toast`` decides:
 
-- ``fetch`` reads the row's present value by key. The topic's latest value is right; one in between may hold a
-  value that is newer than its commit. A row that is gone by now has its delete still to come, so that this
-  version of it is passed over. A column that was dropped meanwhile gets a placeholder. The values of the
-  table's rows that come next are read with the same statement.
+- ``fetch`` reads the row's present value by key. The topic's latest value is right; one in between may hold
+  a value that is newer than its commit. If the row no longer exists, its delete is still to come, so this
+  version of it is skipped. A column that was dropped meanwhile gets a placeholder. The same statement also
+  reads the values of the table's next rows.
 - ``error`` leaves the row to ``--on-error``.
 - ``placeholder`` sends null for the column, and names the column in the record's field ``__escaped``.
 """
@@ -32,21 +32,21 @@ from bwtui.source.snapshot import right_to_read
 
 _LOCKED_SQL = """select transactionid::text from pg_catalog.pg_locks
                   where locktype = 'transactionid' and transactionid::text = any(%s)"""
-#: The number of rows that one statement reads, at first and at most.
+#: The number of rows that one statement reads: initial and maximum.
 _ROWS_FIRST, _ROWS_MOST = 64, 1_000
-#: The maximum size of the values that are kept for frames to come, of all tables together.
+#: The maximum size of the values that are kept for frames to come, for all tables together.
 _BYTES_MOST = 16 << 20
 
 
 T = TypeVar("T")
-#: Returns the table's updates that come next, but for frames of these identities.
+#: Returns the table's next updates, except those whose frames have these identities.
 Ahead = Callable[[Container[int]], Iterable["Update"]]
 
 
 class RowIsGone(Exception):
-    """The row was deleted, or got another key, after the change that is being relayed.
+    """The row was deleted, or its key changed, after the change that is being relayed.
 
-    ``row`` is as complete as the change itself made it: its key is there.
+    ``row`` is as complete as the change itself made it: it includes the key.
     """
 
     def __init__(self, row: list[Field]) -> None:
@@ -59,14 +59,14 @@ class Update(NamedTuple):
 
     frame: bytes
     new: Sequence[Field]
-    #: The old row when ``full``, else its key, or None where the key is the same.
+    #: The old row if ``full``, otherwise its key, or None if the key is the same.
     old: Sequence[Field] | None
     full: bool
     xid: int
 
 
 class _Wanted(NamedTuple):
-    """A row of which values are missing."""
+    """A row with missing values."""
 
     frame: bytes
     xid: int
@@ -74,17 +74,17 @@ class _Wanted(NamedTuple):
 
 
 class Asking(Protocol):
-    """Runs questions over a session to PostgreSQL; see `bwtui.relay.patience`."""
+    """Runs queries in a session to PostgreSQL; see `bwtui.relay.patience`."""
 
     def look(self, question: Callable[[Connection], T]) -> T:
-        """Return the answer; wait while the server is away. Raises RefusedError."""
+        """Return the answer; wait while the server is unavailable. Raises RefusedError."""
 
     def look_ahead(self, question: Callable[[Connection], T]) -> Callable[[], T | None]:
-        """Begin to ask, and return what waits for the answer, or for None."""
+        """Start the query, and return a function that waits for its answer, or returns None if it failed."""
 
 
 class _Answer(NamedTuple):
-    """The rows that were read, and by their place what was found; those without are to be read again."""
+    """The rows that were queried, and the results by index; rows without one must be queried again."""
 
     oid: int
     rows: list[_Wanted]
@@ -100,25 +100,24 @@ class ToastFill:
         self._asking = asking
         self._pulse = pulse
         self._present = PresentRows()
-        #: Values that were read for frames to come, in order of the missing columns; none: the row is gone.
+        #: Values read for frames to come, in order of the missing columns; empty if the row is gone.
         self.values: Values = {}
         self._bytes = 0
-        #: Waits for values that are read while the relay works on those before.
+        #: Waits for values that are read while the relay handles the previous ones.
         self._next: Callable[[], _Answer | None] | None = None
-        #: The mean size of a row's values when its table was read last, by the table's oid.
+        #: The mean size of a row's values when its table was last read, by the table's oid.
         self._sizes: dict[int, int] = {}
 
     def begin_session(self) -> None:
-        """Forget what was read for the session before: its frames come again, perhaps later ones first."""
+        """Discard what was read for the previous session: its frames come again, perhaps later ones first."""
         self.values.clear()
         self._bytes = 0
         self._next = None
 
     def fill(self, route: Route, update: Update, ahead: Ahead = lambda _: ()) -> list[Field]:
-        """Return the new row without UNCHANGED, or with it where a placeholder is to stand for it.
+        """Return the new row without UNCHANGED, except where a placeholder will replace it.
 
-        Raises UnchangedToastError under --toast error, BwtuiError when the value can't be read, and
-        RowIsGone.
+        Raises UnchangedToastError under --toast error, BwtuiError if the value can't be read, and RowIsGone.
         """
         names = route.column_names
         row, missing = _completed(route, update)
@@ -146,7 +145,7 @@ class ToastFill:
         return row
 
     def take(self, route: Route, frame: bytes) -> tuple[Any, ...] | None:
-        """Return the values that were read for ``frame``, which is sent now; None: none were."""
+        """Return the values that were read for ``frame``, which is sent now; None if there are none."""
         if (kept := self.values.pop(id(frame), None)) is None:
             return None
         values = kept[2:]
@@ -155,25 +154,25 @@ class ToastFill:
         return values
 
     def _fetch(self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Ahead) -> None:
-        """Read the values of ``first``, and of rows that come next as far as they lack the same."""
+        """Read the values of ``first``, and of the next rows that lack the same columns."""
         wanted, room = self._plan(route, [first], missing, ahead)
         question = self._question(route, wanted, missing, room)
         while 0 not in (answer := self._asking.look(question)).found:
             if answer.rows:
-                # The others took all of the room.
+                # The other rows' values used up the size limit.
                 question = self._question(route, [first], missing, room)
             else:
                 self._pulse(0.01)
         self._keep(answer)
 
     def _begin_next(self, route: Route, missing: Sequence[int], ahead: Ahead) -> None:
-        """Begin to read the values that come after those that are kept, where these are many."""
+        """Start reading the values that follow the kept ones, if many rows need them."""
         wanted, room = self._plan(route, [], missing, ahead)
         if len(wanted) >= _ROWS_FIRST:
             self._next = self._asking.look_ahead(self._question(route, wanted, missing, room))
 
     def _take_next(self) -> None:
-        """Keep the values that are being read."""
+        """Wait for the values that are being read, and keep them."""
         waiting, self._next = self._next, None
         if waiting is not None and (answer := waiting()) is not None:
             self._keep(answer)
@@ -183,8 +182,8 @@ class ToastFill:
     ) -> tuple[list[_Wanted], int]:
         """Return ``first`` and the rows to read with them, and the maximum size of their values.
 
-        Each statement takes half of the room that is left, so that tables which alternate share it. One that
-        finds more ends its session: plan for half of that.
+        Each statement takes half of the remaining room, so that tables which alternate share it. A statement
+        whose values exceed that ends its session, so plan for half of it.
         """
         room, size = (_BYTES_MOST - self._bytes) // 2, self._sizes.get(route.relation.oid)
         rows = _ROWS_FIRST if size is None else min(room // 2 // size, _ROWS_MOST)
@@ -223,11 +222,11 @@ class ToastFill:
 
 
 def _visible(session: Connection, wanted: list[_Wanted]) -> list[_Wanted]:
-    """Return those whose transactions other sessions see; none unless the first is among them.
+    """Return the rows whose transactions other sessions can see; none unless the first is among them.
 
     PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
-    synchronous replication, only when the standby has answered. Until then the row's present value would
-    be an old one. A transaction gives up the lock on its id after it has become visible.
+    synchronous replication, only after the standby has replied. Until then the row's present value would be
+    outdated. A transaction releases the lock on its id after it has become visible.
     """
     locked = _locked(session, {str(xid) for xid in {one.xid for one in wanted}})
     if not locked:
@@ -242,7 +241,7 @@ def _locked(session: Connection, xids: Collection[str]) -> set[str]:
 
 
 def _completed(route: Route, update: Update) -> tuple[list[Field], list[int]]:
-    """Return the new row with what the old one has of it, and the places of what is missing still."""
+    """Return the new row completed from the old one, and the indexes of the columns still missing."""
     row, old = list(update.new), update.old
     # Most rows lack one value, which is found at a tenth of the cost of a loop.
     single = row.count(UNCHANGED) == 1
@@ -266,7 +265,7 @@ def _key(route: Route, row: Sequence[Field]) -> dict[str, bytes]:
 
 
 def _lacking(route: Route, missing: Sequence[int], ahead: Iterable[Update]) -> Iterable[_Wanted]:
-    """Yield the rows among ``ahead`` of which the same columns are ``missing``."""
+    """Yield the rows among ``ahead`` that lack the same columns."""
     for update in ahead:
         row, lacks = _completed(route, update)
         if lacks == missing:
