@@ -1,4 +1,4 @@
-"""Something that is looked at only while somebody asks for it, in a thread that hangs up afterwards."""
+"""Polling of a service only while clients request it, in a thread that disconnects afterwards."""
 
 import threading
 import time
@@ -9,37 +9,36 @@ from bwtui.crash import crash
 
 T = TypeVar("T")
 
-#: Somebody still looks who asked so many seconds ago.
+#: A client counts as watching for this many seconds after its last request.
 ATTENTION_SECONDS = 5.0
-#: Seconds between two looks, at least and at most; in between it is four times what the look took.
+#: Minimum and maximum seconds between two polls; in between, four times as long as the poll took.
 _PAUSE_SECONDS, _MOST_SECONDS = 1.0, 10.0
 _REST = 4.0
-#: A glance holds for so many seconds, and for glances alone so many lie between two looks.
+#: A glance counts for the first number of seconds; with glances only, polls are the second number apart.
 GLANCE_SECONDS, GLANCE_PAUSE_SECONDS = 15.0, 5.0
 
 
 class Attention:
-    """When somebody looked, and when somebody glanced; of the monotonic clock."""
+    """The times of the last request and of the last glance, by the monotonic clock."""
 
     def __init__(self) -> None:
         self._looked = self._glanced = float("-inf")
 
     def pay(self, *, glance: bool) -> None:
-        """Note that somebody asks now."""
         if glance:
             self._glanced = time.monotonic()
         else:
             self._looked = time.monotonic()
 
     def is_due(self, last: float, pause: float) -> bool:
-        """Say whether to look again, at least ``pause`` seconds after the ``last`` time."""
+        """Return whether to poll again, at least ``pause`` seconds after the ``last`` time."""
         since = time.monotonic() - last
         return (self._is_watched() and since >= pause) or (
             self._is_glanced_at() and since >= max(pause, GLANCE_PAUSE_SECONDS)
         )
 
     def is_paid(self) -> bool:
-        """Say whether anybody looks or glances."""
+        """Return whether there are recent requests or glances."""
         return self._is_watched() or self._is_glanced_at()
 
     def _is_watched(self) -> bool:
@@ -50,7 +49,7 @@ class Attention:
 
 
 class Watch(Generic[T]):
-    """Looks for as long as somebody asks; whoever asks is given the last look, at once."""
+    """Polls while there are requests; each request returns the last result at once."""
 
     def __init__(
         self,
@@ -60,22 +59,22 @@ class Watch(Generic[T]):
         name: str,
         most: float = _MOST_SECONDS,
     ) -> None:
-        """``look`` and ``close`` are called in the thread alone, which is called ``name``.
+        """``look`` and ``close`` are called only in the thread, which is called ``name``.
 
-        ``failed`` makes a look of a time and the reason why there is none; both are empty before the first.
-        Between two looks are at most ``most`` seconds.
+        ``failed`` makes a result of a time and the reason for the failure; both are empty before the first
+        poll. Two polls are at most ``most`` seconds apart.
         """
         self.shown = failed(0.0, "")
         self._look, self._close, self._failed, self._name = look, close, failed, name
         self._attention = Attention()
-        #: When the last look ended, and for how long to rest after it.
+        #: When the last poll ended, how long to rest after it, and the maximum rest.
         self._looked, self._rest, self._most = float("-inf"), 0.0, most
         self._stop, self._hurry = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._runs = False
 
     def latest(self, *, glance: bool = False) -> T:
-        """Return the last look, and have another one taken."""
+        """Return the last result, and schedule another poll."""
         with self._lock:
             self._attention.pay(glance=glance)
             if not self._runs and not self._stop.is_set():
@@ -84,20 +83,20 @@ class Watch(Generic[T]):
         return self.shown
 
     def hurry(self) -> None:
-        """Have the next look taken at once: something else is asked for."""
+        """Poll at once, because something else is requested."""
         self._hurry.set()
 
     def stop(self) -> None:
-        """Take no look any more; one that is under way ends by itself."""
+        """Stop polling; a poll that is in progress ends on its own."""
         self._stop.set()
         self._hurry.set()
 
     def show(self, look: T) -> None:
-        """Hand out from now on what is known so far; for the look that is under way."""
+        """Return partial results of the poll in progress from now on."""
         self.shown = look
 
     def pause(self, seconds: float) -> None:
-        """Rest within a look."""
+        """Pause within a poll."""
         self._stop.wait(min(seconds, _PAUSE_SECONDS))
 
     def _work(self) -> None:
@@ -120,14 +119,14 @@ class Watch(Generic[T]):
         try:
             self._close()
         except Exception as error:
-            # Whoever asks next needs a thread again, so this one has to end in order.
+            # The next request needs a new thread, so this one has to end normally.
             self.shown = self._failed(time.time(), crash(error).message)
 
     def _is_wanted(self) -> bool:
         return not self._stop.is_set() and self._attention.is_paid()
 
     def _goes_on(self) -> bool:
-        """Say whether to look again; if not, hang up, unless somebody asked meanwhile."""
+        """Return whether to continue; if not, disconnect, unless there was a request meanwhile."""
         if not self._is_wanted():
             self._hang_up()
         with self._lock:

@@ -1,24 +1,23 @@
 """The control socket's protocol and its client.
 
-A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
+A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object per line in each direction.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "auditing"}`` (an audit of the tables
 begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT, "clean": [TABLE, …], "began":
-MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (it has ended, and read from these servers),
-``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was made anew
-there), ``{"request": "sent_beside", "topic": TOPIC, "records": NUMBER}`` (a repair is about to send these
-itself), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks` (``slots``, ``consumers``,
-``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about": [NAME, VERSION,
-…]``, ``letters`` with ``"about": [LETTER, …]``).
-``{"request": "backfill", "of": {a BackfillRequest}}`` has rows of a table put into the stream, and answers
-with an id. ``{"request": "backfill_control", "id": ID, "what": "pause" | "resume" | "cancel"}`` answers with
-its BackfillStatus. Answers: ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``, with a ``hint``
-where the relay is asked for what can't be. The engine never waits for a client; a client may send any number
-of requests on one connection.
+MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (the audit has ended, and read from these servers),
+``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was recreated at
+this LSN), ``{"request": "sent_beside", "topic": TOPIC, "records": NUMBER}`` (a repair is about to send these
+records itself), ``{"request": "stop"}``, and one for each service view of `bwtui.model.looks` (``slots``,
+``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about":
+[NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). ``{"request": "backfill", "of": {a
+BackfillRequest}}`` backfills rows of a table, and answers with an id. ``{"request": "backfill_control", "id":
+ID, "what": "pause" | "resume" | "cancel"}`` answers with its BackfillStatus. Answers: ``{"ok": true, "data":
+…}`` or ``{"ok": false, "error": "…"}``, with a ``hint`` if the relay can't do what was requested. The engine
+never waits for a client; a client may send any number of requests on one connection.
 
-The settings may hold passwords. Only processes of the same user are told them: nobody else can connect to the
-socket, nor enter its folder.
+The settings may contain passwords. Only processes of the same user can read them: other users can neither
+connect to the socket, nor enter its folder.
 """
 
 import asyncio
@@ -45,25 +44,26 @@ from bwtui.settings import RelaySettings
 from bwtui.state_folder import known_relays, state_folder
 
 LINE_LIMIT = 64 * 1024 * 1024
-#: What an engine says of a request that its version does not know.
+#: The engine's answer to a request that its version does not support.
 UNKNOWN_REQUEST = "unknown request"
 #: sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
 _SOCKET_PATH_LIMIT = 100
-#: For so long an answer is waited for, and one to a list of keys.
+#: Timeout for an answer, and for the answer to a list of keys.
 _SECONDS, _LIST_SECONDS = 5.0, 600.0
 
 
 def socket_path(name: str) -> Path:
     """Return the path of the control socket of the relay called ``name``.
 
-    It lies in the relay's state folder. The kernel takes about a hundred bytes as the address of a Unix
-    socket; where the folder's path is longer, the socket lies in a folder of this user below /tmp instead,
-    under a name that every process computes alike. Raises RefusedError when that folder is somebody else's.
+    It is in the relay's state folder. The kernel accepts about a hundred bytes as the address of a Unix
+    socket; if the folder's path is longer, the socket is in this user's folder below /tmp instead, under a
+    name that every process computes in the same way. Raises RefusedError if that folder belongs to another
+    user.
     """
     path = state_folder(name) / "engine.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
         return path
-    # Not TMPDIR nor XDG_RUNTIME_DIR: they may differ between the engine and who attaches to it.
+    # Not TMPDIR nor XDG_RUNTIME_DIR: they may differ between the engine and the processes that attach to it.
     folder = Path("/tmp") / f"bwtui-{os.getuid()}"
     _check_owner(folder)
     return folder / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + ".sock")
@@ -82,7 +82,7 @@ def _check_owner(folder: Path) -> None:
 
 
 def is_likely(name: str) -> bool:
-    """Return whether the relay called ``name`` may run: it has a socket, which one that was killed leaves."""
+    """Return whether the relay called ``name`` may run: a socket exists, which a killed relay leaves too."""
     try:
         return socket_path(name).exists()
     except RefusedError:
@@ -90,16 +90,16 @@ def is_likely(name: str) -> bool:
 
 
 def name_if_several(name: str) -> str:
-    """Return ``name`` where a command has to say it, since other relays may run, too; else ""."""
+    """Return ``name`` if a command needs it because other relays may run too; otherwise ""."""
     return name if any(is_likely(other) for other in known_relays() if other != name) else ""
 
 
 class DoesNotAnswer(ConnectionFailed):
-    """The relay runs, but says nothing: its process was suspended, or its machine is overloaded."""
+    """The relay runs, but does not answer: its process was suspended, or its machine is overloaded."""
 
 
 class Refused(ConnectionFailed):
-    """The relay runs and does not answer the request; ``reason`` is what it said."""
+    """The relay runs and refuses the request; ``reason`` is its answer."""
 
     def __init__(self, name: str, reason: object) -> None:
         hint = f"it may be another version of bwtui: 'bwtui stop {name}', and start it again with this one"
@@ -108,9 +108,9 @@ class Refused(ConnectionFailed):
 
 
 def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> list[Status]:
-    """Return the status of every relay that answers on its control socket now.
+    """Return the status of every relay that currently answers on its control socket.
 
-    The names of those that run and do not answer within ``timeout`` seconds are added to ``silent``.
+    The names of relays that run and do not answer within ``timeout`` seconds are added to ``silent``.
     """
     running = []
     for name in known_relays():
@@ -127,7 +127,7 @@ def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> lis
 def request(name: str, message: dict[str, Any], timeout: float = _SECONDS) -> Any:
     """Send one request to the relay called ``name`` and return the answer's data.
 
-    Raises ConnectionFailed when no such relay runs, and DoesNotAnswer after ``timeout`` seconds.
+    Raises ConnectionFailed if no such relay runs, and DoesNotAnswer after ``timeout`` seconds.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -144,10 +144,9 @@ def request(name: str, message: dict[str, Any], timeout: float = _SECONDS) -> An
 
 
 def settings_of(name: str) -> RelaySettings:
-    """Return the settings of the relay called ``name`` for another process; they may hold passwords.
+    """Return the settings of the relay called ``name``, for another process; they may contain passwords.
 
-    Raises ConnectionFailed when no such relay runs, or it is of a version that does not tell, and
-    DoesNotAnswer.
+    Raises ConnectionFailed if no such relay runs, or if its version does not support this, and DoesNotAnswer.
     """
     try:
         return RelaySettings.from_json(request(name, {"request": "settings"}))
@@ -166,17 +165,17 @@ def settings_of(name: str) -> RelaySettings:
 
 
 def begin_audit(name: str) -> str:
-    """Return the moment for `tell_audited`; "" of a relay that does not answer: the audit proves nothing."""
+    """Return the moment for `tell_audited`; "" if the relay does not answer: the audit proves nothing."""
     with contextlib.suppress(ConnectionFailed):
         return str(request(name, {"request": "auditing"}))
     return ""
 
 
 def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str) -> None:
-    """Report to the relay called ``name`` how an audit of its tables has ended.
+    """Report to the relay called ``name`` how an audit of its tables ended.
 
-    ``details``: those of its report; ``began``: see `begin_audit`. A relay that does not answer learns
-    nothing.
+    ``details``: those of the audit's report; ``began``: see `begin_audit`. Ignores a relay that does not
+    answer.
     """
     found = {"clean": details.get("complete", []), "servers": details.get("servers", [])}
     with contextlib.suppress(ConnectionFailed):
@@ -190,10 +189,10 @@ def tell_sent_beside(name: str, topic: str, records: int) -> None:
 
 
 def send_again(name: str, wanted: BackfillRequest) -> str:
-    """Ask the relay called ``name`` to put rows of a table into its stream; return the request's id.
+    """Request that the relay called ``name`` backfill rows of a table; return the request's id.
 
-    A list of keys is copied and counted before the relay answers. Raises RefusedError where it can't be, and
-    ConnectionFailed, also of a relay whose version can't.
+    A list of keys is copied and counted before the relay answers. Raises RefusedError if the request can't be
+    fulfilled, and ConnectionFailed, also for a relay whose version does not support backfills.
     """
     with _known(name):
         timeout = _LIST_SECONDS if wanted.keys else _SECONDS
@@ -201,14 +200,14 @@ def send_again(name: str, wanted: BackfillRequest) -> str:
 
 
 def control_backfill(name: str, id: str, what: BackfillCommand) -> BackfillStatus:
-    """Have what was asked for pause, go on or end; return how it is. Raises as `send_again` does."""
+    """Pause, resume or end a backfill; return its status. Raises as `send_again` does."""
     with _known(name):
         return BackfillStatus.from_json(request(name, _control(id, what)))
 
 
 @contextlib.contextmanager
 def _known(name: str) -> Iterator[None]:
-    """Say of a relay that is older than the request what it is."""
+    """Turn the refusal of a relay that is older than the request into an error that says so."""
     try:
         yield
     except Refused as error:
@@ -229,7 +228,7 @@ def _control(id: str, what: BackfillCommand) -> dict[str, Any]:
 
 
 class ControlClient:
-    """An asynchronous client, for the UI; reconnects by itself on the next request after a failure."""
+    """An asynchronous client, for the UI; after a failure, the next request reconnects automatically."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -237,7 +236,7 @@ class ControlClient:
         self._lock = asyncio.Lock()
 
     async def status(self) -> Status:
-        """Return the relay's status. Raises ConnectionFailed when it is gone."""
+        """Return the relay's status. Raises ConnectionFailed if it does not run."""
         return Status.from_json(await self._ask({"request": "status"}))
 
     async def changes(self, after: int) -> list[ChangeSample]:
@@ -247,7 +246,7 @@ class ControlClient:
         ]
 
     async def history(self, after: float = 0.0) -> History:
-        """Return the last ten minutes behind ``after`` (Unix seconds); empty of an older relay."""
+        """Return the last ten minutes after ``after`` (Unix seconds); empty for an older relay."""
         try:
             return History.from_json(await self._ask({"request": "history", "after": after}))
         except Refused as error:
@@ -260,27 +259,26 @@ class ControlClient:
         return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
 
     async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        """Return the last look of that name, at once; asking has another one taken, a ``glance`` rarely."""
+        """Return the last service view of that name, and have it polled; a ``glance`` polls it rarely."""
         return look_from_json(
             name, await self._ask({"request": name, "about": list(about), "glance": glance})
         )
 
     async def send_again(self, wanted: BackfillRequest) -> str:
-        """Ask for rows of a table to be put into the stream; return the request's id, as `send_again`."""
+        """Request a backfill of a table's rows; return the request's id, as `send_again` does."""
         with _known(self.name):
             return str(await self._ask(_submission(wanted)))
 
     async def control_backfill(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Have what was asked for pause, go on or end; return how it is. Raises as `send_again` does."""
+        """Pause, resume or end a backfill; return its status. Raises as `send_again` does."""
         with _known(self.name):
             return BackfillStatus.from_json(await self._ask(_control(id, what)))
 
     async def stop(self) -> None:
-        """Ask the relay to stop cleanly; returns at once, before it has stopped."""
+        """Request a clean stop; returns at once, before the relay has stopped."""
         await self._ask({"request": "stop"})
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -318,7 +316,7 @@ def _data(name: str, line: bytes) -> Any:
 
 
 def does_not_answer(name: str) -> DoesNotAnswer:
-    """Return the error of a relay that runs and says nothing."""
+    """Return the error for a relay that runs and does not answer."""
     last = last_status.read(name)
     if last is None:
         return DoesNotAnswer(
@@ -330,9 +328,9 @@ def does_not_answer(name: str) -> DoesNotAnswer:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Say whether the system has stopped a process, as far as it tells ("proc_pid_stat(5)")."""
+    """Return whether the system has stopped a process, as far as /proc reports it ("proc_pid_stat(5)")."""
     try:
-        # The command before the state is in parentheses, and may hold some itself.
+        # The command precedes the state in parentheses, and may contain parentheses itself.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] in ("T", "t")
     except OSError:
         return False

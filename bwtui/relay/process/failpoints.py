@@ -1,8 +1,8 @@
-"""Failpoints: a test's relay that ends, stops or fails right before or after one of its effects.
+"""Failpoints: in a test, a relay exits, stops or fails right before or after one of its effects.
 
 ``BWTUI_FAILPOINT=before-send:3:kill`` ends the process with SIGKILL when it is about to hand messages to
-Kafka for the third time. Nothing of the relay knows of it: where the variable is set, the function that has
-the effect is replaced when the process begins; where it isn't, this module does nothing but look.
+Kafka for the third time. The relay's code does not know about it: if the variable is set, the function that
+has the effect is replaced when the process starts; otherwise this module only reads the variable.
 """
 
 import functools
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 VARIABLE = "BWTUI_FAILPOINT"
 ACTIONS = ("kill", "stop", "raise")
 
-#: What the relay does to others and to its own disk, and the function that does it.
+#: The relay's effects on services and on its own disk, and the function that has each.
 EFFECTS: Mapping[str, str] = {
     "publication": "bwtui.source.publication:create",
     "topic": "bwtui.sink.kafka:KafkaService.ensure_topics",
@@ -41,7 +41,7 @@ EFFECTS: Mapping[str, str] = {
     "fence": "bwtui.sink.transactions:TransactionalSink.connect",
     "commit": "bwtui.sink.commit:Commit._commit",
 }
-#: Of those that are called all the time, when a call has an effect.
+#: For functions that are called constantly: whether a call has an effect.
 _HAS_EFFECT: Mapping[str, Callable[[Any], bool]] = {
     "acknowledge": lambda acks: bool(acks._spans) and acks._spans[0].sealed and not acks._spans[0].pending,
 }
@@ -91,7 +91,7 @@ class _Hit:
 
     def __init__(self, name: str, nth: int, action: str) -> None:
         self._name, self._nth, self._action = name, nth, action
-        # Also the threads of commits and of fsync pass here.
+        # The threads of commits and of fsync also pass here.
         self._passed = itertools.count(1)
 
     def __call__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a relay was doing last, for `bwtui status` after it was killed and could not say how it ended."""
+"""The last status of a relay, for `bwtui status` after it was killed and could not write its outcome."""
 
 import contextlib
 import json
@@ -16,20 +16,20 @@ from bwtui.relay.process import outcome
 from bwtui.relay.process.log import log_path
 from bwtui.state_folder import known_relays, ledger_path, state_folder
 
-#: How often it is written at most (seconds).
+#: Minimum seconds between two writes.
 EVERY = 5.0
 _FILE_NAME = "last-status.json"
 
 
 @dataclass(slots=True)
 class LastStatus:
-    """Writes the status of one run; a disk that refuses it harms nobody."""
+    """Writes the status of one run; a failing disk does no harm."""
 
     name: str
     _due: float = 0.0
 
     def keep(self, status: Status) -> None:
-        """Write ``status``, unless another was written a moment ago."""
+        """Write ``status``, unless one was written less than `EVERY` seconds ago."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + EVERY
@@ -37,16 +37,16 @@ class LastStatus:
             write_whole(state_folder(self.name) / _FILE_NAME, json.dumps(status.to_json()))
 
     def forget(self) -> None:
-        """Remove it: another run begins, or it is known how this one ended, and nobody writes it any more."""
+        """Remove the file: a new run begins, or the outcome is stored and nothing writes the file again."""
         with contextlib.suppress(OSError):
             folder = state_folder(self.name)
-            # A kill in the middle of a write leaves a part of one.
+            # A kill during a write leaves a partial file.
             for path in (folder / _FILE_NAME, *folder.glob(f"{_FILE_NAME}.*.partial")):
                 path.unlink(missing_ok=True)
 
 
 def read(name: str) -> Status | None:
-    """Return the last status of a run that did not say how it ended, as that of a relay that failed."""
+    """Return the last status of a run without an outcome, as the status of a relay that failed."""
     status = _kept(name)
     if status is None:
         return None
@@ -63,18 +63,18 @@ def _kept(name: str) -> Status | None:
 
 
 def of_ended(name: str) -> Status | None:
-    """Return the last status of a relay that runs no more, whether it has said how it ended or not."""
+    """Return the last status of a relay that no longer runs, whether it wrote its outcome or not."""
     last = outcome.read(name)
     if last is None:
         return read(name)
-    # On a full disk it could say why, and no more: what it was doing stands here.
+    # On a full disk the outcome has only the reason: the last status has the rest.
     kept = _kept(name) if last.status is None else None
     status = at_the_end(kept, last.error(), last.exit_code, last.time) if kept else last.status
     return _with_ledger(status) if status else None
 
 
 def _with_ledger(status: Status) -> Status:
-    """Return ``status`` with what the coverage ledger records: a run may end before it has read that."""
+    """Return ``status`` completed from the coverage ledger: a run may end before it has read the ledger."""
     if status.not_proven:
         return status
     try:
@@ -84,15 +84,15 @@ def _with_ledger(status: Status) -> Status:
             for table, entry in sorted(data["not_proven"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # The next start refuses a ledger that can't be read.
+        # The next start refuses an unreadable ledger.
         return status
-    # Of other gaps the verdict speaks already.
+    # The verdict already covers the other gaps.
     only = replace(status, not_proven=entries, heal=None, backfills=(), not_captured=())
     return replace(status, not_proven=entries, verdict=with_gaps(only).verdict)
 
 
 def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -> Status:
-    """Return the status of a relay that has ended: its verdict says how, and its errors what on.
+    """Return the status of a relay that has ended, with its verdict, and the error that ended it.
 
     ``at`` is in Unix seconds.
     """
@@ -100,7 +100,7 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
     state: State = "failed" if is_failed else "stopped"
     entries = status.errors
     if is_failed and error is not None and not any(entry.kind == "fatal" for entry in entries):
-        # An unexpected exception, which the engine knows nothing of.
+        # An unexpected exception, which the engine does not know.
         entries = (*entries, ErrorEntry(at, "fatal", None, error.message, error.hint))
     confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
     message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
@@ -120,16 +120,16 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
 
 
 def _left_by_export(status: Status) -> str:
-    """Say what becomes of a first snapshot that is one copy, and was not through."""
+    """Return what happens to an incomplete first snapshot by 'export'; "" if there is none."""
     has_begun = any(table.snapshot_state != "none" for table in status.tables.values())
-    # Its slot, which is made last of all, has a position as soon as it is there.
+    # Its slot, which is created last, has a position as soon as it exists.
     if status.confirmed_lsn or not has_begun:
         return ""
     return "the first snapshot is not through, and the next start begins it anew"
 
 
 def describe(status: Status) -> str:
-    """Return what is known of a run that was killed, in one sentence."""
+    """Return what is known of a killed run, in one sentence."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))
     return (
         f"its last run (pid {status.pid}, slot {status.slot}) was killed, or its disk was full, "

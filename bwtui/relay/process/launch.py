@@ -1,4 +1,4 @@
-"""Starts the engine as a process of its own, which outlives the terminal that started it."""
+"""Starts the engine as a separate process, which outlives the terminal that started it."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import log_path, open_log
 from bwtui.settings import RelaySettings
 
-#: Safe path (-P), so that a file in the current folder can't stand in for one of our modules.
+#: Safe path (-P), so that a file in the current folder can't replace one of our modules.
 ENGINE_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "bwtui.relay.process.main")
 _POLL = 0.05
-#: How long the engine may stay in the state "starting" before we stop waiting for it; it goes on by itself.
+#: Maximum time to wait for the engine to leave the state "starting"; it continues without us.
 _READY_SECONDS = 60.0
 
 
@@ -29,10 +29,10 @@ class EngineProcess:
         self.process = process
 
     def wait_ready(self) -> Status | None:
-        """Wait until the engine has begun, or has ended, and return its status.
+        """Wait until the engine has started or ended, and return its status.
 
-        Returns what it said last, or None if nothing, when a minute has passed; it goes on then.
-        Raises the engine's own error when it ended on one; returns its last status when it ended well.
+        After a minute, return its last status, or None if it has reported none; it continues.
+        Raises the engine's own error if it ended with one; returns its last status if it ended normally.
         """
         deadline = time.monotonic() + _READY_SECONDS
         status: Status | None = None
@@ -43,7 +43,7 @@ class EngineProcess:
                 status = Status.from_json(request(self.name, {"request": "status"}))
             except ConnectionFailed:
                 status = None
-            # One that says that it failed still has its error to write, and its exit code to give.
+            # An engine in the state "failed" still has to write its error and return its exit code.
             if status is not None and status.state not in ("starting", "stopped", "failed"):
                 return status
             time.sleep(_POLL)
@@ -55,7 +55,7 @@ class EngineProcess:
         return status
 
     def error(self) -> BwtuiError | None:
-        """Return the error on which the engine ended; None while it runs and when it ended well."""
+        """Return the error with which the engine ended; None while it runs, and if it ended normally."""
         code = self.process.poll()
         if code is None:
             return None
@@ -70,7 +70,7 @@ class EngineProcess:
         )
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask the engine to stop cleanly and wait for it; kill it after ``timeout`` seconds."""
+        """Request a clean stop and wait for it; kill the engine after ``timeout`` seconds."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -88,14 +88,14 @@ class EngineProcess:
 
 
 def start(settings: RelaySettings) -> EngineProcess:
-    """Start an engine in a process and session of its own. Raises RefusedError when its name is taken."""
+    """Start an engine in its own process and session. Raises RefusedError if the name is taken."""
     name = settings.relay_name
     lock = RelayLock.acquire(name)
     try:
         outcome.clear(name)
         log = open_log(name)
         try:
-            # A session of its own: neither Ctrl-C nor the end of this terminal reaches the engine.
+            # A separate session: neither Ctrl-C nor the end of this terminal reaches the engine.
             process = subprocess.Popen(
                 ENGINE_COMMAND,
                 stdin=subprocess.PIPE,
@@ -119,5 +119,5 @@ def _hand_down(process: subprocess.Popen[bytes], settings: RelaySettings, lock: 
         with process.stdin as stdin:
             stdin.write(handed.encode())
     except BrokenPipeError:
-        # It died at once; wait_ready says why.
+        # The engine ended immediately; `wait_ready` reports why.
         return

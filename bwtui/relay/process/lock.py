@@ -1,8 +1,8 @@
-"""The lock of a relay: only one process at a time may be the relay of a name.
+"""The lock of a relay: only one process at a time may be the relay of a given name.
 
-It is a ``flock`` on a file in the relay's state folder. The kernel drops it with the last descriptor of the
-open file, so a killed engine leaves no stale lock; and it may be inherited, so the process that starts an
-engine takes the lock, prepares the folder, and hands the lock down, with no moment in between.
+It is a ``flock`` on a file in the relay's state folder. The kernel releases it with the last descriptor of
+the open file, so a killed engine leaves no stale lock. It may be inherited, so the process that starts an
+engine takes the lock, prepares the folder, and passes the lock on without ever releasing it.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from bwtui.errors import RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.state_folder import LOCK_NAME, state_folder
 
-#: `is_held` takes the lock for an instant, so one refusal proves nothing yet.
+#: `is_held` takes the lock briefly, so one failed attempt does not prove that a relay runs.
 _PATIENCE = 0.5
 _POLL = 0.05
 
@@ -28,7 +28,7 @@ class RelayLock:
 
     @classmethod
     def acquire(cls, name: str) -> "RelayLock":
-        """Make the relay's state folder if need be and take the lock. Raises RefusedError."""
+        """Create the relay's state folder if needed, and take the lock. Raises RefusedError."""
         path = private_folder(state_folder(name)) / LOCK_NAME
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,13 +59,13 @@ class RelayLock:
 
 
 def is_held(name: str) -> bool:
-    """Return whether some process is the relay called ``name`` at this moment."""
+    """Return whether a process currently is the relay called ``name``."""
     try:
         descriptor = os.open(state_folder(name) / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two who ask don't take each other for a relay.
+        # A shared lock, so that two callers do not mistake each other for a relay.
         return not _try_lock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
@@ -82,7 +82,7 @@ def wait_until_free(name: str, timeout: float) -> bool:
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder ``path``, and see to it that nobody else may enter. Raises RefusedError."""
+    """Create the folder ``path``, and make it private to its owner. Raises RefusedError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.chmod(0o700)

@@ -1,11 +1,11 @@
-"""The log of an engine: ``engine.log`` in the relay's state folder, and before that ``engine.log.1``.
+"""The log of an engine: ``engine.log`` in the relay's state folder, and older lines in ``engine.log.1``.
 
-Both are bounded, at the start and while the engine runs, which may be for months. Nothing else in the folder
-is: dead letters are kept until somebody removes them.
+The size of both is limited, at the start and while the engine runs, which may be for months. Nothing else in
+the folder is limited: dead letters are kept until somebody removes them.
 
-All that an engine's own process writes to stdout and stderr goes to the log, what libraries written in C say
-too. Nobody but the process itself can make such a file shorter, so it is trimmed. A relay in the foreground
-writes the log alone, line by line, and begins a new file.
+The log receives everything that an engine's own process writes to stdout and stderr, including messages of C
+libraries. Only the process itself can shorten such a file, so it trims it. A relay in the foreground writes
+only its log records there, line by line, and starts a new file when one is full.
 """
 
 import logging
@@ -26,16 +26,16 @@ from bwtui.state_folder import state_folder
 _KEEP_AT_START = 1024 * 1024
 _LIMIT = 8 * 1024 * 1024
 _TAIL = 512 * 1024
-#: Libraries that tell every request.
+#: Libraries that log every request.
 _TALKATIVE = ("httpx", "httpx2", "httpcore", "urllib3")
 _log = logging.getLogger("bwtui.relay.process.log")
 
 
 class _Masking(logging.Formatter):
-    """Takes passwords out of every line, also of a library's, and shows what isn't printable."""
+    """Removes passwords from every line, including those of libraries, and escapes unprintable characters."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # Passwords first: an escape before one could make a longer word of its name.
+        # Passwords first: an escape before a password's name could make the name part of a longer word.
         return shown(mask_connection(super().formatMessage(record)))
 
     def formatException(self, ei: Any) -> str:
@@ -43,15 +43,14 @@ class _Masking(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Writes an object a line, with what `bwtui.model.events.event` says of it; passwords are taken out."""
+    """Writes one object per line, with the fields of `bwtui.model.events.event`; removes passwords."""
 
     def __init__(self, relay: str) -> None:
-        """``relay`` is the name of the relay whose log it is."""
+        """``relay`` is the name of the relay that writes the log."""
         super().__init__()
         self._relay = relay
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         details: dict[str, object] = getattr(record, "details", {})
         told: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -64,7 +63,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
-        # Before it is JSON, where what parts a password from what follows would have a backslash before it.
+        # Before conversion to JSON, which would put a backslash before the character that ends a password.
         masked = {
             key: mask_connection(value) if isinstance(value, str) else value for key, value in told.items()
         }
@@ -72,7 +71,7 @@ class JsonLines(logging.Formatter):
 
 
 def json_lines() -> JsonLines | None:
-    """Return what writes the log of this process as objects, or None where it is text."""
+    """Return the formatter that writes this process's log as objects, or None if the log is text."""
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
     return next((one for one in formatters if isinstance(one, JsonLines)), None)
 
@@ -89,14 +88,14 @@ def log_to_file(name: str, log_format: LogFormat) -> None:
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
-    """A log whose next file is for its owner only, too."""
+    """A log whose rotated files are also readable only by their owner."""
 
     def _open(self) -> TextIO:  # type: ignore[override]  # typeshed has the class of the usual opener.
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Lose the line, as on a full disk; logging would show it on stderr with all that is masked here."""
+        """Drop the line, for example on a full disk; logging would print it on stderr without masking."""
 
 
 def _configure(handler: logging.Handler, name: str, log_format: LogFormat) -> None:
@@ -108,12 +107,11 @@ def _configure(handler: logging.Handler, name: str, log_format: LogFormat) -> No
 
 
 def log_path(name: str) -> Path:
-    """Return the path of the log of the relay called ``name``."""
     return state_folder(name) / "engine.log"
 
 
 def open_log(name: str) -> int:
-    """Open the log for appending and return the descriptor; a long one of earlier runs is put aside."""
+    """Open the log for appending and return the descriptor; a long log of earlier runs is moved away."""
     path = log_path(name)
     if path.exists() and path.stat().st_size > _KEEP_AT_START:
         path.replace(path.with_suffix(".log.1"))
@@ -137,8 +135,8 @@ def trim(name: str, descriptor: int) -> None:
         aside.chmod(0o600)
     except OSError as error:
         failure = error.strerror
-    # Whatever becomes of the old lines, the log must not fill the disk, least of all a full one. The
-    # descriptor appends, so what is written next lands at the new end.
+    # Even if the old lines can't be kept, the log must not fill the disk, least of all a full one. The
+    # descriptor appends, so the next line is written at the new end.
     os.ftruncate(descriptor, 0)
     if failure is not None:
         _log.warning(

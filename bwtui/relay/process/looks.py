@@ -1,9 +1,9 @@
-"""What is asked of the services only while somebody looks, and handed out without waiting for them.
+"""Service views: polled only while clients request them, and returned without waiting for the services.
 
-Whoever asks gets the last answer at once, and has another one taken by that: of Kafka and of the schema
-registry in threads of their own, which hang up and end soon after the last question; of PostgreSQL over the
-session of `bwtui.source.lag`. A screen that shows a little of it beside much else only glances: then they are
-asked every few seconds.
+A request returns the last answer at once, and schedules another poll: of Kafka and of the schema registry in
+separate threads, which disconnect and end soon after the last request; of PostgreSQL over the session of
+`bwtui.source.lag`. A screen that shows a small part of a view among other things sends a glance: then the
+services are polled only every few seconds.
 """
 
 import time
@@ -27,10 +27,10 @@ from bwtui.source.retention import look_at
 
 
 class Looks:
-    """All looks of one engine; any thread may ask for one."""
+    """All service views of one engine; any thread may request one."""
 
     def __init__(self, settings: RelaySettings, readers: Readers, report: Report, samples: Samples) -> None:
-        """``report`` knows the relay's topics at the time of a look."""
+        """``report`` has the relay's topics at the time of a poll."""
         self._samples = samples
         self._report = report
         self._configuration = Configuration(time=time.time(), settings=listed(settings))
@@ -45,7 +45,7 @@ class Looks:
         self._slots_attention, self._slots_looked = Attention(), float("-inf")
 
     def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        """Return the last look of that name, at once; ``about`` what, where there is more than one."""
+        """Return the last view of that name, at once; ``about`` selects the objects, if there are several."""
         if name == "slots":
             self._slots_attention.pay(glance=glance)
             return self._slots
@@ -65,9 +65,9 @@ class Looks:
         return self._configuration
 
     def tick(self, connection: Connection) -> None:
-        """Look at the slots, if somebody asked; over the session that looks at the relay's own each second.
+        """Poll the slots, if requested, over the session that samples the relay's own slot every second.
 
-        Raises psycopg2.Error when the server does not answer.
+        Raises psycopg2.Error if the server does not answer.
         """
         if self._slots_attention.is_due(self._slots_looked, 0.0):
             self._slots_looked = time.monotonic()
@@ -76,12 +76,11 @@ class Looks:
     def _look_at_letters(self, about: Sequence[str]) -> Letters:
         look, reader = self._letters.latest(), self._letter_reader
         if look.topic and not look.failure and not reader.has_read:
-            # What the last look read is forgotten: no letter may be called missing before the next one.
+            # The cached letters were discarded: no letter may be reported as missing before the next poll.
             return Letters()
         return replace(look, places=reader.places(about))
 
     def close(self) -> None:
-        """Take no look any more."""
         self._consumers.stop()
         self._subjects.stop()
         self._letters.stop()
@@ -93,7 +92,7 @@ def _topics(settings: RelaySettings, report: Report) -> set[str]:
 
 
 def _registry(settings: RelaySettings) -> SchemaRegistry | None:
-    """Open a connection beside the relay's own, which the screens can't hold up; None where it asks none."""
+    """Return a connection separate from the relay's, which views must not delay; None without a registry."""
     if settings.record_only or settings.output_format != "avro":
         return None
     return SchemaRegistry(settings.schema_registry, settings.registry_config)

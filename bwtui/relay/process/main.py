@@ -1,7 +1,8 @@
-"""One engine in this very process: its control socket, its signals, its reports and its end.
+"""Runs one engine in this process: its control socket, signals, reports and outcome.
 
-``connect --headless`` calls `run` in the foreground. ``python -m bwtui.relay.process.main`` is what
-relay/process/launch.py starts; it reads its settings from stdin, since others can read its arguments.
+``connect --headless`` calls `run` in the foreground. relay/process/launch.py starts
+``python -m bwtui.relay.process.main``, which reads its settings from stdin, since other users can read a
+process's arguments.
 """
 
 import contextlib
@@ -34,13 +35,13 @@ from bwtui.settings import RelaySettings
 from bwtui.signals.heard import heard
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long the reader of our output may take for the last status.
+#: Maximum time that the reader of our output may take to read the last status.
 _LAST_STATUS_SECONDS = 5.0
 _log = logging.getLogger("bwtui.relay.process.main")
 
 
 class RunnableEngine(StatusSource, Protocol):
-    """The engine, as far as its process is concerned."""
+    """The interface of the engine that its process needs."""
 
     def run(self) -> None:
         """Relay until stopped or caught up. Raises BwtuiError."""
@@ -51,16 +52,16 @@ EngineFactory = Callable[[RelaySettings], RunnableEngine]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listener:
-    """Takes the engine's status, every ``interval`` seconds."""
+    """Receives the engine's status every ``interval`` seconds."""
 
     emit: Callable[[Status], None]
     interval: float
-    #: Called with the last status, when the engine has ended.
+    #: Called with the last status after the engine has ended.
     emit_last: Callable[[Status], None]
 
 
 def real_engine(settings: RelaySettings) -> RunnableEngine:
-    """Return the relay's engine; imported here, because it brings Kafka's client and PostgreSQL's along."""
+    """Return the relay's engine; imported here, because it imports the clients for Kafka and PostgreSQL."""
     from bwtui.relay.engine import Engine
 
     return Engine(settings)
@@ -73,15 +74,15 @@ def run(
     factory: EngineFactory = real_engine,
     supervisor: Supervisor | None = None,
 ) -> Outcome:
-    """Run an engine to its end in this process's main thread, and return how it ended.
+    """Run an engine to its end in this process's main thread, and return its outcome.
 
-    The outcome is kept in the relay's state folder too, and the ``supervisor`` is told of it all. The lock
-    is released at the end.
+    The outcome is also stored in the relay's state folder, and reported to the ``supervisor``. The lock is
+    released at the end.
     """
     name = settings.relay_name
-    # A row makes objects that live until Kafka has acknowledged it, and no cycles.
+    # A row creates objects that live until Kafka has acknowledged it, and no reference cycles.
     look_rarely()
-    # What the engine keeps in its folder is nobody else's business.
+    # Files in the engine's folder are private.
     os.umask(0o077)
     outcome.clear(name)
     last_status = LastStatus(name)
@@ -111,7 +112,7 @@ def run(
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
     if is_whole:
-        # Only now does nobody write it any more.
+        # Only here does nothing write it any more.
         last_status.forget()
     if supervisor is not None:
         verdict = ended.status.verdict.sentence if ended.status is not None else ""
@@ -121,10 +122,10 @@ def run(
 
 
 def _listening(settings: RelaySettings, engine: RunnableEngine) -> contextlib.AbstractContextManager[object]:
-    """Return what serves metrics and probes, if that is wanted."""
+    """Return the server for metrics and probes, if it is configured."""
     if not settings.listen:
         return contextlib.nullcontext()
-    # Not before: it brings Prometheus's client along.
+    # Imported only if needed, because it imports Prometheus's client.
     from bwtui.relay.observed.http import HttpServer
 
     return HttpServer(settings.listen, engine)
@@ -154,13 +155,13 @@ def _reported(error: BaseException | None, signals: list[int]) -> BwtuiError | N
 
 @contextlib.contextmanager
 def _stop_on_signal(engine: RunnableEngine, received: list[int]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a clean stop, and a second SIGINT into a hard end."""
+    """Turn SIGINT, SIGTERM and SIGHUP into a clean stop, and a second SIGINT into an immediate exit."""
 
     def on_signal(number: int) -> None:
         if number not in _SIGNALS:
             return
         if number == signal.SIGINT and signal.SIGINT in received:
-            # Nothing is lost: what was not confirmed comes again after the next start.
+            # Nothing is lost: unconfirmed changes are read again after the next start.
             os._exit(Interrupted.exit_code)
         received.append(number)
         engine.stop()
@@ -175,11 +176,11 @@ def _stop_on_signal(engine: RunnableEngine, received: list[int]) -> Iterator[Non
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Stand in for the default action; the thread of `heard` does the work."""
+    """Replace the default action; the thread of `heard` handles the signal."""
 
 
 class _Reporter:
-    """Reports in a thread: a listener that is stuck holds up neither the relay nor, for long, its end."""
+    """Reports in a thread: a blocked listener delays neither the relay nor, for long, its end."""
 
     def __init__(self, engine: RunnableEngine, listener: Listener, last_status: LastStatus) -> None:
         self._engine = engine
@@ -189,11 +190,10 @@ class _Reporter:
         self._thread = threading.Thread(target=self._work, name="report", daemon=True)
 
     def start(self) -> None:
-        """Begin to report."""
         self._thread.start()
 
     def end(self, status: Status) -> None:
-        """Report the last ``status``, and wait for that; not without end, for nobody may be reading."""
+        """Report the last ``status``, and wait for that, but not forever: the output may have no reader."""
         if self._thread.ident is None:
             return
         self._last.put(status)
@@ -215,22 +215,22 @@ class _Reporter:
 
 
 def stalled_by(status: Status) -> str:
-    """Return what a stall is told apart by from another one: its cause, and whom it waits for; else ""."""
+    """Return what identifies a stall, its cause and what it is blocked on; "" if there is none."""
     return f"{status.verdict.cause} {status.verdict.dependency}" if status.state == "stalled" else ""
 
 
 def state_of(status: Status) -> dict[str, Any]:
-    """Return what a line of the log on a relay's state is given besides its words."""
+    """Return the structured fields of a log line about a relay's state."""
     verdict = status.verdict
     return event("state", state=status.state, condition=verdict.condition, cause=verdict.cause or None)
 
 
 def log_listener(name: str) -> Listener:
-    """Return the listener of an engine whose stderr is its log: a line when the state changes."""
+    """Return the listener of an engine whose stderr is its log: it writes a line when the state changes."""
     last: list[tuple[str, str]] = []
 
     def emit(status: Status) -> None:
-        # The sentence of a stall says for how long, which is new each time.
+        # The sentence of a stall contains its duration, which differs each time.
         gaps = key_of(status)
         now = (status.state, stalled_by(status) or gaps or status.detail)
         if [now] != last:
@@ -243,7 +243,7 @@ def log_listener(name: str) -> Listener:
 
 
 def main(factory: EngineFactory = real_engine) -> int:
-    """Run the engine whose settings and lock the parent process hands down on stdin; return the exit code."""
+    """Run the engine whose settings and lock the parent process passes on stdin; return the exit code."""
     handed = json.load(sys.stdin)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -252,7 +252,7 @@ def main(factory: EngineFactory = real_engine) -> int:
     name = settings.relay_name
     log_to_stderr(name, settings.log_format)
     ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)
-    # Of one that is ended by hand the line of its state says that.
+    # For an interrupted engine the line about its state already says so.
     if ended.message is not None and ended.exit_code != Interrupted.exit_code:
         hint = f" (hint: {ended.hint})" if ended.hint and json_lines() is None else ""
         extra = event("failed", exit_code=ended.exit_code, hint=ended.hint)

@@ -1,8 +1,8 @@
-"""What systemd is told of a relay that it runs: sd_notify(3), datagrams of a few lines.
+"""Reports the relay's state to systemd, which runs it: sd_notify(3), datagrams of a few lines.
 
-A thread looks at the engine, and says when the start is through, how the relay is, and that its main thread
-turns. One that turns no more stops these pings, and systemd ends the process after ``WatchdogSec``. While a
-start or a stop takes long and the main thread turns, systemd is asked for more time.
+A thread polls the engine, and reports when the start is complete, what the state is, and that the main thread
+is alive. If the main thread is stuck, the pings stop, and systemd ends the process after ``WatchdogSec``.
+While a start or a stop takes long and the main thread is alive, systemd is asked for more time.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from bwtui.relay.process.log import json_lines
 from bwtui.relay.watch.account import Turn
 from bwtui.shown import shortened, shown
 
-#: So often it is looked what is new (seconds); more often where the watchdog is shorter.
+#: Interval of polls (seconds); shorter with a shorter watchdog.
 _LOOK_SECONDS = 1.0
-#: A ping comes so many times within ``WatchdogSec``, so that one may be late.
+#: Number of pings within ``WatchdogSec``, so that one may be late.
 _PINGS = 4
-#: What a start or a stop asks for (seconds), each time that a ping is due.
+#: Time requested for a start or a stop (seconds), each time that a ping is due.
 _EXTENSION_SECONDS = 60.0
-#: So long systemd may be busy with others (seconds); what it did not take is said once more.
+#: Maximum time (seconds) to wait for a busy systemd; lines that it did not take are sent again.
 _SEND_SECONDS = 1.0
-#: So long the last look may take (seconds).
+#: Maximum time for the last poll (seconds).
 _END_SECONDS = 5.0
 #: systemd takes datagrams of up to 4096 bytes, and a character has up to four.
 _STATUS_CHARACTERS = 500
@@ -42,30 +42,30 @@ _log = logging.getLogger(__name__)
 
 
 class Watched(Protocol):
-    """The engine, as far as it is looked at; from any thread, and at once."""
+    """The interface of the engine that is polled, from any thread, without waiting."""
 
     def measures(self) -> Measures:
-        """Return what is known of this moment."""
+        """Return the current measurements."""
 
     def turn(self) -> Turn:
-        """Return what the main thread is at."""
+        """Return the main thread's current activity."""
 
 
 @dataclass(slots=True)
 class NotifySocket:
-    """The socket on which systemd listens; nothing that goes wrong with it harms the relay."""
+    """The socket on which systemd listens; its errors never harm the relay."""
 
     address: str
     _is_told: bool = False
 
     def send(self, *lines: str) -> bool:
-        """Send ``lines``, and return whether they were taken; the first time that they weren't is told."""
-        # "@" stands for the byte before names that are in no file system.
+        """Send ``lines``, and return whether systemd took them; log the first failure."""
+        # "@" means the NUL byte at the start of a name outside of the file system.
         place = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         try:
             if place[:1] not in ("/", "\0"):
                 raise OSError(0, "it is neither a path nor an abstract address")
-            # A new one each time: systemd may have been started again meanwhile.
+            # A new socket each time: systemd may have been restarted meanwhile.
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(_SEND_SECONDS)
                 sender.sendto("\n".join(lines).encode(), place)
@@ -86,7 +86,7 @@ class NotifySocket:
         _log.handle(record)
         lines = json_lines()
         says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay goes on"
-        # Nobody may be reading stderr: neither the pings wait for that for long, nor the end of the relay.
+        # stderr may have no reader: neither the pings nor the end of the relay wait long for it.
         saying = threading.Thread(target=_say, args=(says,), name="systemd is not told", daemon=True)
         saying.start()
         saying.join(_SEND_SECONDS)
@@ -94,34 +94,34 @@ class NotifySocket:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Tells systemd of one engine, from `watch` to `end`."""
+    """Reports on one engine to systemd, from `watch` to `end`."""
 
     socket: NotifySocket
-    #: ``WatchdogSec``; 0: there is none.
+    #: ``WatchdogSec``; 0 if there is none.
     watchdog_seconds: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _is_ready: bool = False
     _is_stopping: bool = False
     _is_broken: bool = False
-    #: What the last STATUS said, and of which state.
+    #: The last STATUS line, and the state that it reported.
     _said: str = ""
     _state: tuple[str, str] = ("", "")
-    #: When it was last looked whether the main thread turns.
+    #: When the main thread was last checked.
     _pinged_at: float = field(default_factory=time.monotonic)
 
     def watch(self, engine: Watched) -> None:
-        """Begin to tell of ``engine``, in a thread of its own."""
+        """Start reporting on ``engine``, in a separate thread."""
         self._thread = threading.Thread(target=self._work, args=(engine,), name="systemd", daemon=True)
         self._thread.start()
 
     def end(self, exit_code: int, message: str) -> None:
-        """Say that the relay has ended, and with which words; its process ends at once."""
+        """Report that the relay has ended, with its message; its process ends right afterwards."""
         self._stop.set()
         if self._thread is not None:
-            # It may hang where nobody reads our stderr: the relay ends all the same.
+            # The thread may be blocked if stderr has no reader: the relay ends all the same.
             self._thread.join(_END_SECONDS)
-        # Of a start that systemd has not seen the end of it would say that it failed.
+        # If systemd has not seen the start complete, it would report that the start failed.
         ready = ("READY=1",) if exit_code == 0 and not self._is_ready else ()
         how = f"ended with exit code {exit_code}" if exit_code else "ended"
         self.socket.send(*ready, "STOPPING=1", "STATUS=" + _line(": ".join(filter(None, (how, message)))))
@@ -132,7 +132,7 @@ class Supervisor:
             try:
                 self._look(engine.measures(), lines)
             except Exception as error:
-                # A picture that can't be had is no reason to end a relay whose main thread turns.
+                # A failing status snapshot must not end a relay whose main thread is alive.
                 if lines:
                     self.socket.send(*lines)
                 self._tell_broken(error)
@@ -142,7 +142,7 @@ class Supervisor:
     def _tell_broken(self, error: Exception) -> None:
         if not self._is_broken:
             self._is_broken = True
-            # The text of an unexpected exception may hold a row value.
+            # The text of an unexpected exception may contain a row value.
             text = "systemd is not told how the relay is: %s"
             _log.error(text, type(error).__name__, extra=event("supervisor_untold"))
 
@@ -151,7 +151,7 @@ class Supervisor:
         return (self.watchdog_seconds or _EXTENSION_SECONDS) / _PINGS
 
     def _look(self, measures: Measures, lines: list[str]) -> None:
-        """Say ``lines``, and what is new."""
+        """Send ``lines``, and everything that is new."""
         status = measures.status
         if not self._is_ready and (status.phase or status.state) not in ("starting", "stopped", "failed"):
             lines.append("READY=1")
@@ -160,7 +160,7 @@ class Supervisor:
         verdict, words = status.verdict, _line(_words(status))
         about = verdict.cause if status.state == "stalled" else key_of(status) or status.detail
         state = (status.state, about)
-        # The sentence of a stall says for how long, which is new each time.
+        # The sentence of a stall contains its duration, which differs each time.
         if state != self._state or (lines and words != self._said):
             lines.append("STATUS=" + words)
         if lines and self.socket.send(*lines):
@@ -169,12 +169,12 @@ class Supervisor:
             self._state, self._said = state, words
 
     def _pings(self, turn: Turn, now: float) -> list[str]:
-        """Return what is due, if the main thread has turned since that was due last."""
+        """Return the due lines, if the main thread was alive since lines were last due."""
         since = now - self._pinged_at
         if since < self._ping_seconds:
             return []
         self._pinged_at = now
-        # What waits within one call has said so before it.
+        # An activity that waits within one call has recorded its start before the call.
         if turn.idle_seconds > since and turn.activity not in WITHIN_ONE_CALL:
             return []
         lines = ["WATCHDOG=1"] if self.watchdog_seconds else []
@@ -189,9 +189,9 @@ def _say(line: str) -> None:
 
 
 def supervisor_of(environment: MutableMapping[str, str]) -> Supervisor | None:
-    """Return who is to be told of this process, if somebody is; nothing that it starts is told of that.
+    """Return the supervisor that expects reports on this process, or None; child processes don't inherit it.
 
-    ``environment`` is this process's, from which the variables are taken.
+    ``environment`` is this process's, from which the variables are removed.
     """
     address = environment.pop("NOTIFY_SOCKET", "")
     microseconds = environment.pop("WATCHDOG_USEC", "")
@@ -199,7 +199,7 @@ def supervisor_of(environment: MutableMapping[str, str]) -> Supervisor | None:
     if not address:
         return None
     is_ours = watched in ("", str(os.getpid()))
-    # As systemd itself reads it: what is no number is no watchdog.
+    # As systemd itself reads it: without a valid number there is no watchdog.
     seconds = int(microseconds) / 1e6 if is_ours and microseconds.isdecimal() else 0.0
     return Supervisor(NotifySocket(address), seconds)
 
@@ -212,6 +212,6 @@ def _words(status: Status) -> str:
 
 
 def _line(text: str) -> str:
-    """Return ``text`` as the value of one line: what comes from services must not begin another one."""
-    # Shown before it is cut: an escape has up to ten characters.
+    """Return ``text`` as the value of one line: text from services must not begin another line."""
+    # Escape before cutting: an escape has up to ten characters.
     return shortened(shown(mask_connection(text)), _STATUS_CHARACTERS)

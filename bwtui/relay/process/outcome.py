@@ -1,8 +1,8 @@
-"""How the last run of a relay ended: a small file in its state folder, to be asked afterwards.
+"""The outcome of a relay's last run: a small file in its state folder, to be read afterwards.
 
 The engine's process writes it as its last act; ``connect`` reads it for the error line and the exit code,
-``bwtui status`` and the UI for the reason why a relay is gone. A new run removes it first, and keeps room for
-its own: a disk that is full is what many a relay ends on.
+``bwtui status`` and the UI for the reason why a relay ended. A new run first removes the old file, and
+reserves disk space for its own: a full disk ends many relays.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _ROOM_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one run."""
+    """The outcome of one run."""
 
     exit_code: int
     time: float
@@ -35,14 +35,14 @@ class Outcome:
     status: Status | None
 
     def error(self) -> errors.BwtuiError | None:
-        """Return the error that ended the run, as the class that sets its exit code, or None."""
+        """Return the error that ended the run, in the class with its exit code, or None."""
         if self.message is None:
             return None
         return error_with_code(self.exit_code, self.message, self.hint or "")
 
 
 def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiError:
-    """Return an error that ends this process as it ended another."""
+    """Return an error that ends this process with the same exit code as another process."""
     for kind in (
         errors.DifferencesFound,
         errors.Indeterminate,
@@ -57,9 +57,9 @@ def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiErro
 
 
 def write(name: str, outcome: Outcome) -> bool:
-    """Keep ``outcome`` as the end of the relay's last run; return whether with its status.
+    """Store ``outcome`` as the end of the relay's last run; return whether its status was stored too.
 
-    A full disk has no room for that. Raises OSError.
+    A full disk has no room for the status. Raises OSError.
     """
     folder = state_folder(name)
     try:
@@ -77,10 +77,10 @@ def _is_put_into_room(outcome: Outcome, folder: Path) -> bool:
     if len(text) > _ROOM_BYTES:
         return False
     try:
-        # Over what is there, which takes no more of the disk.
+        # Overwriting existing blocks takes no more disk space.
         with (folder / _ROOM_NAME).open("r+b", buffering=0) as room:
             if room.write(text.ljust(_ROOM_BYTES)) < len(text):
-                # It was taken on a disk that was full already, and has room for the begin only.
+                # The disk was already full when the space was reserved: only the beginning fits.
                 return False
         (folder / _ROOM_NAME).replace(folder / _FILE_NAME)
     except OSError:
@@ -95,18 +95,18 @@ def _text(outcome: Outcome) -> str:
 
 
 def read(name: str) -> Outcome | None:
-    """Return how the relay's last run ended; None while it runs, after kill -9, and when it never ran."""
+    """Return how the relay's last run ended; None while it runs, after kill -9, and if it never ran."""
     try:
         data = json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8"))
         status = Status.from_json(data["status"]) if data["status"] else None
         return Outcome(data["exit_code"], data["time"], data["message"], data["hint"], status)
     except (OSError, ValueError, KeyError, TypeError):
-        # A file of another version or one that was cut short says nothing.
+        # A file of another version, or a truncated one, counts as missing.
         return None
 
 
 def clear(name: str) -> None:
-    """Forget the last run, because a new one begins, and keep room for how that will end."""
+    """Remove the last run's outcome, because a new run begins, and reserve disk space for its own."""
     folder = state_folder(name)
     (folder / _FILE_NAME).unlink(missing_ok=True)
     with contextlib.suppress(OSError), open(folder / _ROOM_NAME, "wb", opener=private) as room:

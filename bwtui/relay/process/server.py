@@ -1,8 +1,9 @@
 """The control socket of a running engine; the protocol is described in relay/process/control.py.
 
-One thread serves all clients without ever blocking on one. It asks the engine only for immutable pictures
-(`StatusSource`), so the engine never waits for a client. What a client may cost is bounded: it gets no new
-answer before it has read the last one, and one that stops reading, or sends endless lines, is dropped.
+One thread serves all clients without ever blocking on one. It requests only immutable snapshots from the
+engine (`StatusSource`), so the engine never waits for a client. The cost of a client is bounded: it gets no
+new answer before it has read the last one, and a client that stops reading, or sends endless lines, is
+dropped.
 """
 
 import dataclasses
@@ -31,39 +32,39 @@ MAX_CHANGES = 500
 VERDICTS = ("clean", "anomalies", "indeterminate")
 _MAX_CLIENTS = 64
 _MAX_REQUEST = 64 * 1024
-#: Seconds that a client may leave an answer unread.
+#: Maximum seconds that a client may leave an answer unread.
 _PATIENCE = 5.0
 _log = logging.getLogger(__name__)
 
 
 class StatusSource(Protocol):
-    """What the server asks of the engine; every method may be called from any thread and returns at once."""
+    """The engine's interface for the server; any thread may call its methods, which return at once."""
 
     def status(self) -> Status:
-        """Return one immutable status of the relay."""
+        """Return an immutable status of the relay."""
 
     def measures(self) -> Measures:
-        """Return what is counted and measured up to this moment, with the status."""
+        """Return the current counts and measurements, with the status."""
 
     def turn(self) -> Turn:
-        """Return what the main thread is at."""
+        """Return the main thread's current activity."""
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the sampled changes with a sequence above ``after``, oldest first."""
 
     def history(self, after: float) -> History:
-        """Return the last ten minutes behind ``after`` (Unix seconds)."""
+        """Return the history of the last ten minutes after ``after`` (Unix seconds)."""
 
     def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up."""
 
     def settings(self) -> RelaySettings:
-        """Return settings that mean the same in another process; they may hold passwords."""
+        """Return settings that are valid in another process; they may contain passwords."""
 
     def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
-        """Return the last answer to what is asked only while somebody looks, and have it asked again.
+        """Return the last service view of that name, and schedule another poll.
 
-        For a ``glance`` that happens more rarely.
+        For a ``glance``, polls are less frequent.
         """
 
     def auditing(self) -> str:
@@ -72,29 +73,29 @@ class StatusSource(Protocol):
     def audited(
         self, verdict: str, clean: Sequence[str], began: str, servers: Sequence[Sequence[Any]]
     ) -> None:
-        """Take note that an audit of the relay's tables has ended.
+        """Record that an audit of the relay's tables has ended.
 
         It began at that moment, read from ``servers`` (see `bwtui.source.failover.stream_server`), and found
         the topics of the tables ``clean`` equal to them. Raises StateFailed.
         """
 
     def backfill(self, request: BackfillRequest) -> str:
-        """Take a request to put rows into the stream; return its id. Raises BwtuiError."""
+        """Take a request to backfill rows; return its id. Raises BwtuiError."""
 
     def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Have one pause, go on or end; return how it is. Raises BwtuiError."""
+        """Pause, resume or end a backfill; return its status. Raises BwtuiError."""
 
     def sent_beside(self, topic: str, records: int) -> None:
-        """Take note that a repair is about to send tombstones to a topic of this relay by itself."""
+        """Record that a repair is about to send tombstones itself to a topic of this relay."""
 
     def healed(self, lsn: str) -> bool:
-        """Take note that topics equal tables since the slot was made anew at ``lsn``; say whether it was due.
+        """Record that topics equal tables since the slot was recreated at ``lsn``; return True if it was due.
 
         Raises StateFailed.
         """
 
     def stop(self) -> None:
-        """Ask the relay to stop cleanly."""
+        """Request a clean stop."""
 
 
 def answer(source: StatusSource, line: bytes) -> dict[str, Any]:
@@ -109,13 +110,13 @@ def answer(source: StatusSource, line: bytes) -> dict[str, Any]:
     except BwtuiError as error:
         return {**_refusal(error.message), "hint": error.hint}
     except Exception as error:
-        # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
+        # The text of an unexpected exception may contain anything, even a row value: send only its type.
         _log.error("control request failed: %s", type(error).__name__, extra=event("answer_failed"))
         return _refusal(f"the engine failed to answer ({type(error).__name__})")
 
 
 class _BadRequest(ValueError):
-    """A request that this version does not know."""
+    """A request that this version does not support."""
 
 
 def _refusal(reason: str) -> dict[str, Any]:
@@ -199,7 +200,7 @@ def _backfill(data: Any) -> BackfillRequest:
 class ControlServer(SocketServer["_Client"]):
     """Serves the control socket of the relay called ``name`` from `start` to `close`.
 
-    The caller holds the relay's lock, so a socket that is already there was left by a killed engine.
+    The caller holds the relay's lock, so an existing socket was left by a killed engine.
     """
 
     def __init__(self, name: str, source: StatusSource) -> None:
@@ -208,7 +209,6 @@ class ControlServer(SocketServer["_Client"]):
         self._source = source
 
     def listen(self) -> socket.socket:
-        """Return the socket that listens. Raises RefusedError."""
         private_folder(self.path.parent)
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -232,15 +232,12 @@ class ControlServer(SocketServer["_Client"]):
             self.path.unlink(missing_ok=True)
 
     def new_client(self) -> "_Client":
-        """Return a client that has said nothing."""
         return _Client()
 
     def wanted(self, client: "_Client") -> int:
-        """Return whether it is to read, or to write."""
         return selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
 
     def step(self, connection: socket.socket, client: "_Client") -> None:
-        """Read what was sent, and answer."""
         try:
             if not client.pending:
                 received = connection.recv(65536)
@@ -277,7 +274,7 @@ class ControlServer(SocketServer["_Client"]):
 
 @dataclasses.dataclass(slots=True)
 class _Client:
-    """What one connection has sent and not been answered, and what it has not read yet."""
+    """One connection's received data that is not answered yet, and the answer that it has not read yet."""
 
     received: bytes = b""
     pending: memoryview = dataclasses.field(default_factory=lambda: memoryview(b""))

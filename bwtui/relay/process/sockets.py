@@ -1,7 +1,6 @@
 """One thread that serves many sockets and never blocks on one of them.
 
-What a client may cost is bounded by those who derive from this: how many there are, how much each may send,
-and how long it may take.
+Derived classes bound the cost of clients: their number, the size of their requests, and their time.
 """
 
 import contextlib
@@ -16,9 +15,9 @@ from typing import Generic, Self, TypeVar
 
 from bwtui.model.events import event
 
-#: Seconds without taking new connections when the system has nothing left for one.
+#: Seconds without accepting connections after the system ran out of resources for one.
 _REST = 1.0
-#: How often `SocketServer.look_after` is called at least; and while it is due soon.
+#: Maximum interval between calls of `SocketServer.look_after`: normally, and while it is due soon.
 _LOOK_SECONDS, _SOON_SECONDS = 1.0, 0.05
 _log = logging.getLogger(__name__)
 
@@ -28,11 +27,11 @@ Client = TypeVar("Client")
 class SocketServer(ABC, Generic[Client]):
     """Serves the connections to one listening socket from `start` to `close`."""
 
-    #: Whether one more than there may be waits until another is gone; it is refused otherwise.
+    #: True if connections beyond the maximum wait until a client disconnects; otherwise they are refused.
     waits_for_room = False
 
     def __init__(self, name: str, most_clients: int) -> None:
-        """``name`` is that of the thread."""
+        """``name`` is the name of the thread."""
         self._most_clients = most_clients
         self._clients: dict[socket.socket, Client] = {}
         self._selector = selectors.DefaultSelector()
@@ -40,7 +39,7 @@ class SocketServer(ABC, Generic[Client]):
         self._wake.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._listener: socket.socket | None = None
-        #: Until when no connection is taken, or 0.
+        #: Until when no connection is accepted, or 0.
         self._resting = 0.0
 
     def __enter__(self) -> Self:
@@ -53,7 +52,7 @@ class SocketServer(ABC, Generic[Client]):
         self.close()
 
     def start(self) -> None:
-        """Bind the socket and begin to serve. Raises RefusedError."""
+        """Bind the socket and start serving. Raises RefusedError."""
         try:
             self._listener = self.listen()
         except BaseException:
@@ -76,54 +75,55 @@ class SocketServer(ABC, Generic[Client]):
         self._selector.close()
         self._wake.close()
 
-    # -- for those that derive from it ---------------------------------------------------------------------
+    # -- for derived classes -------------------------------------------------------------------------------
 
     @abstractmethod
     def listen(self) -> socket.socket:
-        """Return the socket that listens. Raises RefusedError."""
+        """Return the listening socket. Raises RefusedError."""
 
     @abstractmethod
     def new_client(self) -> Client:
-        """Return what is known of a connection that was just made."""
+        """Return the state of a new connection."""
 
     @abstractmethod
     def step(self, connection: socket.socket, client: Client) -> None:
-        """Go on with a client whose socket is ready, or drop it.
+        """Continue with a client whose socket is ready, or drop it.
 
-        Raises BlockingIOError where it is ready no more, and OSError, after which it is dropped.
+        Raises BlockingIOError if the socket is not ready any more, and OSError, after which the client is
+        dropped.
         """
 
     @abstractmethod
     def wanted(self, client: Client) -> int:
-        """Return for which events a client is waited for."""
+        """Return the selector events to wait for."""
 
     def look_after(self) -> None:
-        """Do what is due now and then, such as to drop clients that are stuck."""
+        """Do periodic work, such as dropping clients that are stuck."""
 
     def make_room(self) -> bool:
-        """Drop a client where there are too many, if one may be, and say whether that was done."""
+        """Drop a client if there are too many and one may be dropped; return whether that was done."""
         return False
 
     def drop(self, connection: socket.socket) -> None:
-        """Close a connection, if that is not done."""
+        """Close a connection, unless it is already closed."""
         self._clients.pop(connection, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection)
         connection.close()
 
     def rest(self, seconds: float) -> None:
-        """Leave those that connect where they are, for a while: the system keeps some."""
+        """Accept no connections for a while; the system queues some."""
         assert self._listener is not None
         if not self._resting:
             self._selector.unregister(self._listener)
         self._resting = max(self._resting, time.monotonic() + seconds)
 
     def is_hurried(self) -> bool:
-        """Say whether `look_after` is due soon."""
+        """Return whether `look_after` is due soon."""
         return bool(self._resting)
 
     def go_on(self, connection: socket.socket) -> None:
-        """Let a client take its next step; whatever goes wrong with it ends that client alone."""
+        """Let a client take its next step; an error ends only that client."""
         client = self._clients[connection]
         try:
             self.step(connection, client)
@@ -132,7 +132,7 @@ class SocketServer(ABC, Generic[Client]):
         except OSError:
             self.drop(connection)
         except Exception as error:
-            # Its text may hold anything, a row value too.
+            # The exception's text may contain anything, even a row value.
             text = "a client of %s failed: %s"
             _log.error(text, self._thread.name, type(error).__name__, extra=event("answer_failed"))
             self.drop(connection)
@@ -148,7 +148,7 @@ class SocketServer(ABC, Generic[Client]):
                     return
                 if key.fileobj is self._listener:
                     self._accept()
-                # One that made room for another may be ready as well.
+                # A client dropped to make room for another one may also be in this list of ready sockets.
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._clients:
                     self.go_on(key.fileobj)
             self.look_after()
@@ -165,7 +165,7 @@ class SocketServer(ABC, Generic[Client]):
         except (BlockingIOError, ConnectionError):
             return
         except OSError:
-            # Without a descriptor left, it would be tried again at once, and for ever.
+            # Out of descriptors: accepting would be retried immediately, and forever.
             self.rest(_REST)
             return
         if is_full:
@@ -176,7 +176,7 @@ class SocketServer(ABC, Generic[Client]):
         try:
             self._selector.register(connection, self.wanted(client))
         except OSError:
-            # The system watches no more sockets.
+            # The system can't watch more sockets.
             connection.close()
             self.rest(_REST)
             return

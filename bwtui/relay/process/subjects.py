@@ -1,7 +1,7 @@
-"""The versions of the subjects that somebody looks at, read from the schema registry step by step.
+"""The versions of requested subjects, read from the schema registry step by step.
 
-First which there are and what rule holds, then the texts that are wanted, then the others, for what each of
-them changed. What was read of a version is kept while somebody looks: it never changes.
+First the list of versions and the compatibility level, then the requested texts, then the remaining texts, to
+find what each version changed. A version is cached while a client requests its subject: it never changes.
 """
 
 import json
@@ -17,36 +17,36 @@ from bwtui.errors import BwtuiError
 from bwtui.model.looks import CHANGES, NEWEST, Subject, VersionEntry, VersionText
 from bwtui.relay.process.attention import ATTENTION_SECONDS, Watch
 
-#: Of a subject the newest versions are looked at, of which there are seldom as many.
+#: Maximum number of versions per subject, newest first; few subjects have as many.
 _MOST = 300
-#: So many versions are named that can't be read.
+#: Maximum number of unreadable versions that a note lists.
 _NOTES = 3
-#: Texts that are kept of the versions passed by, beside those that are wanted.
+#: Maximum number of texts kept from comparisons, in addition to the requested ones.
 _TEXTS_KEPT = 4
-#: Comparing large schemas leaves the relay the processor for so many times as long as it took.
+#: After comparing large schemas, pause for this many times as long as it took, to leave the CPU to the relay.
 _REST = 4.0
-#: Seconds between two looks at most: nothing is as long without an answer as to be called old.
+#: Maximum seconds between two polls, so that no answer gets old enough to be marked as old.
 _MOST_REST = 5.0
 
 
 class Subjects:
-    """Any thread asks; one thread looks while somebody does."""
+    """Any thread may request a subject; one thread polls while there are requests."""
 
     def __init__(self, open_registry: Callable[[], SchemaRegistry | None]) -> None:
-        """``open_registry`` makes the connection of each such while, or None where there is no registry."""
+        """``open_registry`` opens a connection for each polling period; None if there is no registry."""
         self._open = open_registry
         self._registry: SchemaRegistry | None = None
         self._lock = threading.Lock()
-        #: Who was asked for when, by ``time.monotonic``, and of which versions the texts are wanted.
+        #: By subject: when it was last requested, by ``time.monotonic``, and the versions with wanted texts.
         self._asked: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._known: dict[str, _Known] = {}
         self._watch = Watch(self._look, self._hang_up, self._failed, "subjects", _MOST_REST)
 
     def latest(self, about: Sequence[str]) -> Subject:
-        """Return what is known of a subject, and have it looked at; ``about``: its name, and versions.
+        """Return what is cached of a subject, and schedule a poll; ``about``: its name, and versions.
 
-        Of those versions the texts are wanted; `NEWEST` stands for the newest two. With `CHANGES` it is told
-        what each version changed.
+        The texts of those versions are read; `NEWEST` means the newest two. With `CHANGES` the result
+        includes what each version changed.
         """
         name, wanted = (about[0] if about else ""), tuple(about[1:])
         if not name:
@@ -59,13 +59,12 @@ class Subjects:
         return self._watch.latest().get(name) or Subject(name=name)
 
     def stop(self) -> None:
-        """Look no more."""
         self._watch.stop()
 
     # In the watch's thread.
 
     def _wanted(self) -> dict[str, tuple[str, ...]]:
-        """Return what somebody still looks at, and forget the rest."""
+        """Return the subjects with recent requests, and forget the others."""
         now = time.monotonic()
         with self._lock:
             self._asked = {
@@ -89,7 +88,7 @@ class Subjects:
         return answers
 
     def _steps(self, known: "_Known", wanted: tuple[str, ...]) -> Iterator[None]:
-        """Look at a subject; whenever something is known, the caller may show that, or end it."""
+        """Read a subject; after each step, the caller may show the results so far, or stop."""
         if self._registry is None:
             self._registry = self._open()
         registry = self._registry
@@ -113,7 +112,7 @@ class Subjects:
             self._registry.close()
         self._registry = None
         self._known = {}
-        # Whoever looks later is shown nothing that old.
+        # A later request must not get results that old.
         self._watch.show({})
 
     def _failed(self, moment: float, why: str) -> Mapping[str, Subject]:
@@ -121,7 +120,7 @@ class Subjects:
 
 
 class _Known:
-    """What was read of one subject."""
+    """The cached versions of one subject."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -132,12 +131,12 @@ class _Known:
         self._entries: dict[int, VersionEntry] = {}
         self._texts: dict[int, str] = {}
         self._passed: dict[int, str] = {}
-        #: Versions that the registry lists and does not give, and those that are compared or can't be.
+        #: Versions that the registry lists but does not return, and those that were or can't be compared.
         self._missing: set[int] = set()
         self._compared: set[int] = set()
 
     def take_numbers(self, versions: Mapping[int, bool], level: str) -> None:
-        """Take note of which versions there are, and which of them are softly deleted."""
+        """Store which versions exist, and which of them are softly deleted."""
         shown = list(versions)[-_MOST:]
         self._left_out = len(versions) - len(shown)
         old = self._entries
@@ -149,7 +148,7 @@ class _Known:
         self.failure = "" if versions else f"the schema registry holds no version of {self.name}"
 
     def numbers(self, wanted: Iterable[str]) -> list[int]:
-        """Return the versions that are ``wanted``, as far as they exist."""
+        """Return the requested versions that exist."""
         found: list[int] = []
         for one in wanted:
             if one == NEWEST:
@@ -167,7 +166,7 @@ class _Known:
             del self._texts[next(iter(self._texts))]
 
     def compare(self, registry: SchemaRegistry) -> Iterator[None]:
-        """Compare all versions with those before them, step by step, the newest first."""
+        """Compare each version with its predecessor, step by step, newest first."""
         numbers = list(self._entries)
         for older, newer in reversed(list(pairwise(numbers))):
             if newer not in self._compared:
@@ -178,7 +177,7 @@ class _Known:
             yield
 
     def subject(self, wanted: Iterable[str]) -> Subject:
-        """Return what is known, with the texts that are wanted."""
+        """Return the cached versions, with the requested texts."""
         notes = [
             f"the schema registry lists version {one}, and does not give it" for one in sorted(self._missing)
         ]
@@ -214,7 +213,7 @@ class _Known:
         )
 
     def _text(self, number: int, registry: SchemaRegistry) -> str | None:
-        """Return a version's text, and note what else is said of it. Raises what `version` raises."""
+        """Return a version's text, and store its other attributes. Raises what `version` raises."""
         known = self._texts.get(number) or self._passed.get(number)
         if known is not None or number in self._missing:
             return known
@@ -233,7 +232,7 @@ class _Known:
 
 
 def _fields(schema: str) -> int | None:
-    """Return how many fields a record has; None of what is no record."""
+    """Return the number of fields of a record; None for other schemas."""
     try:
         return len(json.loads(schema)["fields"])
     except (ValueError, KeyError, TypeError, RecursionError):
