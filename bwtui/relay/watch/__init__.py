@@ -1,1 +1,1 @@
-"""Watching one's own relay: where its time goes, what it waits for, and the verdict in one sentence."""
+"""Watching the relay itself: where its time goes, what it is blocked on, and a one-sentence verdict."""

@@ -1,11 +1,11 @@
-"""The bottleneck: the stage into which the relay's time goes, told from where that time was spent."""
+"""The bottleneck: the stage that takes most of the relay's time, according to the activity clock."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from bwtui.relay.watch.account import Activity
 
-#: The stage of each activity; "" is none of the pipeline's: the recording. A COPY is parted by its CPU time.
+#: The stage of each activity; "" is the recording, outside of the pipeline. A COPY is split by its CPU time.
 _STAGES: dict[Activity, str] = {
     "work": "encode",
     "registry": "encode",
@@ -26,7 +26,7 @@ _STAGES: dict[Activity, str] = {
 
 
 class Spent(Protocol):
-    """What an account said at one moment."""
+    """The activity clock's totals at one moment."""
 
     @property
     def now(self) -> float: ...
@@ -39,7 +39,7 @@ class Spent(Protocol):
 def busy(first: Spent, last: Spent, *, idle: bool) -> dict[str, float]:
     """Return the shares (0 to 1) of stages in the time between two moments.
 
-    ``idle``: nothing more is there to be read, so that waiting for the stream is no work.
+    ``idle``: there is nothing more to read, so waiting for the stream does not count as work.
     """
     seconds = last.now - first.now
     shares: dict[str, float] = {}
@@ -48,7 +48,7 @@ def busy(first: Spent, last: Spent, *, idle: bool) -> dict[str, float]:
     spent = {name: last.totals.get(name, 0.0) - first.totals.get(name, 0.0) for name in last.totals}
     copying = spent.pop("copy", 0.0) + spent.pop("scan", 0.0)
     if copying > 0:
-        # COPY's rows come one by one, from libpq and through the encoder: what is no CPU time is waiting.
+        # COPY's rows pass one by one through libpq and the encoder: time without CPU use is waiting.
         cpu = copying if first.cpu is None or last.cpu is None else min(copying, last.cpu - first.cpu)
         shares = {"encode": cpu / seconds, "read": (copying - cpu) / seconds}
     for activity, spent_on in spent.items():
@@ -59,6 +59,6 @@ def busy(first: Spent, last: Spent, *, idle: bool) -> dict[str, float]:
 
 
 def slowest(shares: Mapping[str, float]) -> tuple[str, float]:
-    """Return the stage that takes the most of the time, and its share."""
+    """Return the stage that takes most of the time, and its share."""
     stage = max(shares, key=lambda name: shares[name], default="encode")
     return stage, shares.get(stage, 0.0)

@@ -1,8 +1,8 @@
-"""The verdict on a running relay: how it is, whom it waits for, and since when.
+"""The verdict on a running relay: its condition, what it is blocked on, and since when.
 
-It is made of what the main thread says that it does, and since when; of when anything was last acknowledged,
-read or answered; and of what PostgreSQL says of the slot. A queue's length alone decides nothing: whoever is
-waited for is to blame, and nobody is where there is no work. See
+The inputs are the main thread's activity and its start; when anything was last acknowledged, read or
+answered; and PostgreSQL's view of the slot. A queue's length alone decides nothing: the cause is what the
+relay is blocked on, and without work there is none. See
 docs/adr/0021-blame-what-the-main-thread-waits-for.md.
 """
 
@@ -33,46 +33,46 @@ from bwtui.relay.watch.wait import (
     standby_slot,
 )
 
-#: A longer question, or one that takes several turns, may be left unanswered for so long.
+#: Timeout for a longer query, or one that takes several turns.
 _LONG_QUESTION_SECONDS = 5.0
-#: A wait this long is worth telling, though it is no stall yet.
+#: Minimum duration of a wait that is reported, though it is not a stall yet.
 _TOLD_SECONDS = 1.0
-#: A shorter one is none to speak of.
+#: Minimum acknowledgement delay that is mentioned.
 _SPOKEN_SECONDS = 0.1
-#: The relay is behind when so much WAL waits, or its queue is so full.
+#: The relay is behind when this much WAL waits, or its queue is this full.
 BEHIND_BYTES, _FULL = 16 << 20, 0.6
-#: So much of the room for messages in flight is many.
+#: Share of the in-flight capacity that counts as many messages.
 _MANY = 0.05
-#: A main thread that has so much of a processor's time computes.
+#: A main thread that uses this share of a CPU's time is computing.
 _COMPUTES = 0.2
-#: PostgreSQL's wait event of a sender whose data nobody takes.
+#: PostgreSQL's wait event of a walsender whose data is not being received.
 _WRITES = "WalSenderWriteData"
-#: It gives nothing out that the standbys of synchronized_standby_slots lack.
+#: Wait event of a walsender that holds back changes that the standbys of synchronized_standby_slots lack.
 _STANDBYS = "WaitForStandbyConfirmation"
 _MISSING_STANDBY = "start the standby that lags, or take its slot out of synchronized_standby_slots"
-#: While a transaction is open the server writes whole pages, which nobody can read to their end.
+#: While a transaction is open the server writes whole pages, whose last records can't be read to their end.
 _UNREADABLE_BYTES = 64 << 10
-#: At the latest so long after, it writes the rest: its standby snapshot, every 15 s, may be 10 s late.
+#: The server writes the rest after at most this long: its standby snapshot, every 15 s, may be 10 s late.
 _UNREADABLE_SECONDS = 40.0
-#: Over so many seconds shares and rates are taken.
+#: Time window of shares and rates.
 _WINDOW_SECONDS = 3.0
-#: After a gap this long between two looks the relay itself did not run; for so long after it, it is told of.
+#: After a gap this long between two observations the relay itself did not run; and how long this is reported.
 _GAP_SECONDS, _GAP_TOLD_SECONDS = 2.5, 10.0
-#: A stall lasts until something passes, or until looks have missed its cause for this many seconds: one look
-#: may find the main thread between two waits, or the server's process awake for a moment.
+#: A stall lasts until something progresses, or until its cause has not been observed for this many seconds: a
+#: single observation may find the main thread between two waits, or the server's process briefly awake.
 _HELD_SECONDS = 2.0
-#: Activities of the main loop, which takes turns at them while nothing passes.
+#: Activities of the main loop, which alternate while nothing progresses.
 _LOOP: frozenset[Activity] = frozenset({"work", "produce", "read", "room"})
-#: A transaction that is read for so long is told of.
+#: Minimum duration of reading a transaction that is reported.
 _LONG_SECONDS = 3.0
 
 
 class Judge:
-    """Looks again and again, and remembers when it last saw something move. One thread at a time may ask."""
+    """Judges successive observations, and keeps when each last changed. One thread at a time may call it."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        #: How the relay's time was spent lately: shares of stages, 0 to 1.
+        #: Shares of the relay's recent time by stage, 0 to 1.
         self.busy: dict[str, float] = {}
         self._looks: deque[Seen] = deque()
         self._awake_since = 0.0
@@ -81,9 +81,9 @@ class Judge:
         self._streamed_at_commit = 0
         self._most_durable = 0
         self._lost_since = 0.0
-        #: When the server had no more than so many bytes of its WAL left to read, or had no session.
+        #: When the server last had no more than this many bytes of WAL left to read, or had no session.
         self._read_up = {0: 0.0, _UNREADABLE_BYTES: 0.0}
-        #: The waits of the present stall, when a look last saw one, and what would end it by changing.
+        #: The waits of the current stall, when it was last observed, and the values whose change ends it.
         self._stall: list[Wait] = []
         self._stall_seen = 0.0
         self._passed: tuple[object, ...] = ()
@@ -92,7 +92,7 @@ class Judge:
         self._stall_ended = 0.0
 
     def look(self, seen: Seen) -> Verdict:
-        """Return the verdict of this moment."""
+        """Return the current verdict."""
         self._remember(seen)
         behind = self._is_behind(seen)
         waits = sorted(self._waits(seen), key=lambda wait: (not wait.loss, not wait.is_explained, wait.since))
@@ -108,14 +108,14 @@ class Judge:
             return self._starting(seen)
         return self._behind(seen) if behind else self._healthy(seen)
 
-    # -- what has moved ------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------
 
     def _remember(self, seen: Seen) -> None:
         looks = self._looks
         if looks:
             last = looks[-1]
             if seen.now - last.now >= _GAP_SECONDS:
-                # Nothing is known of the time between, in which nobody has waited for anything either.
+                # The time in between is unknown, and nothing counted as a wait during it either.
                 self._awake_since, self._slept = seen.now, seen.now - last.now
                 looks.clear()
             for name in ("rows", "transactions", "sent_lsn"):
@@ -133,7 +133,7 @@ class Judge:
             looks.popleft()
 
     def _stalled(self, seen: Seen, waits: list[Wait]) -> list[Wait]:
-        """Return the waits that are a stall; one look that misses them does not end it."""
+        """Return the waits that are a stall; one observation without them does not end it."""
         if seen.activity != "state":
             # The main thread also writes its state while it waits for an answer.
             self._at = "read" if seen.activity in _LOOP else seen.activity
@@ -146,7 +146,7 @@ class Judge:
         if passed != self._passed or seen.now - self._stall_seen >= _HELD_SECONDS:
             self._stall = []
         elif seen.heard_at > self._stall_seen:
-            # A keepalive ends the wait for an answer, and no other one.
+            # A keepalive ends only the wait for an answer.
             self._stall = [wait for wait in self._stall if wait.patience != UNANSWERED_SECONDS]
         self._passed = passed
         begun = {(wait.cause, wait.says): wait.since for wait in self._stall}
@@ -171,7 +171,7 @@ class Judge:
         waits_long = seen.backlog_seconds >= BEHIND_SECONDS and seen.backlog_bytes > _UNREADABLE_BYTES
         if not waits_long and seen.backlog_bytes < BEHIND_BYTES:
             return False
-        # What the server has read and not sent belongs to transactions that are open: nothing can be done.
+        # Nothing can be done about WAL that was read and not sent: it belongs to open transactions.
         is_read = seen.unread_bytes is not None and seen.unread_bytes <= _UNREADABLE_BYTES
         return not is_read or bool(seen.in_flight) or self._rate(seen) > 0
 
@@ -179,10 +179,10 @@ class Judge:
         first = self._looks[0]
         return (seen.rows - first.rows) / (seen.now - first.now) if seen.now > first.now else 0.0
 
-    # -- who is waited for ---------------------------------------------------------------------------------
+    # -- what the relay is blocked on ----------------------------------------------------------------------
 
     def _waits(self, seen: Seen) -> Iterator[Wait]:
-        """Yield whoever is waited for; each cause once."""
+        """Yield the waits, each cause once."""
         causes: set[Cause] = set()
         for wait in (
             *self._lost(seen),
@@ -197,7 +197,7 @@ class Judge:
                 yield wait
 
     def _lost(self, seen: Seen) -> Iterator[Wait]:
-        """Yield PostgreSQL where it has removed WAL that the slot needs, whoever is waited for as well."""
+        """Yield PostgreSQL if it has removed WAL that the slot needs, in addition to any other wait."""
         if seen.wal_status == "lost":
             self._lost_since = self._lost_since or seen.now
             yield lost_slot(self.names, self._lost_since)
@@ -205,11 +205,11 @@ class Judge:
             self._lost_since = 0.0
 
     def _asked(self, seen: Seen) -> Iterator[Wait]:
-        """Yield whom the main thread asks, and goes no further without."""
+        """Yield the service that the main thread calls and can't continue without."""
         names, since = self.names, self._since(seen.activity_since, seen.answered_at)
         reason = seen.detail.partition(": ")[2] if seen.detail.startswith("waiting for ") else ""
         because = f": {reason}" if reason else ""
-        # What has a reason may be a refusal, which is an answer.
+        # An error as the reason may be a refusal, which is an answer.
         silent = "has kept the relay waiting" if reason else "has not answered"
         match seen.activity:
             case "registry":
@@ -232,7 +232,7 @@ class Judge:
                     "postgresql", names.postgresql, "read", since, silent, because, is_explained=bool(reason)
                 )
             case "slot" | "locks" if self._is_unanswered(seen):
-                # Nobody knows what a server that does not answer waits for.
+                # It is unknown what a server that does not answer waits for.
                 return
             case "slot" if seen.in_recovery and not seen.blockers:
                 yield standby_slot(names, since)
@@ -246,8 +246,8 @@ class Judge:
                 yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
 
     def _kafka(self, seen: Seen) -> Iterator[Wait]:
-        """Yield Kafka while something is in flight that it does not acknowledge."""
-        # Where nobody takes deliveries, what is in flight is not known.
+        """Yield Kafka while messages are in flight that it does not acknowledge."""
+        # While deliveries are not processed, the number in flight is unknown.
         begun = seen.oldest_since or (seen.activity_since if seen.activity == "settling" else 0.0)
         if not seen.in_flight or not begun or seen.now - seen.settled_at > _TOLD_SECONDS:
             return
@@ -271,12 +271,12 @@ class Judge:
         if seen.activity in ("disk", "state"):
             where = names.state if seen.activity == "state" else names.recording
             yield Wait("disk", where, "", self._since(seen.activity_since), says)
-        # Where nobody looks, it is not known what the disk has by now.
+        # While deliveries are not processed, it is unknown what the disk has by now.
         elif seen.ledger_since and seen.now - seen.settled_at <= _TOLD_SECONDS:
             yield Wait("disk", names.recording, "", self._since(seen.ledger_since), says)
 
     def _relay(self, seen: Seen) -> Iterator[Wait]:
-        """Yield the relay itself where its main thread neither computes nor says what it waits for."""
+        """Yield the relay itself if its main thread neither computes nor reports what it waits for."""
         if seen.activity not in ("work", "produce") or self._computes(seen):
             return
         since = self._since(seen.activity_since, self._moved["rows"])
@@ -289,7 +289,7 @@ class Judge:
         return seen.cpu - first.cpu > _COMPUTES * (seen.now - first.now)
 
     def _asking(self, seen: Seen) -> Iterator[Wait]:
-        """Yield PostgreSQL while it has not answered what it is asked, and said nothing else either."""
+        """Yield PostgreSQL while it has not answered a query, and has sent nothing else either."""
         if seen.asking_since and max(self._moved["rows"], seen.heard_at) <= seen.asking_since:
             since = self._since(seen.asking_since)
             patience = _LONG_QUESTION_SECONDS if seen.asking_is_long else UNANSWERED_SECONDS
@@ -304,18 +304,18 @@ class Judge:
         if seen.activity in ("copy", "scan"):
             since = self._since(self._moved["rows"], seen.activity_since)
             says = f"has sent no row of {seen.detail.removeprefix('snapshot of ')}"
-            # A server that hangs does not answer the questions that it is asked meanwhile.
+            # A server that hangs does not answer the queries sent meanwhile.
             is_filtered = seen.activity == "scan" and not seen.blockers
             because = ", and its row filter may let none pass" if is_filtered else held_by(seen)
             patience = math.inf if is_filtered else STALLED_SECONDS
             yield Wait("postgresql", server, "read", since, says, because, patience)
-        # Before what it has not sent: whatever of that is known begins anew where the server writes on.
+        # Before unsent WAL: the observations of unsent WAL start again whenever the server writes more.
         yield from self._called(seen)
         if seen.activity == "read" and seen.server_waits_for != "" and self._has_unread(seen):
             is_much = (seen.unread_bytes or 0) > _UNREADABLE_BYTES
             read_up = self._read_up[_UNREADABLE_BYTES if is_much else 0]
             moved = self._moved
-            # Not when anything was heard: a sender that waits for something answers all the same.
+            # Keepalives don't count: a walsender that waits for something answers them all the same.
             since = self._since(
                 moved["rows"], moved["transactions"], moved["sent_lsn"], read_up, seen.partial_at
             )
@@ -325,10 +325,10 @@ class Judge:
                 yield Wait("postgresql", server, "read", since, "has sent nothing", left, hint=hint)
 
     def _called(self, seen: Seen) -> Iterator[Wait]:
-        """Yield PostgreSQL while its sender has not answered; one that decodes may answer later."""
+        """Yield PostgreSQL while its walsender has not answered; one that decodes may answer later."""
         if seen.activity != "read" or seen.called_at <= seen.heard_at:
             return
-        # A look from before the call says nothing of a sender that may have begun to decode since.
+        # A sample from before the request says nothing about a walsender that may have begun to decode since.
         was_before = seen.now - seen.lag_age < seen.called_at
         is_fresh = not was_before and seen.lag_age <= FRESH_SECONDS
         may_decode = was_before and seen.now - seen.called_at < FRESH_SECONDS
@@ -338,14 +338,14 @@ class Judge:
         says, process, hint = "has not answered on the stream", "", ""
         if is_fresh and seen.sender_pid:
             process = sender(seen)
-            # One that writes waits for the network, or for us.
+            # A walsender that writes waits for the network, or for this relay.
             hint = "" if seen.server_waits_for == _WRITES else END_SENDER.format(pid=seen.sender_pid)
         yield Wait(
             "postgresql", self.names.postgresql, "read", since, says, process, UNANSWERED_SECONDS, hint
         )
 
     def _has_unread(self, seen: Seen) -> bool:
-        """Whether the server is known to have WAL left to read."""
+        """Return whether the server is known to have WAL left to read."""
         return bool(seen.unread_bytes) and seen.lag_age <= FRESH_SECONDS
 
     # -- the sentences -------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ class Judge:
     def _behind(self, seen: Seen) -> Verdict:
         stage, share = slowest(self.busy)
         if self._waits_for_kafka(seen):
-            # The main thread may work all the same: what it hands over is not what gets through.
+            # The main thread may be busy all the same, handing over messages that are not acknowledged yet.
             stage, share = "acknowledge", 0.0
         cause, dependency, says = self._slow(seen, stage)
         is_known = bool(self.busy) or stage == "acknowledge"
@@ -404,7 +404,7 @@ class Judge:
         if seen.phase == "snapshot":
             head = f"{seen.detail or 'copying tables'} at {rate(self._rate(seen))} rows/s"
         else:
-            # What was written before the relay began, it knows by the time of its commits alone.
+            # For WAL from before the relay's start, only the commit times show the delay.
             late = max(seen.backlog_seconds, seen.commit_age if self._rate(seen) > 0 else 0.0)
             away = f"{size(seen.backlog_bytes)} and {duration(late)} behind"
             head = f"catching up at {rate(self._rate(seen))} rows/s, {away}"
@@ -421,7 +421,7 @@ class Judge:
         )
 
     def _is_read_up(self, seen: Seen) -> bool:
-        """Return whether the server was last seen to have sent all its WAL, and to wait for more."""
+        """Return whether the server's last sample shows that it has sent all its WAL, and waits for more."""
         return (
             seen.phase != "snapshot"
             and seen.lag_age <= FRESH_SECONDS
@@ -431,7 +431,7 @@ class Judge:
         )
 
     def _waits_for_kafka(self, seen: Seen) -> bool:
-        """Whether messages wait longer for Kafka than Kafka ever takes, and many of them do."""
+        """Return whether many messages have waited for Kafka longer than Kafka normally takes."""
         many = seen.in_flight >= _MANY * seen.capacity
         return (
             many
@@ -440,7 +440,7 @@ class Judge:
         )
 
     def _slow(self, seen: Seen, stage: str) -> tuple[Cause, str, str]:
-        """Return who is behind a slow stage, and what to say of it."""
+        """Return the cause of a slow stage, its dependency, and words about it."""
         names = self.names
         if stage == "read":
             is_busy = seen.server_waits_for == ""
@@ -475,7 +475,7 @@ class Judge:
         return f"the relay itself did not run for {duration(self._slept)}; "
 
     def _transaction(self, seen: Seen) -> str:
-        """Tell of a transaction that is read for long."""
+        """Return a remark on a transaction that takes long to read, or ""."""
         rows = seen.streamed - self._streamed_at_commit
         long = seen.now - self._since(self._moved["transactions"]) >= _LONG_SECONDS
         moves = seen.streamed > self._looks[0].streamed

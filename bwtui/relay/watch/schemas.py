@@ -1,8 +1,8 @@
-"""Looks now and then whether the ids under which rows are sent still stand for what was registered.
+"""Checks periodically whether the schema ids in use still identify the schemas that were registered.
 
-A registry that is restored, or replaced by an empty one, gives the same numbers to other schemas: rows that
-go on under them would be read as something else, or not at all. So the relay ends, and registers anew when it
-is started again. See docs/faults.md.
+A registry that is restored, or replaced by an empty one, assigns the same ids to different schemas: readers
+would then misread rows under those ids, or fail to read them. So the relay ends, and registers its schemas
+again when it is restarted. See docs/faults.md.
 """
 
 import json
@@ -14,26 +14,26 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ServiceRefused
 from bwtui.relay.report import Report
 
-#: A registry that has just started may not have read all that it has.
+#: Number of checks before an id counts as missing: a registry that has just started may not have loaded all.
 _MISSING_LOOKS = 2
-#: Tables that are named, of those whose ids say something else by now.
+#: Maximum number of affected tables that the error names.
 _NAMED = 20
 
 
 class SchemaWatch:
-    """Compares the schemas of ids in use with what they were when they were first looked at."""
+    """Compares the schemas of ids in use with those seen at the first check."""
 
     def __init__(self, registry: SchemaRegistry | LocalRegistry, report: Report) -> None:
         self._registry = registry
         self._report = report
-        #: As the registry says it, which may write a schema in another form than it was given: digests.
+        #: Digests of the registry's own text, which may differ from the registered text.
         self._first: dict[int, int] = {}
         self._missing: dict[int, int] = {}
 
     def look(self, *, new_ones: bool = False) -> None:
-        """Compare once; ``new_ones``: only the ids that were not looked at yet.
+        """Compare once; ``new_ones``: only ids that were not checked yet.
 
-        Raises ServiceRefused where ids are other schemas', with all tables, and ConnectionFailed.
+        Raises ServiceRefused, naming the tables, if ids identify other schemas, and ConnectionFailed.
         """
         if not isinstance(self._registry, SchemaRegistry):
             return
@@ -47,7 +47,7 @@ class SchemaWatch:
             raise _refused([(table, number, wrong[number]) for table, number in used if number in wrong])
 
     def _wrong(self, number: int) -> str:
-        """Say what is wrong with an id, or nothing."""
+        """Return what is wrong with an id, or ""."""
         assert isinstance(self._registry, SchemaRegistry)
         text = self._registry.text_now(number)
         if text is not None:
@@ -67,7 +67,7 @@ class SchemaWatch:
 
 
 def _form(text: str) -> str:
-    """Return a schema in one form, whichever node of a registry wrote it."""
+    """Return a schema in canonical form, whichever node of a registry wrote it."""
     try:
         parsed: Any = json.loads(text)
     except ValueError:

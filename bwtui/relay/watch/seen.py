@@ -1,4 +1,4 @@
-"""What is seen of a relay at one moment: all that `bwtui.relay.watch.judge` knows of it."""
+"""An observation of a relay at one moment: everything that `bwtui.relay.watch.judge` knows of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from bwtui.source.lag import Blocker
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What those are called that a relay may wait for, with their addresses."""
+    """Display names, with addresses, of the services and files that a relay may be blocked on."""
 
     postgresql: str
     sink: str = "Kafka"
     registry: str = "the schema registry"
     recording: str = ""
-    #: Seconds that a message waits for others before the sink sends it.
+    #: Seconds that the sink may hold a message back to batch it with others.
     linger: float = 0.0
     state: str = "the relay's state folder"
     slot: str = ""
-    #: Whether the relay recreates a slot that is lost, and compares topics with tables.
+    #: True if the relay recreates a lost slot, and compares topics with tables.
     heals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is seen of a relay at one moment; ``now`` and what ends in ``_since`` or ``_at`` are monotonic."""
+    """An observation of a relay; ``now`` and fields that end in ``_since`` or ``_at`` are monotonic times."""
 
     now: float
     time: float
@@ -34,13 +34,13 @@ class Seen:
     detail: str = ""
     activity: Activity = "read"
     activity_since: float = 0.0
-    #: When the last of many answers was there that the activity waits for.
+    #: When the last of several answers arrived that the activity waits for.
     answered_at: float = 0.0
     totals: Mapping[Activity, float] = field(default_factory=dict)
-    #: Seconds of processor time of the main thread, or None where the system does not tell.
+    #: CPU seconds of the main thread, or None if the system does not report them.
     cpu: float | None = None
     rows: int = 0
-    #: Of them, rows that were changed; the others are those of snapshots.
+    #: Changed rows among ``rows``; the others are rows of snapshots.
     streamed: int = 0
     transactions: int = 0
     durable: int = 0
@@ -49,22 +49,22 @@ class Seen:
     oldest_since: float = 0.0
     ledger_since: float = 0.0
     settled_at: float = 0.0
-    #: When the stream last said anything, and when it was last asked to.
+    #: When the stream last delivered something, and when the server was last asked to answer.
     heard_at: float = 0.0
     called_at: float = 0.0
-    #: When a part of a message came that is not whole yet.
+    #: When a part of an incomplete message last arrived.
     partial_at: float = 0.0
     outage: str | None = None
     #: Topics of the relay that Kafka says do not exist.
     missing_topics: tuple[str, ...] = ()
     backlog_bytes: int = 0
     backlog_seconds: float = 0.0
-    #: How long ago the newest transaction was committed that was read.
+    #: Seconds since the commit of the newest transaction that was read.
     commit_age: float = 0.0
-    #: Up to where the server has read its WAL, and how much it has not; None where we may not know.
+    #: The LSN up to which the server has read its WAL, and the unread rest; None if the role may not see it.
     sent_lsn: int | None = None
     unread_bytes: int | None = None
-    #: How old the last look at the slot is, and why there was no newer one.
+    #: The age of the last sample of the slot, and why there is no newer one.
     lag_age: float = 0.0
     lag_failure: str = ""
     asking_since: float = 0.0
@@ -72,11 +72,11 @@ class Seen:
     server_waits_for: str | None = None
     #: The server's process that sends the stream.
     sender_pid: int | None = None
-    #: Rows that were dropped since the relay began.
+    #: Rows that were dropped since the relay started.
     dropped: int = 0
     blockers: tuple[Blocker, ...] = ()
     safe_bytes: int | None = None
     safe_seconds: float | None = None
     wal_status: str = ""
-    #: Whether the server is a standby.
+    #: True if the server is a standby.
     in_recovery: bool = False

@@ -1,8 +1,8 @@
-"""Looks now and then whether topics still are what rows were sent to, and tells what became of them.
+"""Checks periodically whether topics still are those that rows were sent to, and reports changes.
 
-A topic that is deleted, and made again by whoever asks for it first, takes the next row as if nothing had
-happened; so does one whose records were taken by retention, or that has more partitions than it had. Nobody
-else notices: Kafka acknowledges, and what was in the topic is gone. See docs/faults.md.
+A topic that is deleted, and recreated by the next client that requests it, accepts the next row as if nothing
+had happened; so does one whose records retention has deleted, or that has more partitions than before.
+Nothing else detects this: Kafka acknowledges, and the topic's former records are missing. See docs/faults.md.
 """
 
 import itertools
@@ -24,62 +24,62 @@ from bwtui.relay.watch.schemas import SchemaWatch
 from bwtui.sink.destination import Limits, PresentTopic, Service, TopicLimits
 
 _log = logging.getLogger(__name__)
-#: In the state folder.
+#: The file name in the state folder.
 FILE = "topics.json"
 _LOOK_SECONDS = 5.0
-#: While a topic is missing, or a run that ends on its own waits for a look.
+#: Interval while a topic is missing, or while a run that ends on its own waits for a check.
 _SOON_SECONDS = 1.0
-#: One look in this number reads all schemas again.
+#: One check in this number reads all schemas again.
 _RARELY = 6
 _END_SECONDS = 5.0
 _CLOSES = (
     "no action needed: the relay compares the table with its topic, sends what differs, and deletes rows in "
     "partitions that are not their key's; 'bwtui status' lists what is not proven"
 )
-#: A broker that has just started may not know of a topic yet.
+#: Number of checks before a topic counts as deleted: a broker that has just started may not know it yet.
 _GONE_LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a topic was that rows were sent to."""
+    """The recorded state of a topic that rows were sent to."""
 
-    #: Kafka's own id of it, which another one of that name does not have; "" where it is not known.
+    #: Kafka's topic id, which a recreated topic does not share; "" if it is unknown.
     id: str
-    #: 0 where it is gone.
+    #: 0 if the topic is missing.
     partitions: int
-    #: How many records it had lost from its beginning; None where that is not known yet.
+    #: Number of records deleted from its beginning; None if unknown.
     lost: int | None = 0
 
 
 class TopicWatch:
-    """Watches during a block, in a thread of its own, which nobody waits for."""
+    """Watches topics during a block, in its own thread, which no other thread waits for."""
 
     def __init__(
         self, service: Service, report: Report, path: Path, schemas: SchemaWatch, coverage: Coverage
     ) -> None:
-        """``path``: where it is remembered what topics were, from run to run.
+        """``path``: the file that keeps the state of topics from run to run.
 
-        ``coverage`` is told which tables are not proven any more. Raises StateFailed.
+        ``coverage`` is notified if a table is no longer proven. Raises StateFailed.
         """
         self._service = service
         self._coverage = coverage
-        #: Looks come from the watch's thread, new topics from the relay's.
+        #: Checks run in the watch's thread, new topics come from the relay's.
         self._lock = threading.Lock()
         self._schemas = schemas
-        #: Why nothing more may be sent.
+        #: The error due to which nothing more may be sent.
         self.refusal: ServiceRefused | None = None
         self._report = report
         self._path = path
         self._cluster, self._known = _read(path, coverage)
         self._is_new_run = True
-        #: Ids that topics had before, of which a broker that lags may still tell.
+        #: Former topic ids, which a lagging broker may still report.
         self._former: set[str] = set()
         self._gone: dict[str, int] = {}
-        #: Those that this run has sent to.
+        #: Topics that this run has sent to.
         self._seen: set[str] = set()
         self._is_over = self._is_awaited = self._has_looked = False
-        #: Set to look at once, or to end.
+        #: Set to check at once, or to end.
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="topics", daemon=True)
 
@@ -90,30 +90,30 @@ class TopicWatch:
     def __exit__(self, *raised: object) -> None:
         self._is_over = True
         self._wake.set()
-        # A request to Kafka that nobody answers is not waited for: the client is closed with the service.
+        # Do not wait for an unanswered request to Kafka: the client is closed with the service.
         self._thread.join(_END_SECONDS)
 
     def begin_run(self, cluster: str) -> None:
-        """Take the id of the Kafka cluster that this run sends to. Raises OSError."""
+        """Set the id of the Kafka cluster that this run sends to. Raises OSError."""
         with self._lock:
             self._is_new_run = False
             self._take_cluster(cluster)
 
     def has_looked(self) -> bool:
-        """Return whether topics were looked at since this was first called; a missing one, twice."""
+        """Return whether topics were checked since the first call; missing topics are checked twice."""
         if not self._is_awaited:
             self._is_awaited = True
             self._wake.set()
         return self._has_looked
 
     def forget(self) -> None:
-        """Forget what topics were: a new snapshot fills them, whichever they are. Raises OSError."""
+        """Forget the recorded topics: a new snapshot fills them, whatever they are. Raises OSError."""
         with self._lock:
             self._known = {}
             self._remember()
 
     def take(self, limits: Limits) -> None:
-        """Take what topics are, right before the first row goes to them. Raises OSError, ConnectionFailed."""
+        """Record topics right before the first row is sent to them. Raises OSError, ConnectionFailed."""
         tables = {counters.topic: name for name, counters in self._report.tables.items()}
         there = {
             topic: PresentTopic(one.id, one.partitions, 0 if one.is_new else None)
@@ -126,7 +126,7 @@ class TopicWatch:
             for topic, now in there.items()
             if now.lost is None and (topic not in known or known[topic].id != now.id)
         ]
-        # What these have lost by now is no row that was sent to them.
+        # Records that these topics lost before now are not rows that the relay sent.
         for topic, found in self._service.present_topics(new, with_beginnings=True).items():
             if found is not None and found.id == there[topic].id:
                 there[topic] = replace(there[topic], lost=found.lost)
@@ -138,9 +138,9 @@ class TopicWatch:
                 self._remember()
 
     def look(self, *, with_beginnings: bool = True) -> None:
-        """Compare once; ``with_beginnings``: look at what retention took, too.
+        """Check once; ``with_beginnings``: also check for records deleted by retention.
 
-        Raises ConnectionFailed, and OSError where it can't be remembered.
+        Raises ConnectionFailed, and OSError if the result can't be stored.
         """
         if self._is_new_run:
             self.begin_run(self._service.cluster_now())
@@ -163,7 +163,7 @@ class TopicWatch:
         )
         with self._lock:
             before = dict(self._known)
-            # Of others it is not known now.
+            # The state of topics that are not in this check is unknown.
             self._gone = {topic: looks for topic, looks in self._gone.items() if topic in present}
             for topic, now in present.items():
                 if now is None:
@@ -175,14 +175,14 @@ class TopicWatch:
                 self._remember()
 
     def ensure(self, wanted: Mapping[str, bool]) -> None:
-        """Create the topics ``wanted`` that are missing; the value says if one is keyed.
+        """Create the topics in ``wanted`` that are missing; the value says whether a topic is keyed.
 
-        A broker that creates topics on demand would let the rows in them expire. Raises BwtuiError, OSError.
+        A broker that creates topics on demand would let their rows expire. Raises BwtuiError, OSError.
         """
         self.take(self._service.ensure_topics(wanted))
 
     def _take_cluster(self, cluster: str) -> None:
-        """Begin anew where it is another Kafka: of its topics nothing is known."""
+        """Start from scratch if this is a different Kafka cluster: nothing is known of its topics."""
         if cluster and cluster != self._cluster:
             if self._cluster and self._known:
                 text = "Kafka is another cluster than before: %s, was %s"
@@ -233,17 +233,17 @@ class TopicWatch:
 
     @staticmethod
     def _try(what: str, look: Callable[[], None]) -> str:
-        """Look; return why that failed."""
+        """Call ``look``; return why it failed, or ""."""
         try:
             look()
         except ServiceRefused:
             raise
         except (BwtuiError, OSError) as error:
-            # Who is away is told by those who need him.
+            # The code that needs an unavailable service reports it.
             _log.info("the %s were not looked at: %s", what, error, extra=event("topics_unseen"))
             return " ".join(str(error).split())
         except Exception as error:
-            # One that was not thought of must not end the watch.
+            # An unexpected exception must not end the watch.
             _log.warning("the %s were not looked at", what, exc_info=True, extra=event("topics_unseen"))
             return type(error).__name__
         return ""
@@ -267,7 +267,7 @@ class TopicWatch:
             known = _Known(now.id, now.partitions, now.lost)
         elif known.id and now.id and known.id != now.id:
             self._former.add(known.id)
-            # A producer that runs goes on with the number that it knows for a while, and then changes it.
+            # A running producer keeps using its cached partition count for a while, and then updates it.
             partitions = known.partitions if topic in self._seen else now.partitions
             known = replace(known, lost=now.lost, partitions=partitions)
             self._service.refresh(topic)
@@ -280,11 +280,11 @@ class TopicWatch:
                 _CLOSES,
             )
         counters = self._report.table(table)
-        # Before its first row in this run it is not known whether a table has a key.
+        # Before a table's first row in this run it is unknown whether it has a key.
         is_keyed = bool(counters.key_columns) or (not counters.messages and counters.value_schema_id is None)
-        # Where none was there, no earlier row is in it.
+        # A topic that had no partitions before contains no earlier rows.
         if is_keyed and known.partitions not in (0, now.partitions):
-            # First: a producer that goes on with the former number would move keys behind the comparison.
+            # First: a producer with the former count would move keys after the comparison has passed them.
             self._service.refresh(topic)
             self._coverage.mark(
                 table,
@@ -305,7 +305,7 @@ class TopicWatch:
         self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
 
     def _has_lost(self, topic: str, now: PresentTopic, known: _Known, table: str) -> None:
-        """Report records that the beginning of ``topic`` has lost since the last look, if any."""
+        """Report records deleted from the beginning of ``topic`` since the last check, if any."""
         assert now.lost is not None
         more = 0 if known.lost is None else now.lost - known.lost
         is_keyed = self._report.table(table).key_columns or self._coverage.is_keyed(table)
@@ -344,7 +344,7 @@ def _snapshot(table: str) -> str:
 
 
 def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _Known]]:
-    """Return what was remembered, the cluster's id first; if that can't be read, no table is proven."""
+    """Return the stored topics, the cluster's id first; if they can't be read, no table is proven."""
     try:
         kept = json.loads(path.read_text())
         for known in kept["topics"].values():

@@ -1,21 +1,21 @@
-"""What is known of WAL that PostgreSQL has not sent, and what is not: the words of a relay without work."""
+"""Sentences about WAL that PostgreSQL has not sent, for a relay without work."""
 
 from bwtui.model.figures import duration, size
 from bwtui.relay.watch.seen import Seen
 
-#: A relay is behind when WAL has waited so long.
+#: A relay is behind when WAL has waited this long.
 BEHIND_SECONDS = 3.0
-#: A look at the slot that is older says nothing of the present.
+#: Maximum age of a sample of the slot that still describes the present.
 FRESH_SECONDS = 5.0
 
 
 def _is_old(seen: Seen) -> bool:
-    """Whether WAL waits that should have been confirmed by now."""
+    """Return whether there is WAL that should have been confirmed by now."""
     return seen.backlog_bytes > 0 and seen.backlog_seconds >= BEHIND_SECONDS
 
 
 def idle(seen: Seen) -> str:
-    """Say of a relay that has nothing to do what is known of the server's WAL, and what is not."""
+    """Return a sentence on what is known of the server's WAL, for a relay that has nothing to do."""
     here = "nothing waits in the relay"
     if seen.lag_age > FRESH_SECONDS:
         why = f": {seen.lag_failure}" if seen.lag_failure else ""
@@ -28,7 +28,7 @@ def idle(seen: Seen) -> str:
 
 
 def missing_right(seen: Seen) -> str:
-    """Name the right without which nobody knows whether the server has something left to send."""
+    """Return the grant without which it is unknown whether the server has WAL left to send, or ""."""
     if seen.server_waits_for is None or seen.sent_lsn is not None or not _is_old(seen):
         return ""
     return (

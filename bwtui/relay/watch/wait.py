@@ -1,4 +1,4 @@
-"""Whoever a relay waits for, and what is said of it."""
+"""Waits: what a relay is blocked on, and the sentence about it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from bwtui.relay.watch.seen import Names, Seen
 from bwtui.source.lag import Blocker
 from bwtui.source.slot import HEAL
 
-#: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
-#: may leave a question unanswered, which it is asked once a second.
+#: Maximum time without progress, despite work, before the relay counts as stalled; and how long PostgreSQL
+#: may leave a query unanswered, which is sent once a second.
 STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
 
 
 class Wait(NamedTuple):
-    """Somebody who is waited for; the sentence is: ``dependency`` ``says`` for so long ``because``."""
+    """A dependency that blocks the relay; the sentence: ``dependency`` ``says`` for some time ``because``."""
 
     cause: Cause
     dependency: str
@@ -23,17 +23,17 @@ class Wait(NamedTuple):
     since: float
     says: str
     because: str = ""
-    #: From how many seconds on it is a stall.
+    #: After this many seconds the wait is a stall.
     patience: float = STALLED_SECONDS
-    #: What to do, where it is not what its cause always asks for.
+    #: What to do, if it differs from the hint for its cause.
     hint: str = ""
-    #: The whole sentence, where the time is not what matters; such a wait is named first.
+    #: The complete sentence, if the duration does not matter; such a wait comes first.
     loss: str = ""
-    #: Whether ``because`` is what a service said; it comes before whoever is only silent.
+    #: True if ``because`` was reported by a service; such waits come before those on silent services.
     is_explained: bool = False
 
     def sentence(self, now: float) -> str:
-        """Return what is to be said of it."""
+        """Return the sentence about the wait."""
         if self.loss:
             return self.loss
         return f"{self.dependency} {self.says} for {duration(now - self.since)}{self.because}"
@@ -50,7 +50,7 @@ HINTS: dict[Cause, str] = {
 }
 
 
-#: What to do about a sender that hangs while its server answers.
+#: What to do about a walsender that is blocked while its server answers.
 END_SENDER = (
     "PostgreSQL answers, but not its process {pid}, which sends the stream: SELECT "
     "pg_terminate_backend({pid}) ends it, and the relay opens another session"
@@ -65,14 +65,14 @@ TOPIC_GONE = (
 
 
 def missing(topics: Sequence[str]) -> str:
-    """Return why Kafka acknowledges nothing, where it says that these topics do not exist."""
+    """Return why Kafka acknowledges nothing if it reports that these topics do not exist."""
     more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
     noun, verb = ("topics", "do") if more else ("topic", "does")
     return f": {noun} {topics[0]}{more} {verb} not exist"
 
 
 def standby_slot(names: Names, since: float) -> Wait:
-    """Return the wait of a slot on a standby: it begins at the primary's next list of transactions."""
+    """Return the wait for a slot on a standby, which begins at the primary's next list of transactions."""
     says = "is a standby and makes the slot once its primary logs the running transactions, and has waited"
     hint = (
         "run SELECT pg_log_standby_snapshot(); on the primary: an idle primary does not log them; "
@@ -82,7 +82,7 @@ def standby_slot(names: Names, since: float) -> Wait:
 
 
 def lost_slot(names: Names, since: float) -> Wait:
-    """Return the wait of a relay whose slot lacks WAL that was not read: it can't read on."""
+    """Return the wait of a relay whose slot lacks unread WAL, so that it can't continue."""
     says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, and topics will lack changes"
     hint = (
         "no action needed: the relay recreates the slot and sends what differs from the tables"
@@ -93,23 +93,23 @@ def lost_slot(names: Names, since: float) -> Wait:
 
 
 def sender(seen: Seen) -> str:
-    """Name the process that sends the stream, and what it waits for."""
+    """Return which process sends the stream, and its wait event."""
     process = f" {seen.sender_pid}" if seen.sender_pid else ""
     return f" (its process{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
 
 
 def ending(blockers: Sequence[Blocker]) -> str:
-    """Return the hint of a wait for locks: the statement that ends who holds them."""
+    """Return the hint for a wait for locks: the statements that end the sessions holding them."""
     statements = "; ".join(blocker.end for blocker in blockers)
     return f"end that session, or wait: the relay continues automatically; {statements}"
 
 
 def dropped(seen: Seen) -> str:
-    """Tell of rows that are not in Kafka."""
+    """Return a remark on dropped rows, which are not in Kafka."""
     rows = "1 row was" if seen.dropped == 1 else f"{seen.dropped:,} rows were"
     return f"; {rows} dropped into the dead letters" if seen.dropped else ""
 
 
 def held_by(seen: Seen) -> str:
-    """Name the sessions that hold up what is waited for."""
+    """Return a remark on the sessions that hold the lock or transaction."""
     return f" (held by {'; '.join(map(str, seen.blockers))})" if seen.blockers else ""

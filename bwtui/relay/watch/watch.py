@@ -1,4 +1,4 @@
-"""Looks at the relay twice a second, whoever asks, and keeps what was a stall as history."""
+"""Observes the relay twice a second, and keeps stalls as history."""
 
 import logging
 import threading
@@ -18,9 +18,9 @@ from bwtui.source.lag import LagSampler
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
-#: A stall of so many seconds is kept as history; a shorter one is seen, and forgotten.
+#: Minimum duration of a stall that is kept as history; shorter ones are shown and then forgotten.
 _KEPT_SECONDS = 5.0
-#: What an outage of each cause is called in the report.
+#: The service name that the report uses for an outage of each cause.
 _SERVICES: dict[Cause, str] = {
     "kafka": "Kafka",
     "registry": "the schema registry",
@@ -29,28 +29,27 @@ _SERVICES: dict[Cause, str] = {
 
 
 class Watch:
-    """Judges a relay; any thread may ask for the verdict."""
+    """Judges a relay; any thread may request the verdict."""
 
     def __init__(
         self, report: Report, lag: LagSampler, names: Callable[[], Names], outage: Callable[[], str | None]
     ) -> None:
-        """``outage`` says why nothing can be delivered at present, or None."""
+        """``outage`` returns why nothing can be delivered at present, or None."""
         self._report = report
         self._lag = lag
         self._names = names
         self._outage = outage
         self._judge = Judge(names())
         self._lock = threading.Lock()
-        #: The dependency of the stall that is kept as history and goes on.
+        #: The dependency of a current stall that is kept as history.
         self._stalled_by = ""
-        #: Tables that the log has as not proven, with the reason.
+        #: Tables that the log reported as not proven, with the reason.
         self._not_proven: dict[str, NotProven] = {}
         self._clock = _clock_of_main_thread()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Start looking."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -60,7 +59,7 @@ class Watch:
             self._thread.join()
 
     def look(self) -> tuple[Verdict, dict[str, float]]:
-        """Return the verdict of this moment, and the share of time that went into each stage."""
+        """Return the current verdict, and the share of time spent in each stage."""
         with self._lock:
             self._judge.names = self._names()
             verdict = self._judge.look(self._seen())
@@ -132,14 +131,14 @@ class Watch:
         if is_stalled and verdict.seconds >= _KEPT_SECONDS and not self._stalled_by:
             service = _SERVICES.get(verdict.cause)
             if service is not None and self._report.is_out(service):
-                # It is told of already, and with its reason.
+                # The outage was already reported, with its reason.
                 return
             self._stalled_by = verdict.dependency
             error = ConnectionFailed(f"the relay stood still, waiting for {verdict.dependency}", verdict.hint)
             self._report.error("stalled", error, dependency=verdict.dependency, since=verdict.since or 0)
 
     def _log_proof(self) -> None:
-        """Log which tables are not proven, and which are proven again."""
+        """Log tables that are not proven, and tables that are proven again."""
         now = {entry.table: entry for entry in self._report.not_proven}
         for table, entry in now.items():
             if self._not_proven.get(table) != entry:
@@ -157,7 +156,7 @@ class Watch:
 
 
 def _clock_of_main_thread() -> int | None:
-    """Return the clock of the main thread's CPU time, or None where the system has none."""
+    """Return the clock of the main thread's CPU time, or None if the system has none."""
     number = threading.main_thread().ident
     if number is None or not hasattr(time, "pthread_getcpuclockid"):
         return None
