@@ -1,1 +1,1 @@
-"""What is measured of one's own relay: latency, and the last ten minutes second by second."""
+"""Measurements of the relay itself: latency, transactions, and the last ten minutes second by second."""

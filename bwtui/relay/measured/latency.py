@@ -1,7 +1,7 @@
-"""How long messages take, measured once a batch.
+"""The latency of messages, measured once per batch.
 
-The relay's thread only notes what it knows (`Latency.take`); the thread of `bwtui.relay.measured.recent` puts
-that into histograms once a second (`Latency.tick`), and publishes figures that any thread may read.
+The relay's thread only records raw times (`Latency.take`); the thread of `bwtui.relay.measured.recent` adds
+them to histograms once a second (`Latency.tick`), and publishes figures that any thread may read.
 """
 
 from collections import deque
@@ -12,26 +12,26 @@ from bwtui.model.delivery import Part, Span
 from bwtui.model.histogram import Distribution, Histogram
 from bwtui.model.latency import LATENCY_STAGES, Percentiles
 
-#: So many batches are noted between two ticks; of more, which are smaller than any that a second has room
-#: for, the oldest are left out.
+#: Maximum batches recorded between two ticks; beyond that the oldest are dropped. A second has room for that
+#: many only if the batches are tiny.
 _MOST = 8_192
 _SLOTS = 10
-#: Figures of the last minute, of the whole run and of tables are so many seconds old at most.
+#: Maximum age of the figures of the last minute, of the whole run and of tables.
 _PAUSE_SECONDS = 5.0
 _MICROS = 1_000_000
-#: When a span passed each stage, what the system's clock was ahead of these times, and its tables.
+#: When a span passed each stage, the offset of the system clock from these times, and its tables.
 _Noted = tuple[float, float, float, float, float, list[Part]]
 
 
 class Window:
-    """The values of the last ``seconds``, in ten parts: as each begins, the oldest goes."""
+    """The values of the last ``seconds``, in ten slots: each new slot replaces the oldest."""
 
     def __init__(self, seconds: float) -> None:
         self._width = seconds / _SLOTS
         self._slots: deque[tuple[int, Histogram]] = deque()
 
     def take(self, fresh: Histogram | None, now: float) -> None:
-        """Add what came up to ``now``, and drop what is too old."""
+        """Add the values up to ``now``, and drop expired ones."""
         slots, slot = self._slots, int(now / self._width)
         if fresh is not None and fresh.count:
             if not slots or slots[-1][0] != slot:
@@ -41,7 +41,7 @@ class Window:
             slots.popleft()
 
     def merged(self) -> Histogram | None:
-        """Return all of it, or None when there is nothing."""
+        """Return the values as one histogram, or None if there are none."""
         if not self._slots:
             return None
         whole = Histogram()
@@ -52,22 +52,22 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was last worked out, by stage; a stage without a message is missing. Never changed."""
+    """The latest figures, by stage; a stage without messages is missing. Immutable."""
 
-    #: Of what was acknowledged since the tick before, in the last ten seconds, the last minute, and ever.
+    #: Of messages acknowledged since the previous tick, in the last ten seconds, the last minute, and ever.
     second: Percentiles | None = None
     ten_seconds: Mapping[str, Percentiles] = field(default_factory=dict)
     minute: Mapping[str, Percentiles] = field(default_factory=dict)
     ever: Mapping[str, Percentiles] = field(default_factory=dict)
-    #: From COMMIT to acknowledgement in the last minute, of each table that had messages, and of all.
+    #: From COMMIT to acknowledgement in the last minute: by table with messages, and for all tables together.
     tables: Mapping[str, Percentiles] = field(default_factory=dict)
     buckets: tuple[tuple[float, float, int], ...] = ()
-    #: Of the whole run, by stage: all of them, from the first tick on.
+    #: For the whole run, by stage: all stages, from the first tick on.
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
 
 
 class Latency:
-    """The latencies of one run; `take` is the relay's thread's, and `tick` that of one other thread."""
+    """The latencies of one run; `take` belongs to the relay's thread, and `tick` to one other thread."""
 
     def __init__(self) -> None:
         self.figures = Figures()
@@ -79,14 +79,14 @@ class Latency:
         self._due = 0.0
 
     def take(self, span: Span, now: float) -> None:
-        """Note that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
+        """Record that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
         self._noted.append((span.received, span.encoded, span.produced, now, span.clock, span.parts))
 
     def tick(self, now: float, *, is_last: bool = False) -> None:
-        """Work out the figures anew, ``now`` by the monotonic clock; long windows only now and then."""
+        """Recompute the figures, ``now`` by the monotonic clock; long windows only every few seconds."""
         stages: dict[str, Histogram] = {stage: Histogram() for stage in LATENCY_STAGES}
         tables: dict[str, Histogram] = {}
-        # What comes meanwhile is the next tick's.
+        # Spans that arrive meanwhile belong to the next tick.
         for _ in range(len(self._noted)):
             _sort(self._noted.popleft(), stages, tables)
         for stage, fresh in stages.items():
@@ -125,7 +125,7 @@ class Latency:
 
 
 def _sort(noted: _Noted, stages: dict[str, Histogram], tables: dict[str, Histogram]) -> None:
-    """Put what was noted of one span where it belongs; every message counts as the oldest of its batch."""
+    """Add the times of one span to the histograms; every message counts as the oldest of its batch."""
     received, encoded, produced, acknowledged, clock, parts = noted
     count = sum(messages for _, messages, _ in parts)
     oldest = min(committed for _, _, committed in parts) / _MICROS - clock

@@ -1,7 +1,7 @@
-"""The transaction that is being read, and what is noted of it when it ends.
+"""The transaction that is being read, and the record of it when it ends.
 
-Nothing here is done a row at a time. What must be known of rows is told by what the batch holds anyway: all
-messages of a transaction have one and the same object as their timestamp.
+Nothing here is done once per row. The batch already identifies the rows of a transaction: all its messages
+have one and the same object as their timestamp.
 """
 
 from bisect import bisect_left
@@ -12,37 +12,37 @@ from bwtui.relay.measured.transactions import LARGE_BYTES, LARGE_ROWS, Noted, Ta
 from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
 
-#: Each table of a batch is looked at for a transaction of it: if they are few, if the batch is small, which
-#: it is unless there is a backlog, or if the transaction has so many rows for each of them.
+#: Conditions for finding a transaction's tables by checking each table of the batch: few tables; a small
+#: batch, which is the normal case without a backlog; or this many rows of the transaction per table.
 _FEW_TABLES, _SMALL_BATCH, _ROWS_A_TABLE = 5, 65, 8
 
 
 class OpenTransaction:
-    """That of one session; the relay's thread calls all but `so_far`."""
+    """The open transaction of one session; only `so_far` may be called from other threads."""
 
     def __init__(self, batch: Batch, rows: Rows, log: TransactionLog) -> None:
-        #: Between BEGIN and COMMIT; who reads them sets it.
+        #: True between BEGIN and COMMIT; set by the code that reads them.
         self.is_open = False
         self._batch, self._rows, self._log = batch, rows, log
         self._note = log.note
-        #: Bytes of everything before it.
+        #: Bytes of everything before the transaction.
         self._bytes_before = 0
-        #: Of what was handed over of it: when the first was received, or 0.0, and messages by table.
+        #: Its messages that were handed over: when the first was received, or 0.0, and counts by table.
         self._received = 0.0
         self._tables: dict[str, int] = {}
         batch.on_hand_over = self._hand_over
         log.so_far = self.so_far
 
     def close(self) -> None:
-        """End with the session: what was read of the transaction is read again."""
+        """End with the session: the part of the transaction that was read is read again."""
         self._log.so_far = None
 
     def commit(self) -> None:
-        """Note the transaction, which has ended; called for each, however small."""
+        """Record the transaction, which has ended; called for each one, however small."""
         rows, batch = self._rows, self._batch
         size, self._bytes_before = -self._bytes_before, batch.handed_over + batch.bytes
         if not (count := rows.ordinal):
-            # Nothing of it is the next one's.
+            # Nothing of it may count for the next transaction.
             self._received, self._tables = 0.0, {}
             return
         size += self._bytes_before
@@ -50,7 +50,7 @@ class OpenTransaction:
             self._note_large(size)
             return
         routes, stamp = batch.routes, rows.timestamp
-        # Not the routes, which hold the code of encoders, and may be replaced soon.
+        # Not the routes, which reference the code of encoders, and may be replaced soon.
         mine: Relation | list[Relation] | None = None
         if len(routes) == 1:
             mine = routes[0].relation if routes[0].messages[-1][2] is stamp else []
@@ -59,7 +59,7 @@ class OpenTransaction:
         self._note((rows.commit_lsn, rows.xid, rows.committed, count, size, batch.received, mine))
 
     def _note_large(self, size: int) -> None:
-        """Note a transaction of which all can be known: it has rows enough to pay for that."""
+        """Record a transaction completely: it has enough rows to be worth the cost."""
         rows, batch = self._rows, self._batch
         self._count(batch.routes)
         received, tables = self._received or batch.received, self._tables
@@ -69,21 +69,21 @@ class OpenTransaction:
         self._received, self._tables = 0.0, {}
 
     def _hand_over(self, routes: list[Route]) -> None:
-        """Note what a batch has of the transaction that is open, before it is handed over."""
+        """Record the open transaction's part of a batch, before the batch is handed over."""
         # Before its first row the batch has nothing of it.
         if self.is_open and self._rows.ordinal:
             self._received = self._received or self._batch.received
             self._count(routes)
 
     def _count(self, routes: list[Route]) -> None:
-        """Add the messages that the batch has of the transaction."""
+        """Add the transaction's messages in the batch."""
         stamp, tables = self._rows.timestamp, self._tables
         for route in routes:
             messages = route.messages
             if messages[0][2] is stamp:
                 number = len(messages)
             elif messages[-1][2] is stamp:
-                # They are the last ones, behind those of the transactions before it.
+                # They are the last ones, after those of earlier transactions.
                 number = len(messages) - bisect_left(messages, True, key=lambda one: one[2] is stamp)
             else:
                 continue
@@ -91,7 +91,7 @@ class OpenTransaction:
             tables[name] = tables.get(name, 0) + number
 
     def so_far(self) -> tuple[Noted, Tables] | None:
-        """Return what is known of the transaction that is being read, or None; any thread may ask."""
+        """Return what is known of the transaction that is being read, or None; any thread may call this."""
         if not self.is_open:
             return None
         rows, batch = self._rows, self._batch
@@ -100,5 +100,5 @@ class OpenTransaction:
         received = self._received or batch.received
         noted = Noted(rows.commit_lsn, rows.xid, rows.committed, count, size, received)
         tables = Tables.of(dict(self._tables))
-        # Another one may have begun while this was put together.
+        # Another transaction may have begun while this one was collected.
         return (noted, tables) if count and self.is_open and stamp is rows.timestamp else None

@@ -1,7 +1,7 @@
-"""The last ten minutes of the relay, one sample a second, kept for whoever attaches later.
+"""The last ten minutes of the relay, one sample per second, for clients that attach later.
 
-One thread samples, and reads the report's counters as any other thread may. While PostgreSQL is away the
-samples go on, and lag and WAL are as old as the last look at the slot.
+One thread samples, and reads the report's counters like any other thread. While PostgreSQL is unavailable,
+sampling continues, and lag and WAL are as old as the last sample of the slot.
 """
 
 import threading
@@ -16,16 +16,16 @@ from bwtui.model.history import HISTORY_SECONDS, TREND_SECONDS, History, Mark, M
 from bwtui.relay.report import Report
 
 _MARKS = 200
-#: The same error again is another mark only after so many seconds.
+#: Minimum seconds before the same error is marked again.
 _SAME_SECONDS = 60.0
-#: Over so many seconds the shares of the tables are taken.
+#: Time window for the shares of the tables.
 _SHARE_SECONDS = 10
-#: What a row needs in the WAL beside its values, about: its header and its entry in one index.
+#: Approximate WAL bytes of a row in addition to its values: its header and its entry in one index.
 _ROW_OVERHEAD = 120
 
 
 class Slot(NamedTuple):
-    """How the slot stands, in bytes and seconds."""
+    """The slot's lag and retained WAL, in bytes and seconds."""
 
     lag_bytes: int
     lag_seconds: float
@@ -34,7 +34,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableMeasures:
-    """What is known of one table beside its counters; see `bwtui.model.status.TableStatus`."""
+    """Measurements of one table in addition to its counters; see `bwtui.model.status.TableStatus`."""
 
     bytes_per_second: float = 0.0
     wal_share: float = 0.0
@@ -46,7 +46,7 @@ class Recent:
     """Samples a relay once a second, from `start` to `stop`."""
 
     def __init__(self, report: Report, slot: Callable[[], Slot]) -> None:
-        """``slot`` is asked in the sampling thread, and returns at once."""
+        """``slot`` is called in the sampling thread, and returns at once."""
         self._report, self._latency, self._slot = report, report.latency, slot
         self._seconds: deque[Second] = deque(maxlen=HISTORY_SECONDS)
         self._marks: deque[Mark] = deque([Mark(report.started, "start", "the relay started")], maxlen=_MARKS)
@@ -65,7 +65,6 @@ class Recent:
         self._thread = threading.Thread(target=self._run, name="recent", daemon=True)
 
     def start(self) -> None:
-        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -77,11 +76,11 @@ class Recent:
             self._report.transaction_log.tick(time.monotonic())
 
     def history(self, after: float = 0.0) -> History:
-        """Return what was sampled after ``after`` (Unix seconds); who has some already needs no trends."""
+        """Return the samples after ``after`` (Unix seconds); with ``after`` above 0, without trends."""
         with self._lock:
             trends = {} if after > 0 else self._trends
             seconds = self._behind(after)
-            # Where the clock was set back, times don't say which marks are known already.
+            # If the clock was set back, times don't show which marks the client already has.
             is_set_back = any(one.time <= after for one in seconds)
             return History(
                 seconds,
@@ -91,7 +90,7 @@ class Recent:
             )
 
     def _behind(self, after: float) -> tuple[Second, ...]:
-        """Return what was sampled behind the second of ``after``, whatever the clock said by then."""
+        """Return the samples after the one of ``after``, even if the clock was set back."""
         seconds = tuple(self._seconds)
         for at in range(len(seconds) - 1, -1, -1):
             if seconds[at].time == after:
@@ -99,7 +98,7 @@ class Recent:
         return tuple(one for one in seconds if one.time > after)
 
     def mark(self, kind: MarkKind, text: str, moment: float | None = None) -> None:
-        """Note that something happened, now or at ``moment`` (Unix seconds); any thread may."""
+        """Record an event, now or at ``moment`` (Unix seconds); any thread may call this."""
         with self._lock:
             self._marks.append(Mark(time.time() if moment is None else moment, kind, text))
 
@@ -107,11 +106,10 @@ class Recent:
         due = time.monotonic() + 1.0
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             self.sample()
-            # Seconds that were slept through, such as while the process was suspended, are not made up for.
+            # Missed seconds, such as those of a suspended process, are not made up for.
             due = max(due + 1.0, time.monotonic())
 
     def sample(self) -> None:
-        """Take one sample."""
         now = time.monotonic()
         self._latency.tick(now)
         self._report.transaction_log.tick(now)
@@ -126,7 +124,7 @@ class Recent:
         second = Second(
             time=round(time.time(), 3),
             read_per_second=_rate(totals.read - before.read, seconds),
-            # Fewer than before are acknowledged once something is sent again.
+            # The number of acknowledged messages falls when messages are sent again.
             acknowledged_per_second=_rate(max(0, totals.durable - before.durable), seconds),
             lag_bytes=slot.lag_bytes,
             lag_seconds=slot.lag_seconds,
@@ -207,7 +205,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """What had been counted at one moment."""
+    """The counts at one moment."""
 
     read: int
     durable: int
@@ -220,7 +218,7 @@ class _Totals:
         return cls(report.rows_read, report.durable, tables)
 
     def growth(self, before: "_Totals") -> dict[str, tuple[int, int, int]]:
-        """Return what was added since ``before``, of tables where anything was."""
+        """Return what was added since ``before``, for tables with additions."""
         nothing = (0, 0, 0)
         return {
             name: (now[0] - old[0], now[1] - old[1], now[2] - old[2])

@@ -1,8 +1,8 @@
-"""Which transactions were relayed: the newest ones, and the largest of the last ten minutes.
+"""Relayed transactions: the newest ones, and the largest of the last ten minutes.
 
-The relay's thread only notes what it knows, once a transaction and once a batch. The thread of
-`bwtui.relay.measured.recent` makes a list of it once a second (`TransactionLog.tick`), and any thread may
-ask for that.
+The relay's thread only records raw notes, once per transaction and once per batch. The thread of
+`bwtui.relay.measured.recent` turns them into a list once a second (`TransactionLog.tick`), which any thread
+may read.
 """
 
 import heapq
@@ -19,22 +19,22 @@ from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Relation
 
-#: So many transactions are listed: the newest, and by each measure the largest of the last minutes.
+#: Numbers of listed transactions: the newest, and the largest of the last minutes by each measure.
 NEWEST, LARGEST = 500, 50
 _MINUTES = 10
-#: So many are noted between two ticks; of more the oldest are left out, unless they are large: a thousand of
-#: those fill more than a second.
+#: Maximum notes between two ticks; beyond that the oldest are dropped, unless the transactions are large: a
+#: thousand of those take more than a second.
 _MOST, _MOST_LARGE = 4_096, 1_024
 LARGE_ROWS, LARGE_BYTES = 100, 1 << 16
-#: Transactions that wait to be acknowledged, of those that are listed or were.
+#: Maximum number of listed or formerly listed transactions that wait for their acknowledgement.
 _WAITING = 4_096
-#: Tables of one that are named, those with the most messages; of the others there is only their number.
+#: Maximum number of named tables per transaction, those with the most messages; the others are only counted.
 _NAMED = 20
 _MICROS = 1_000_000
 
 
 class Noted(NamedTuple):
-    """What the relay's thread knows of a transaction, beside its tables.
+    """The relay thread's data on a transaction, except for its tables.
 
     ``committed`` is in microseconds since PostgreSQL's epoch, ``received`` by the monotonic clock.
     """
@@ -47,18 +47,18 @@ class Noted(NamedTuple):
     received: float
 
 
-#: Messages by table of a large one; of a small one its table, or several; None: they were not looked for.
+#: Messages by table for a large transaction; the table or tables of a small one; None if not determined.
 _Found = dict[str, int] | Relation | list[Relation] | None
-#: The fields of `Noted`, as a plain tuple is made faster, and the tables.
+#: The fields of `Noted`, as a plain tuple because that is faster to create, and the tables.
 _Note = tuple[int, int, int, int, int, float, _Found]
 T = TypeVar("T")
 
 
 class Tables(NamedTuple):
-    """The tables of a transaction, as many as are kept: it may have thousands of partitions.
+    """The tables of a transaction, up to a maximum: it may have thousands of partitions.
 
-    ``named`` is messages by table, or 0 where they were not counted; None: the tables are not known. There
-    are so many ``more``, with so many ``messages``.
+    ``named`` is messages by table, or 0 if they were not counted; None if the tables are unknown. ``more`` is
+    the number of further tables, and ``messages`` the number of their messages.
     """
 
     named: dict[str, int] | None = None
@@ -67,7 +67,7 @@ class Tables(NamedTuple):
 
     @classmethod
     def of(cls, counts: dict[str, int]) -> "Tables":
-        """Return the largest by name, and the others by number."""
+        """Return the largest tables by name, and the others as a count."""
         if len(counts) <= _NAMED:
             return cls(counts)
         named = dict(heapq.nlargest(_NAMED, counts.items(), key=lambda one: one[1]))
@@ -76,35 +76,35 @@ class Tables(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """One transaction of the list."""
+    """One transaction in the list."""
 
     number: int
     noted: Noted
     tables: Tables
-    #: By the monotonic clock; 0: not yet.
+    #: By the monotonic clock; 0 if not acknowledged yet.
     acknowledged: float = 0.0
     reads: int = 1
-    #: It never will be acknowledged: another server goes on, in whose history it is not.
+    #: It will never be acknowledged: the relay continues on a server whose history does not contain it.
     is_given_up: bool = False
 
     def again(self, noted: Noted, tables: Tables) -> None:
-        """Take note that the transaction was read once more before it was acknowledged."""
-        # Since when it is under way is not for the second reading to say.
+        """Record that the transaction was read once more before it was acknowledged."""
+        # The second reading does not change when the transaction was first received.
         self.noted, self.tables = noted._replace(received=self.noted.received), tables
         self.reads += 1
 
 
 class _Largest:
-    """The largest of the last minutes by one measure: of each minute as many as are listed."""
+    """The largest transactions of the last minutes by one measure; each minute keeps a full list."""
 
     def __init__(self, measure: Callable[[Noted], int]) -> None:
         self.measure = measure
-        #: What a transaction of this minute must exceed to be among them.
+        #: The size that a transaction of this minute must exceed to be listed.
         self.least = -1
         self._minutes: deque[tuple[int, list[tuple[int, int, _Record]]]] = deque()
 
     def begin(self, now: float) -> None:
-        """Forget what is too old, and begin another minute if it is time to."""
+        """Drop expired minutes, and start a new minute when it is due."""
         minutes, minute = self._minutes, int(now / 60)
         if not minutes or minutes[-1][0] != minute:
             minutes.append((minute, []))
@@ -113,7 +113,7 @@ class _Largest:
             minutes.popleft()
 
     def offer(self, record: _Record) -> None:
-        """Take a transaction that is large enough."""
+        """Add a transaction that is large enough."""
         heap = self._minutes[-1][1]
         entry = (self.measure(record.noted), record.number, record)
         if len(heap) < LARGEST:
@@ -124,7 +124,7 @@ class _Largest:
             self.least = heap[0][0]
 
     def found(self) -> Iterable[_Record]:
-        """Return the largest, in no particular order."""
+        """Return the largest transactions, in no particular order."""
         entries = (entry for _, heap in self._minutes for entry in heap)
         return [record for _, _, record in heapq.nlargest(LARGEST, entries)]
 
@@ -132,44 +132,44 @@ class _Largest:
 class TransactionLog:
     """The transactions of one run.
 
-    `note`, `note_large`, `acknowledged` and `go_back` are the relay's thread's, `tick` is that of one other
-    thread, and `look` any thread's.
+    `note`, `note_large`, `acknowledged` and `go_back` belong to the relay's thread, `tick` to one other
+    thread, and any thread may call `look`.
     """
 
     def __init__(self) -> None:
         self._noted: deque[_Note] = deque(maxlen=_MOST)
         self._large: deque[_Note] = deque(maxlen=_MOST_LARGE)
         self._acks: deque[tuple[int, float]] = deque(maxlen=_MOST)
-        #: Takes what `Noted` has, of each transaction, and once more of a large one.
+        #: Take the fields of `Noted` for each transaction, and again for a large one.
         self.note, self.note_large = self._noted.append, self._large.append
-        #: Tells of the transaction that is being read, while there is a session; any thread may ask.
+        #: Returns the transaction that is being read, while there is a session; any thread may call it.
         self.so_far: Callable[[], tuple[Noted, Tables] | None] | None = None
         self._newest: deque[_Record] = deque(maxlen=NEWEST)
         self._largest = (_Largest(lambda noted: noted.rows), _Largest(lambda noted: noted.bytes))
-        #: Those that are not acknowledged, oldest first.
+        #: Transactions that are not acknowledged, oldest first.
         self._waiting: dict[tuple[int, int], _Record] = {}
         self._number = 0
-        #: When some small ones were left out last, by the monotonic clock.
+        #: When small transactions were last dropped, by the monotonic clock.
         self._left_out = float("-inf")
         self._lock = threading.Lock()
 
     def acknowledged(self, span: Span, now: float) -> None:
-        """Note that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
+        """Record that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
         if span.lsn is not None:
             self._acks.append((span.lsn, now))
 
     def go_back(self, common_end: int) -> None:
-        """Give up what waits from ``common_end`` on: the server that answers now does not have it."""
-        # What was only noted by now is given up as well.
+        """Give up waiting transactions from ``common_end`` on: the current server does not have them."""
+        # Transactions that are only noted so far are given up as well.
         self.tick(time.monotonic())
         with self._lock:
             for key in [key for key in self._waiting if key[0] >= common_end]:
                 self._waiting.pop(key).is_given_up = True
 
     def tick(self, now: float) -> None:
-        """Bring the list up to date, ``now`` by the monotonic clock."""
+        """Update the list, ``now`` by the monotonic clock."""
         with self._lock:
-            # Before the transactions: what is acknowledged meanwhile belongs to those of the next tick.
+            # Before the transactions: later acknowledgements belong to transactions of the next tick.
             acks = _taken(self._acks)
             fresh = self._take_noted(now)
             for largest in self._largest:
@@ -182,14 +182,14 @@ class TransactionLog:
         fresh = _taken(self._noted)
         large = _taken(self._large)
         if len(fresh) >= _MOST:
-            # Older ones may have been pushed out.
+            # Older notes may have been dropped.
             self._left_out = now
             here = {id(noted) for noted in fresh}
             fresh[:0] = [noted for noted in large if id(noted) not in here]
         return fresh
 
     def _worth_listing(self, fresh: list[_Note]) -> list[_Note]:
-        """Return the newest, and those before them that may be among the largest."""
+        """Return the newest, and earlier ones that may be among the largest."""
         rows, size = (largest.least for largest in self._largest)
         before = [noted for noted in fresh[:-NEWEST] if noted[3] > rows or noted[4] > size]
         return before + fresh[-NEWEST:]
@@ -214,7 +214,7 @@ class TransactionLog:
         done = []
         following = iter(acks)
         ack = next(following, None)
-        # By LSN: one that no server has any more must not hold up those that were read after it.
+        # By LSN: a transaction that no server has any more must not block those that were read after it.
         for key in sorted(self._waiting):
             record = self._waiting[key]
             noted = record.noted
@@ -257,7 +257,7 @@ _FLOODED = (
 
 
 def _taken(noted: deque[T]) -> list[T]:
-    # What comes meanwhile is the next tick's.
+    # Notes that arrive meanwhile belong to the next tick.
     return [noted.popleft() for _ in range(len(noted))]
 
 
