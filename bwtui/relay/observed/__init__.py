@@ -1,1 +1,1 @@
-"""What others scrape of a relay: metrics, and whether it lives and is ready."""
+"""HTTP endpoints of a relay: metrics, and whether it is alive and ready."""

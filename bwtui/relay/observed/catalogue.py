@@ -1,6 +1,6 @@
-"""Every metric that a relay exports, by its name: its kind, its labels, and what it says.
+"""Every metric that a relay exports, by its name: its kind, its labels, and its help.
 
-docs/operate.md has the same as a table, which a test compares. What is not known has no sample.
+docs/operate.md has the same as a table, which a test compares. Unknown values have no sample.
 """
 
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ Kind = Literal["gauge", "counter", "histogram", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One metric; the name is the one that PromQL knows it by."""
+    """One metric; its name is the one used in PromQL."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    #: A counter of PostgreSQL's, which goes on across starts of the relay, and begins anew with its own.
+    #: A counter of PostgreSQL, which continues across restarts of the relay, and restarts with the server.
     is_servers: bool = False
 
     @property
     def family(self) -> str:
-        """The name without what the kind puts behind it."""
+        """The name without the suffix of its kind."""
         return self.name.removesuffix({"counter": "_total", "info": "_info"}.get(self.kind, ""))
 
     @property
     def unit(self) -> str:
-        """The base unit that it is in, or ""."""
+        """The base unit in the name, or ""."""
         last = self.family.rpartition("_")[2]
         return last if last in ("seconds", "bytes", "ratio") else ""
 

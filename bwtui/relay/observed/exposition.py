@@ -1,4 +1,4 @@
-"""The metrics of a relay as Prometheus and others read them, in OpenMetrics or in the older text format."""
+"""Writes the metrics of a relay for Prometheus and others, in OpenMetrics or in the older text format."""
 
 from collections.abc import Iterable
 
@@ -28,28 +28,28 @@ _NOTHING = Distribution()
 
 
 class Exposition:
-    """Writes measures as metrics; one thread at a time may ask."""
+    """Writes measurements as metrics; one thread at a time may call it."""
 
     def __init__(self) -> None:
-        #: A counter never falls, or it would count from zero again: what is read again after an outage was
-        #: handed to the sink before.
+        #: The highest value of each counter. A falling counter would count as restarted from zero: messages
+        #: that are read again after an outage were already counted when the sink received them.
         self._highest: dict[tuple[str, tuple[str, ...]], float] = {}
-        #: Of a counter that is the server's own: what it was last, and what came since it was first seen.
+        #: For counters of the server: the last value.
         self._last: dict[str, float] = {}
         self._listing = Listing()
         self._measures: Measures | None = None
         self._registry = CollectorRegistry()
-        # Memory, processor time, descriptors and start of the process, as every client has them.
+        # The process's memory, CPU time, descriptors and start time, as every client library exports them.
         ProcessCollector(registry=self._registry)
         self._registry.register(_Relay(self))
 
     def content_type(self, accept: str) -> str:
-        """Return the type of the answer to those that ``accept`` such types."""
+        """Return the content type of the answer to a request with the Accept header ``accept``."""
         kind: str = CONTENT_TYPE_LATEST if OPENMETRICS in accept else CONTENT_TYPE_PLAIN_0_0_4
         return kind
 
     def text(self, measures: Measures, content_type: str) -> bytes:
-        """Return ``measures`` as `content_type` said."""
+        """Return ``measures`` in a type that `content_type` returned."""
         self._measures = measures
         write = as_openmetrics if content_type == CONTENT_TYPE_LATEST else as_text
         text: bytes = write(self._registry)
@@ -83,7 +83,7 @@ class Exposition:
         return family
 
     def _since_first(self, name: str, value: float) -> float:
-        """Return what was counted since the first look; a server that begins anew begins with zero."""
+        """Return the count since the first observation; a server that restarts counts from zero."""
         last = self._last.get(name, value)
         self._last[name] = value
         return self._highest.get((name, ()), 0.0) + (value - last if value >= last else value)
@@ -104,17 +104,16 @@ class Exposition:
 
 
 class _Relay:
-    """What the registry asks: a collector of its kind."""
+    """A collector for the client library's registry."""
 
     def __init__(self, exposition: Exposition) -> None:
         self._exposition = exposition
 
     def collect(self) -> Iterable[Metric]:
-        """Return every metric."""
         return self._exposition.families()
 
 
 def _buckets(distribution: Distribution) -> tuple[list[tuple[str, float]], float]:
-    """Return the buckets, each with what is below its end, and the sum."""
+    """Return the buckets, each with the count below its bound, and the sum."""
     ends = [(str(bound), float(below)) for bound, below in zip(BOUNDS, distribution.below, strict=True)]
     return [*ends, ("+Inf", float(distribution.count))], distribution.sum

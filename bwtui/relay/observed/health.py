@@ -1,7 +1,7 @@
-"""Whether a relay lives, and whether it is ready, with reasons; the answers of /healthz and /readyz.
+"""The answers of /healthz and /readyz: is the relay alive, is it ready, and if not, why.
 
-To live is that the main thread turns: what does not is mended by a restart alone. To be ready is that rows
-pass and topics hold what tables hold, up to what is still under way.
+A relay is alive if its main thread makes progress; only a restart fixes a stuck main thread. It is ready if
+it relays rows and topics equal tables, except for changes in flight.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from bwtui.model.figures import duration
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.watch.account import Activity, Turn
 
-#: A main thread that has not turned for so long will not do so any more (seconds).
+#: A main thread that has been stuck for this long will not recover (seconds).
 PATIENCE = 60.0
-#: While it is at these it waits within one call, of libpq or of the system, for as long as that takes; the
-#: verdict says for whom.
+#: During these activities the main thread waits within one call, of libpq or of the system, for as long as it
+#: takes; the verdict says what the call is blocked on.
 WITHIN_ONE_CALL: frozenset[Activity] = frozenset(
     ("begin", "slot", "locks", "catalog", "connect", "copy", "scan", "ending", "state", "disk")
 )
@@ -30,7 +30,7 @@ class Answer:
 
 
 def health(turn: Turn) -> Answer:
-    """Say whether the main thread turns."""
+    """Return whether the main thread makes progress."""
     seconds, activity = turn.idle_seconds, turn.activity
     turns = seconds < PATIENCE or activity in WITHIN_ONE_CALL
     told: dict[str, Any] = {
@@ -44,8 +44,8 @@ def health(turn: Turn) -> Answer:
 
 
 def readiness(measures: Measures) -> Answer:
-    """Say whether rows pass and topics hold what tables hold; with every reason why they don't."""
-    # Not what is not proven: rows pass, and a table may wait for long until somebody compares it.
+    """Return whether the relay passes rows and topics equal tables; with every reason why not."""
+    # Tables that are not proven don't count: rows pass, and a table may wait long until somebody compares it.
     status, reasons = measures.status, list(_reasons(measures))
     verdict = status.verdict
     told = {

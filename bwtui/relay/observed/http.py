@@ -1,10 +1,10 @@
 """The HTTP server of ``--listen``: /metrics, /healthz and /readyz.
 
-One thread reads pictures of the relay, which is never waited for and waits for nobody. A visitor has one
-answer and so many seconds; of those who take their time the oldest go first when there are too many. All of
-them together have a small share of a processor, since the relay's own thread waits while this one computes.
-Probes have another one, so that no scraper keeps them from their answer. Answers are a moment old at most,
-and made once for all who ask in that moment.
+One thread reads measurements of the relay, and neither waits for the other. A client gets one answer, within
+time limits; if there are too many clients, the oldest slow ones are dropped first. All clients together get a
+small share of a CPU, since the relay's own thread waits while this one computes. Probes have a separate
+share, so that no scraper delays their answers. Answers are at most a moment old, and shared by all requests
+in that moment.
 """
 
 import logging
@@ -28,19 +28,20 @@ from bwtui.relay.process.sockets import SocketServer
 from bwtui.shown import json_text
 
 MOST_VISITORS = 128
-#: What a request may have in bytes, before its body.
+#: Maximum bytes of a request, without its body.
 _MAX_REQUEST = 16 * 1024
-#: So long a visitor may take for its request, for reading the answer, and for closing (seconds).
+#: Maximum times for sending the request, for reading the answer, and for closing (seconds).
 _REQUEST_SECONDS, _ANSWER_SECONDS, _CLOSE_SECONDS = 5.0, 10.0, 1.0
-#: Where there are too many, one goes that has been here for so long without being done, or without a word.
+#: If there are too many clients, one is dropped that is unfinished after the first number of seconds, or that
+#: has sent nothing after the second.
 _GRACE_SECONDS, _SILENT_SECONDS = 1.0, 0.1
-#: An answer is good for so long; the text of metrics also for as many times what it took to make.
+#: An answer is reused for this long; the text of metrics also for this multiple of the time to produce it.
 _FRESH_SECONDS, _FRESH_TIMES = 1.0, 20.0
-#: The share of a processor that visitors have, and what they may use of it at once (seconds).
+#: The clients' share of a CPU, and how much they may use at once (seconds).
 _SHARE, _BURST_SECONDS = 0.1, 0.5
-#: Where they have used so much more, nobody is let in for a while (seconds).
+#: After using this much more than their share, no connection is accepted for a while (seconds).
 _MOST_DEBT_SECONDS, _PAUSE_SECONDS = 0.5, 1.0
-#: Between two looks there is less than that, or the process was stopped, or got no processor.
+#: A longer gap between two rounds means that the process was stopped, or got no CPU time.
 _ASLEEP_SECONDS = 1.5
 _PROBES = ("/healthz", "/readyz")
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
@@ -51,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a visitor gets."""
+    """The answer to a client."""
 
     status: int
     type: str
@@ -59,24 +60,24 @@ class Response:
 
 
 class Answers:
-    """Answers requests with what the relay says; one thread at a time may ask."""
+    """Answers requests with the relay's measurements; one thread at a time may call it."""
 
     def __init__(self, source: StatusSource) -> None:
         self._source = source
-        #: What takes the pictures.
+        #: Collects the measurements.
         self.looking = Looking(source)
         self._exposition = Exposition()
         self._measures: Measures | None = None
         self._measured_at = 0.0
-        #: By content type: the metrics' text, and until when it is good.
+        #: By content type: the metrics' text, and until when it may be reused.
         self._texts: dict[str, tuple[bytes, float]] = {}
 
     def answer(self, path: str, accept: str) -> Response:
-        """Return the answer to a GET of ``path``; whatever goes wrong is answered, too."""
+        """Return the answer to a GET of ``path``; errors are answered, too."""
         make: Mapping[str, Callable[[], Response]] = {
             "/": lambda: Response(200, _TEXT, _INDEX),
             "/metrics": lambda: self._metrics(accept),
-            # It stands even where the rest of the picture can't be had.
+            # This answer is available even if the measurements are not.
             "/healthz": lambda: _told(health(self._source.turn())),
             "/readyz": lambda: _told(readiness(self._now())),
         }
@@ -85,12 +86,12 @@ class Answers:
         try:
             return make[path]()
         except ConnectionFailed as error:
-            # No picture: of that nothing is known but that it does not come.
+            # Without measurements nothing is known except that they do not arrive.
             if path == "/readyz":
                 return _told(Answer(False, {"ready": False, "reasons": [error.message], "hint": error.hint}))
             return Response(503, _TEXT, f"{error.message}\n".encode())
         except Exception as error:
-            # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
+            # The text of an unexpected exception may contain anything, even a row value: send only its type.
             kind = type(error).__name__
             _log.error("an answer to %s failed: %s", path, kind, extra=event("answer_failed"))
             return Response(500, _TEXT, f"the relay failed to answer ({type(error).__name__})\n".encode())
@@ -118,20 +119,20 @@ def _told(answer: Answer) -> Response:
 
 @dataclass(slots=True)
 class _Share:
-    """What is left of a share of a processor (seconds): less than nothing where too much was used."""
+    """The rest of a share of a CPU (seconds); negative if too much was used."""
 
     left: float = field(default_factory=lambda: _BURST_SECONDS)
     at: float = field(default_factory=time.monotonic)
 
     def refill(self, now: float) -> None:
-        """Add what has come up to ``now``."""
+        """Add the share of the time up to ``now``."""
         self.left = min(_BURST_SECONDS, self.left + _SHARE * (now - self.at))
         self.at = now
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a visitor asks for."""
+    """A client's request."""
 
     path: str
     accept: str
@@ -140,23 +141,23 @@ class _Request:
 
 @dataclass(slots=True)
 class _Visitor:
-    """One connection: what it asks, and what it has not read yet."""
+    """One connection: its request, and the part of the answer that it has not read yet."""
 
     http: h11.Connection = field(
         default_factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST)
     )
     begun: float = field(default_factory=time.monotonic)
-    #: Whether it has said anything.
+    #: True if it has sent anything.
     has_spoken: bool = False
-    #: What it asks for, until that is answered.
+    #: Its request, until that is answered.
     request: _Request | None = None
     is_probe: bool = False
-    #: Its answer waits for its share.
+    #: True if its answer waits until its share allows it.
     is_waiting: bool = False
     pending: memoryview = field(default_factory=lambda: memoryview(b""))
-    #: What comes behind that: the text, which all who read it share.
+    #: The body that follows, which all its readers share.
     body: bytes = b""
-    #: It has all of its answer, and may close.
+    #: True if it has received its whole answer, and may close.
     is_done: bool = False
     until: float = 0.0
 
@@ -175,31 +176,29 @@ class HttpServer(SocketServer[_Visitor]):
         self._answers = Answers(source)
         self._probes, self._others = _Share(), _Share()
         self._looked_at = time.monotonic()
-        #: Those whose answer waits for their share.
+        #: Clients whose answers wait until their share allows it.
         self._waiting: list[socket.socket] = []
 
     @property
     def url(self) -> str:
-        """Where it listens; to be asked between `start` and `close`."""
+        """The server's URL; valid between `start` and `close`."""
         assert self._listener is not None
         host, port = self._listener.getsockname()[:2]
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def start(self) -> None:
-        """Bind the socket and begin to serve. Raises RefusedError."""
         super().start()
         _log.info("listening on %s", self.url, extra=event("listening", url=self.url))
 
     def listen(self) -> socket.socket:
-        """Return the socket that listens. Raises RefusedError."""
         host, port = parse_address(self._address)
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            # A name may stand for addresses of both kinds.
+            # A name may resolve to addresses of both families.
             family, _, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
             listener = socket.socket(family, socket.SOCK_STREAM)
             try:
-                # Or a restart would have to wait until the connections before are forgotten.
+                # Otherwise a restart would have to wait until the system forgets former connections.
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(place)
                 listener.listen(1024)
@@ -215,15 +214,13 @@ class HttpServer(SocketServer[_Visitor]):
         return listener
 
     def new_client(self) -> _Visitor:
-        """Return a visitor that has said nothing."""
         return _Visitor()
 
     def wanted(self, client: _Visitor) -> int:
-        """Return whether it is to read, or to write."""
         return selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
 
     def step(self, connection: socket.socket, client: _Visitor) -> None:
-        """Go on with a visitor at the expense of its share."""
+        """Continue with a client at the expense of its share."""
         begun = time.thread_time()
         try:
             self._step(connection, client)
@@ -234,7 +231,7 @@ class HttpServer(SocketServer[_Visitor]):
                 self.rest(_PAUSE_SECONDS)
 
     def make_room(self) -> bool:
-        """Drop the visitor that has taken longest, if it has had its time."""
+        """Drop the oldest client, if it has had its minimum time."""
         now = time.monotonic()
         silent = [one for one in self._clients.items() if not one[1].has_spoken]
         for visitors, seconds in ((silent, _SILENT_SECONDS), (self._clients.items(), _GRACE_SECONDS)):
@@ -245,9 +242,9 @@ class HttpServer(SocketServer[_Visitor]):
         return False
 
     def look_after(self) -> None:
-        """Drop visitors whose time is over, and answer those that waited for their share."""
+        """Drop clients whose time is over, and answer those that waited for their share."""
         now = time.monotonic()
-        # While the relay itself did not run, nobody took their time.
+        # Time during which the relay itself did not run does not count against clients.
         slept = max(0.0, now - self._looked_at - _ASLEEP_SECONDS)
         self._looked_at = now
         for share in (self._probes, self._others):
@@ -263,16 +260,16 @@ class HttpServer(SocketServer[_Visitor]):
                 self.go_on(connection)
 
     def is_hurried(self) -> bool:
-        """Say whether anybody waits for room, or for a share."""
+        """Return whether any client waits for room, or for a share."""
         return super().is_hurried() or bool(self._waiting)
 
     def _share_of(self, client: _Visitor) -> _Share:
         return self._probes if client.is_probe else self._others
 
     def _step(self, connection: socket.socket, client: _Visitor) -> None:
-        """Read the request, answer it, and close once the other side has."""
+        """Read the request, answer it, and close after the other side has closed."""
         if client.is_waiting:
-            # Nothing more is of interest but that it goes.
+            # While it waits, only the end of the connection matters.
             if not connection.recv(_MAX_REQUEST):
                 self.drop(connection)
             return
@@ -295,13 +292,14 @@ class HttpServer(SocketServer[_Visitor]):
             client.is_done, client.until = True, time.monotonic() + _CLOSE_SECONDS
 
     def _read(self, connection: socket.socket, client: _Visitor) -> bool:
-        """Read what has come; say whether there is something to answer, or to send."""
+        """Read received data; return whether there is something to answer, or to send."""
         received = connection.recv(_MAX_REQUEST)
         if not received:
             self.drop(connection)
             return False
         if client.is_done:
-            # What comes after the request is of no interest; unread, it would have the answer taken back.
+            # Ignore data after the request, but read it: otherwise the kernel resets the connection, and the
+            # client may not get the answer.
             return False
         client.has_spoken = True
         refusal: Response | None = None
@@ -330,7 +328,6 @@ class HttpServer(SocketServer[_Visitor]):
         return _headers(client.http, response), response.body if request.with_body else b""
 
     def close(self) -> None:
-        """Stop serving, close every connection and the socket."""
         super().close()
         self._answers.looking.close()
 

@@ -1,4 +1,4 @@
-"""What all samples share: their shape, and texts of others as values of labels."""
+"""The shape of samples, and label values from texts of other programs."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,14 @@ Sample = tuple[str, tuple[str, ...], float]
 
 
 def label(text: str) -> str:
-    r"""Return a text that others wrote as the value of a label: nothing in it is hidden or moves a cursor.
+    r"""Return a foreign text as a label value: nothing in it is invisible or moves a cursor.
 
-    Two texts never become one: a backslash is doubled.
+    Different texts stay different: a backslash is doubled.
     """
     return text if is_plain(text) and "\\" not in text else shown(text.replace("\\", r"\\"))
 
 
 def known(name: str, value: float | None, *labels: str) -> Iterator[Sample]:
-    """Yield the sample of a value that is known."""
+    """Yield a sample, unless the value is unknown."""
     if value is not None:
         yield name, labels, value

@@ -1,7 +1,7 @@
-"""Pictures of a relay for those who scrape it, taken in a thread of their own.
+"""Measurements of a relay for HTTP clients, collected in a separate thread.
 
-A picture asks the system now and then, such as for the free space of the recording's disk, and a disk may
-hang. Whether the relay lives is told all the same, and at once.
+Collecting sometimes queries the system, for example for the free space of the recording's disk, and a disk
+may hang. The liveness probe does not need measurements and is answered immediately all the same.
 """
 
 import threading
@@ -12,8 +12,8 @@ from bwtui.errors import ConnectionFailed
 from bwtui.relay.measured.measures import Measures
 from bwtui.relay.process.server import StatusSource
 
-#: So often it is waited for, 50 ms each, before who asked is told that there is no picture. Counted, since
-#: the clock goes on while the whole process is suspended.
+#: Maximum number of 50 ms waits before a client gets an error instead of measurements. They are counted,
+#: since the clock advances while the whole process is suspended.
 _PATIENCE = 20
 _NO_PICTURE = (
     "the relay's figures can't be had: something that they ask of the system, such as the disk of the "
@@ -25,20 +25,20 @@ _HINT = "see to that disk; the relay goes on by itself"
 
 
 class Looking:
-    """Takes one picture at a time; one thread at a time may ask."""
+    """Collects one set of measurements at a time; one thread at a time may call it."""
 
     def __init__(self, source: StatusSource) -> None:
         self._source = source
         self._calls = BlockingCalls(self._check)
         self._waits = 0
-        #: Whether a look has begun and is not over; and whether another may be asked for.
+        #: True while a collection runs; the event is set when another one may start.
         self._is_at_it = False
         self._idle = threading.Event()
         self._idle.set()
         self._cpu_seconds = 0.0
 
     def look(self) -> Measures:
-        """Return the measures of this moment. Raises ConnectionFailed where they do not come."""
+        """Return the current measurements. Raises ConnectionFailed if they do not arrive."""
         if not self._idle.is_set():
             raise ConnectionFailed(_NO_PICTURE, _HINT)
         self._idle.clear()
@@ -46,12 +46,12 @@ class Looking:
         try:
             return self._calls.make(self._take)
         finally:
-            # A thread that has not come to look yet never will.
+            # The helper thread has not started the collection, and never will.
             if not self._is_at_it:
                 self._idle.set()
 
     def spent(self) -> float:
-        """Return the processor time that looks took since this was last asked (seconds)."""
+        """Return the CPU seconds that collections used since the last call."""
         spent, self._cpu_seconds = self._cpu_seconds, 0.0
         return spent
 

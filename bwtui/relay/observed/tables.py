@@ -1,6 +1,6 @@
-"""The samples of tables: so many tables have series of their own, and the others are added up.
+"""The samples of tables: a limited number of tables have their own series, and the others are summed up.
 
-A scrape costs 0.2 ms of CPU a table, in the relay's own process, and a Prometheus 16 series.
+A scrape costs 0.2 ms of CPU per table, in the relay's own process, and 16 series per table in Prometheus.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,27 +9,27 @@ from dataclasses import dataclass, fields
 from bwtui.model.status import TableStatus
 from bwtui.relay.observed.labels import Sample, known, label
 
-#: So many tables have series of their own.
+#: Maximum number of tables with their own series.
 MOST_TABLES = 500
-#: The label of the others; a table's name has a dot.
+#: The label of the other tables; a table's name contains a dot.
 OTHERS = "(others)"
-#: What is added up of them.
+#: The counters that are summed up for them.
 _ADDED = tuple(one.name for one in fields(TableStatus) if one.type in (int, "int"))
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """Tables that have series of their own, by name, and those that have not."""
+    """Tables that have their own series, by name, and those that don't."""
 
     own: Mapping[str, TableStatus]
     others: tuple[TableStatus, ...]
 
 
 class Listing:
-    """Which tables have series of their own; one thread at a time may ask.
+    """Decides which tables have their own series; one thread at a time may call it.
 
-    Where there are too many, they go to those that first have rows. A table keeps what it has, or a counter
-    would fall.
+    If there are too many, tables get their own series in the order of their first rows. A table keeps its
+    assignment, because a counter would fall otherwise.
     """
 
     def __init__(self, most: int = MOST_TABLES) -> None:
@@ -38,7 +38,7 @@ class Listing:
         self._others: set[str] = set()
 
     def part(self, tables: Mapping[str, TableStatus]) -> Parted:
-        """Return the tables as they are parted from now on."""
+        """Return the tables as they are split from now on."""
         have_room = len(tables) <= self._most
         for name, table in tables.items():
             if name in self._own or name in self._others:
@@ -59,7 +59,7 @@ def _has_counted(table: TableStatus) -> bool:
 
 
 def of_tables(parted: Parted, copied_before: Mapping[str, int]) -> Iterator[Sample]:
-    """Yield the samples of all tables; ``copied_before``: what earlier runs have sent of a snapshot."""
+    """Yield the samples of all tables; ``copied_before``: snapshot rows that earlier runs sent."""
     yield "bwtui_tables", (), len(parted.own) + len(parted.others)
     yield "bwtui_tables_added_up", (), len(parted.others)
     for name, table in parted.own.items():

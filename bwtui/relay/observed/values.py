@@ -1,6 +1,7 @@
-"""The samples of every metric at one moment of a relay; what is not known has none.
+"""The samples of every metric of a relay at one moment; unknown values have no sample.
 
-Labels are bounded: tables, states, kinds and the like, and never a key, a value, or the text of an error.
+The number of label values is bounded: labels are tables, states, kinds and the like, and never a key, a
+value, or the text of an error.
 """
 
 import platform
@@ -21,7 +22,7 @@ _WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 _SNAPSHOT_STATES = ("none", "pending", "running", "done")
 _RECORDING_STATES = ("recording", "failed", "stopped")
 _POSITIONS = ("confirmed", "received", "server", "restart")
-#: Errors of these kinds are counted from the beginning, so that the first of them is an increase.
+#: Errors of these kinds start at 0, so that the first error of a kind is an increase.
 _ERROR_KINDS = (
     *("notice", "outage", "stalled", "row", "delivery", "backfill", "recording", "topic", "worker", "state"),
     *("lock", "fatal"),
@@ -29,7 +30,7 @@ _ERROR_KINDS = (
 
 
 def samples(measures: Measures, parted: Parted) -> Iterator[Sample]:
-    """Yield every sample but those of histograms; ``parted``: its tables."""
+    """Yield all samples except those of histograms; ``parted`` are the tables."""
     status = measures.status
     yield from _relay(measures)
     yield from _slot(measures)
@@ -101,7 +102,7 @@ def _flow(measures: Measures) -> Iterator[Sample]:
         yield "bwtui_messages_in_flight", (), stages["acknowledge"].queue
         yield from known("bwtui_messages_in_flight_limit", stages["produce"].capacity)
     for name in STAGES:
-        # Decoding and encoding are one step, which stands at the latter.
+        # Decoding and encoding are one step, which is reported as encoding.
         if name in stages and name != "decode":
             yield "bwtui_stage_busy_ratio", (name,), stages[name].busy
 
@@ -159,6 +160,6 @@ def _exactly_once(exactly: ExactlyOnceStatus) -> Iterator[Sample]:
 
 
 def _one_of(name: str, choices: Iterable[str], chosen: str) -> Iterator[Sample]:
-    """Yield 1 for what is so and 0 for what could be."""
+    """Yield 1 for the chosen value and 0 for the other possible ones."""
     for choice in dict.fromkeys((*choices, chosen)):
         yield name, (choice,), choice == chosen
