@@ -1,1 +1,1 @@
-"""Whether topics are proven to equal their tables: what that rests on, and what happens when it changes."""
+"""Coverage: whether topics are proven to equal their tables, and what happens when the facts change."""

@@ -1,12 +1,12 @@
-"""The coverage ledger: what the completeness of each topic rests on, kept durably from look to look.
+"""The coverage ledger: the facts that prove that each topic is complete, stored durably.
 
-PostgreSQL does not report in the stream what happens to publications, and Kafka does not report what happens
-to topics. So the relay records the facts of each table (`bwtui.source.table_facts`) and compares them at each
-start, each session and every few seconds. A difference that the stream does not explain makes the table "not
-proven" from the last LSN at which the facts were as recorded. Only a clean comparison of the table with its
-topic ends that, and only one that began after the difference was seen.
+PostgreSQL's stream does not report changes of publications, and Kafka does not report changes of topics. So
+the relay records the facts of each table (`bwtui.source.table_facts`) and compares them at each start, in
+each session and every few seconds. A difference that the stream does not explain makes the table "not proven"
+from the last LSN at which the facts were as recorded. Only a clean comparison of the table with its topic
+ends that, and only one that began after the difference was detected.
 
-The facts of a first snapshot are those of its exported snapshot, so that nothing falls between.
+The facts of a first snapshot are those of its exported snapshot, so that no change in between is missed.
 """
 
 import json
@@ -41,14 +41,14 @@ from bwtui.source.table_facts import OPERATIONS, Facts, Leaf, TableFacts, had_ro
 from bwtui.state_folder import ledger_path
 
 _SECONDS = 5.0
-#: The LSN of the last look is written this often, so that a start knows since when nothing was seen.
+#: Interval for writing the LSN of the last check: the next start then knows since when nothing was checked.
 _WRITE_SECONDS = 30.0
-#: After so many seconds without a look no table counts as proven.
+#: After this many seconds without a successful check no table counts as proven.
 _BLIND_SECONDS = 20.0
-#: What is looked at.
+#: The subjects of checks.
 CATALOG, TOPICS, ENDS = "PostgreSQL's catalog", "Kafka's list of topics", "ends of topics"
 _MOVED = "had partitions attached or detached: PostgreSQL may have sent rows under a former name"
-#: Finds why looks fail.
+#: The command that finds why checks fail.
 _DOCTOR = "bwtui doctor"
 Identity = tuple[str, str, str]
 
@@ -60,15 +60,15 @@ select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
                      when 'd' then i.indisprimary and i.indimmediate else false end)
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = any(%s)
 """
-#: What ends the state of a table without a key whose topic has records that are not its rows.
+#: The remedy for a table without a key whose topic has records that are not its rows.
 _EXTRA = (
     "; without a key no comparison finds these records: delete the topic once nobody else writes to it, then "
     "send the table again"
 )
-#: Comes between the first reason and the newest.
+#: Separates the first reason from the newest.
 _ALSO = "; it "
 _NUMBERS = re.compile(r"\d[\d,]*")
-#: Settings that decide which topic and partition a row goes to, and the bytes of its key and value.
+#: Settings that determine the topic and partition of a row, and the bytes of its key and value.
 _FORM = ("--output-format", "--topic-prefix", "--namespace", "--schema-registry", "-C partitioner")
 
 
@@ -78,20 +78,20 @@ class Entry:
 
     since_lsn: int
     reason: str
-    #: The number of what the run has seen: a comparison that began before it does not end it.
+    #: The number of the event in this run: a comparison that began before it does not end the entry.
     seen: int
-    #: Whether the cause lasts, so that a comparison proves nothing yet.
+    #: True if the cause persists, so that a comparison proves nothing yet.
     lasts: bool = False
-    #: What a person has to do; "" while the relay compares the table itself.
+    #: The command that a person has to run; "" while the relay compares the table itself.
     command: str = ""
-    #: Whether its topic has records that are not its rows; without a key no comparison finds these.
+    #: True if its topic has records that are not its rows; without a key no comparison finds these.
     has_extra: bool = False
-    #: Whether the relay leaves it to a person, also after a restart: the rows were cancelled or refused.
+    #: True if the relay leaves it to a person, even after a restart: the rows were cancelled or refused.
     by_hand: bool = False
 
 
 class Coverage:
-    """What the relay's parts report to the ledger; this one keeps nothing, for a relay without topics."""
+    """The ledger as the relay's components use it; this class keeps nothing, for relays without topics."""
 
     def mark(
         self,
@@ -104,14 +104,14 @@ class Coverage:
     ) -> bool:
         """Record that ``table`` is not proven: it ``reason``. Any thread may call. Raises StateFailed.
 
-        ``what`` was looked at, see `seen`; it was as it should be at the look before. ``has_extra``: its
-        topic has records that are not its rows, or is new and has none; None: as before. ``by_hand``: the
+        ``what`` is the subject of the check, see `seen`; the check before found no difference. ``has_extra``:
+        its topic has records that are not its rows, or is new and has none; None: as before. ``by_hand``: the
         relay does not compare the table on its own, until `resume`. Returns whether that is recorded.
         """
         return False
 
     def resume(self, table: str) -> None:
-        """Have the relay compare a table that was left to a person: all of its rows were sent.
+        """Let the relay compare a table that was left to a person: all of its rows were sent.
 
         Raises StateFailed.
         """
@@ -126,49 +126,49 @@ class Coverage:
     ) -> None:
         """Record the same for ``tables``; None: for every table. Raises StateFailed.
 
-        ``since``: the LSN up to which they are proven; 0: as of the last look.
+        ``since``: the LSN up to which they are proven; 0: as of the last check.
         """
 
     def gap(self, table: str, reason: str, command: str = "") -> bool:
-        """Record that ``table`` can't be proven before ``command`` was run: it ``reason``; "": no longer.
+        """Record that ``table`` can't be proven before ``command`` was run: it ``reason``; "": it can again.
 
-        The cause is in its topic. Returns whether it was not recorded before. Raises StateFailed.
+        The cause is in its topic. Returns whether this is new. Raises StateFailed.
         """
         return False
 
     def is_keyed(self, table: str) -> bool:
-        """Return whether a table had a key at the last look."""
+        """Return whether a table had a key at the last check."""
         return False
 
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
-        """Start over with the facts of a new slot, as of ``lsn``. Raises StateFailed.
+        """Start from scratch with the facts of a new slot, as of ``lsn``. Raises StateFailed.
 
-        ``is_whole``: a first snapshot brings the rows from before.
+        ``is_whole``: a first snapshot sends the existing rows.
         """
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was recorded of this slot."""
+        """Return whether nothing is recorded for this slot."""
         return True
 
     @property
     def is_comparing(self) -> bool:
-        """Whether the relay is to compare tables; a run that ends by itself waits for that."""
+        """Return whether tables still have to be compared; a run that ends on its own waits for that."""
         return False
 
     def seen(self, what: str) -> None:
-        """Take note that a look at ``what`` has ended, and that `mark` has what it found."""
+        """Record that a check of ``what`` ended, after `mark` was called with its findings."""
 
     def unseen(self, what: str, why: str) -> None:
-        """Take note of a look at ``what`` that failed, and why."""
+        """Record that a check of ``what`` failed, and why."""
 
     def sends(self, oid: int, table: str) -> None:
-        """Take note of the name under which rows of relation ``oid`` are sent. Raises StateFailed."""
+        """Record the name under which rows of relation ``oid`` are sent. Raises StateFailed."""
 
     def is_stale(self, confirmed: int) -> bool:
-        """Return whether the stream's session has to end, now that ``confirmed`` is. Raises StateFailed.
+        """Return whether the stream's session has to end, now that ``confirmed`` is reached.
 
-        Its server may send rows under the names that partitions had before.
+        Its server may send rows under the former names of partitions. Raises StateFailed.
         """
         return False
 
@@ -179,40 +179,40 @@ class Ledger(Coverage):
     def __init__(self, folder: Path, identity: Identity, settings: RelaySettings, report: Report) -> None:
         """``identity``: the server's system identifier, the database and the slot.
 
-        Raises StateFailed for a file that can't be read: what is not proven must not be forgotten.
+        Raises StateFailed for a file that can't be read: a table that is not proven must not be forgotten.
         """
         self._path = ledger_path(folder, identity[2])
         self._identity = identity
         self._settings = settings
         self._report = report
         self._lock = threading.RLock()
-        #: None: nothing was recorded yet.
+        #: None: nothing is recorded yet.
         self._facts: Facts | None = None
-        #: Operations that were published when the table was first recorded.
+        #: Operations published when the table was first recorded, and since.
         self._operations: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
-        #: By table: why its topic can't equal it, and the command that ends that.
+        #: By table: why its topic can't equal it, and the command that fixes this.
         self._topic_gaps: dict[str, tuple[str, str]] = {}
         self._form: dict[str, str] = {}
-        #: Orders what is seen and comparisons that begin; a clock may be set back.
+        #: Orders detected differences and starts of comparisons; the clock may be set back.
         self._run, self._number = secrets.token_hex(8), 0
         #: The newest LSN at which the facts were as recorded.
         self._lsn = 0
-        #: By what else is looked at: the LSNs as of the look before the last one, and of the last one.
+        #: By other subject: the LSNs as of the check before the last one, and of the last one.
         self._lsns: dict[str, tuple[int, int]] = {}
-        #: Whether the topics hold all rows: not where the first snapshot was skipped.
+        #: True if the topics hold all rows: not if the first snapshot was skipped.
         self._is_whole = True
-        #: Tables with partitions that were attached or detached while a session may have the former names,
-        #: each with an LSN behind that.
+        #: Tables with partitions that were attached or detached while a session may use the former names,
+        #: each with an LSN after the change.
         self._moved: dict[str, int] = {}
-        #: Why nothing is known of topics from before; then a table that is new may have one of these.
+        #: Why nothing is known of the topics' past; a new table may then have a topic with unknown records.
         self._distrusted = ""
-        #: Whether there is no file, or one of another slot.
+        #: True if there is no file, or only one of another slot.
         self.is_missing = True
         self._looked_at = self._written_at = 0.0
-        #: When looks at the catalog and at topics last succeeded, by ``time.monotonic`` and in Unix seconds.
+        #: Time of the last successful check by subject, by ``time.monotonic`` and in Unix seconds.
         self._seen: dict[str, tuple[float, float]] = defaultdict(lambda: (time.monotonic(), time.time()))
-        #: Why there was none for long.
+        #: By subject: why checks have failed for long.
         self._unseen: dict[str, str] = {}
         self._load()
         self._publish()
@@ -224,7 +224,7 @@ class Ledger(Coverage):
         return self._facts is None
 
     def check_settings(self) -> None:
-        """Refuse settings under which the slot's rows would go to other topics, or in another form.
+        """Refuse settings under which the slot's rows would go to other topics or be encoded differently.
 
         Raises RefusedError.
         """
@@ -265,26 +265,26 @@ class Ledger(Coverage):
         return self._is_comparing
 
     def hurry(self) -> None:
-        """Look again at the next chance: a session has begun."""
+        """Check at the next opportunity, because a session has begun."""
         self._looked_at = 0.0
         with self._lock:
-            # What was not seen without a session is no fault of the looks.
+            # The time without a session does not count as failed checks.
             self._seen.pop(CATALOG, None)
 
     @property
     def has_looked(self) -> bool:
-        """Whether there was a look in this session."""
+        """Return whether there was a check in this session."""
         return bool(self._looked_at)
 
     @property
     def is_blind(self) -> bool:
-        """Whether looks have failed for long."""
+        """Return whether checks have failed for long."""
         return bool(self._unseen)
 
     def seen(self, what: str) -> None:
         with self._lock:
             self._seen[what] = time.monotonic(), time.time()
-            # The LSN of the look before: this one may have begun before the newest.
+            # The LSN of the previous check: this one may have begun before the newest LSN was taken.
             self._lsns[what] = self._lsns[what][1] if what in self._lsns else self._lsn, self._lsn
             if self._unseen.pop(what, None) is not None:
                 self._publish()
@@ -304,14 +304,14 @@ class Ledger(Coverage):
             self._is_whole, self._distrusted = False, reason
             self.mark_all(reason)
 
-    # -- the looks -----------------------------------------------------------------------------------------
+    # -- the checks ----------------------------------------------------------------------------------------
 
     def look(self, connection: Connection, publications: Collection[str], *, at_once: bool = False) -> None:
-        """Compare the catalog with what is recorded, if it is time to. Raises psycopg2.Error, StateFailed."""
+        """Compare the catalog with the recorded facts, if it is due. Raises psycopg2.Error, StateFailed."""
         now = time.monotonic()
         if not publications or (not at_once and self._looked_at and now - self._looked_at < _SECONDS):
             return
-        # First: what happens between the two is seen with an LSN that is too old, never too new.
+        # Get the LSN first: a change between the two queries then gets an LSN that is too old, never too new.
         lsn = int(query(connection, _LSN_SQL)[0][0])
         facts = read_facts(connection, publications, self._settings)
         moved = self._find_moved(connection, facts)
@@ -332,9 +332,9 @@ class Ledger(Coverage):
             self._publish()
 
     def _find_moved(self, connection: Connection, facts: Facts) -> dict[str, int]:
-        """Return tables whose partitions moved, with an LSN behind that, where the session may not notice.
+        """Return tables whose partitions moved, with a later LSN, if the session may not notice.
 
-        Before PostgreSQL 15 pgoutput keeps the ancestors of a relation that it has sent rows of until a
+        Before PostgreSQL 15 pgoutput caches the ancestors of a relation that it has sent rows of until a
         publication changes, or the session ends (rel_sync_cache_relation_cb).
         """
         if self._facts is None or connection.server_version >= 150000:
@@ -344,8 +344,8 @@ class Ledger(Coverage):
         return dict.fromkeys(names, lsn)
 
     def _keep_unpublished(self, connection: Connection, facts: Facts) -> None:
-        """Add the recorded tables that are in no publication any more, and are still there."""
-        # A table that was attached to a published root is sent under the name of that.
+        """Add the recorded tables that no publication includes any more, and that still exist."""
+        # A table that was attached to a published root is sent under the root's name.
         leaves = {int(oid) for one in facts.values() for oid in one.leaves}
         recorded = (self._facts or {}).values()
         gone = {
@@ -353,7 +353,7 @@ class Ledger(Coverage):
             for one in recorded
             if one.name not in facts
             and one.oid not in leaves
-            # So is one that is partitioned itself, whose partitions are those of the root now.
+            # The same for an attached table that is partitioned itself: its partitions are the root's now.
             and not (one.leaves and leaves.issuperset(map(int, one.leaves)))
         }
         chosen = TableFilter(self._settings)
@@ -365,7 +365,7 @@ class Ledger(Coverage):
                 facts[former.name] = now
 
     def _filled(self, connection: Connection, facts: Facts) -> list[tuple[str, Leaf]]:
-        """Return partitions that are new and may have held rows when they were attached."""
+        """Return new partitions that may have held rows when they were attached."""
         return [
             (name, leaf)
             for name, now in facts.items()
@@ -380,20 +380,20 @@ class Ledger(Coverage):
     def _compare(self, facts: Facts, filled: list[tuple[str, Leaf]]) -> None:
         before = self._facts or {}
         for name in self._entries.keys() - before.keys() - facts.keys():
-            # It was dropped before it was recorded.
+            # The table was dropped before it was recorded.
             del self._entries[name]
         self._tell_renamed(facts)
         for name, former in before.items():
             now = facts.get(name)
             if now is None or not now.selected:
-                # A table that was dropped, or is not to be relayed, has nothing to equal.
+                # A table that was dropped, or is not selected, has nothing to equal.
                 self._entries.pop(name, None)
                 self._topic_gaps.pop(name, None)
                 continue
             for reason in now.changes_since(former):
                 self._add(name, reason)
             if now.oid == former.oid:
-                # A column that is dropped may be added again after the next look.
+                # A column that is dropped may be added again after the next check.
                 there = now.numbers.values()
                 dropped = {column: one for column, one in former.numbers.items() if one not in there}
                 facts[name] = replace(now, numbers={**dropped, **now.numbers})
@@ -409,7 +409,7 @@ class Ledger(Coverage):
                 self._add(name, f"got partition {leaf.name} with rows in it: these are in no stream")
         for name, now in facts.items():
             first = self._operations.get(name, "")
-            # What was published once counts from then on.
+            # An operation that was published once counts from then on.
             first = self._operations[name] = ", ".join(
                 one for one in OPERATIONS if one in first or one in now.published
             )
@@ -420,7 +420,7 @@ class Ledger(Coverage):
                 self._take_gap(name, *self._topic_gaps.get(name, ("", "")))
 
     def _tell_renamed(self, facts: Facts) -> None:
-        """Name the topics that renamed tables left behind: no comparison looks at them any more."""
+        """Report the topics that renamed tables left behind: no comparison checks them any more."""
         names = {one.oid: name for name, one in facts.items()}
         for former, one in (self._facts or {}).items():
             name = names.get(one.oid, former)
@@ -438,7 +438,7 @@ class Ledger(Coverage):
         if gap and (entry is None or not entry.lasts or entry.reason != gap):
             self._add(name, gap, lasts=True, command=command, since=since)
         elif not gap and entry is not None and entry.lasts:
-            # From now on a comparison can prove it.
+            # From now on a comparison can prove the table.
             reason = f"{entry.reason}, until {format_lsn(self._lsn)}"
             self._number += 1
             command = self._command(name, by_hand=entry.by_hand)
@@ -455,7 +455,7 @@ class Ledger(Coverage):
                 return False
             entry = self._entries.get(table)
             if entry is None or not entry.lasts or (former is not None and entry.reason == former[0]):
-                # Another gap of the table is to be ended first.
+                # Another gap of the table has to be closed first.
                 self._take_gap(table, reason, command, self._lsns.get(TOPICS, (0, 0))[0])
             self._write()
             self._publish()
@@ -547,10 +547,10 @@ class Ledger(Coverage):
         before = self._entries.get(table)
         since = before.since_lsn if before is not None else since or self._lsn or self._report.confirmed_lsn
         if before is not None and before.lasts and not lasts:
-            # What lasts is to be ended first.
+            # A persisting cause has to be removed first.
             lasts, reason, command = True, before.reason, before.command
         elif before is not None and not lasts:
-            # What was seen first is the cause more often than what followed; both are named.
+            # The difference detected first is more often the cause than later ones; name both.
             first, _, _ = before.reason.partition(_ALSO)
             if _NUMBERS.sub("", first) != _NUMBERS.sub("", reason):
                 reason = f"{first}{_ALSO}{reason}"
@@ -562,19 +562,19 @@ class Ledger(Coverage):
         self._entries[table] = Entry(since, reason, self._number, lasts, command, has_extra, by_hand)
 
     def _command(self, table: str, *, by_hand: bool) -> str:
-        """Return what a person has to run; "" where the relay compares the table itself."""
+        """Return the command that a person has to run; "" if the relay compares the table itself."""
         if self._is_whole and self._settings.on_gap == "close" and not by_hand:
             return ""
         pattern = shlex.quote(re.escape(table))
         return f"bwtui repair --relay {self._settings.relay_name} --table {pattern}"
 
     def _statement(self, table: TableFacts, statement: str) -> str:
-        """Return the statement that ends a gap."""
+        """Return the statement that closes a gap."""
         if statement:
             return printed(statement)
         former = (self._facts or {}).get(table.name)
         if former is not None and former.columns and not table.columns:
-            # Without its key the application could not update it in the publication.
+            # Without its key the application could not update the table in the publication.
             columns = ", ".join(map(quote_identifier, former.columns))
             return printed(f"ALTER TABLE {table.quoted} ADD PRIMARY KEY ({columns})")
         names = former.publications if former is not None else {}
@@ -591,14 +591,14 @@ class Ledger(Coverage):
             self._publish()
 
     def moment(self) -> str:
-        """Return this moment, for `proven`, as a comparison begins."""
+        """Return the current moment, to pass to `proven` for a comparison that begins now."""
         with self._lock:
             return f"{self._run} {self._number}"
 
     def proven(self, tables: Collection[str], began: str) -> None:
-        """Take note of a clean comparison of ``tables`` that began at that `moment`; others prove nothing.
+        """Record a clean comparison of ``tables`` that began at that `moment`; it proves no later entries.
 
-        Raises StateFailed.
+        Moments of other runs are ignored. Raises StateFailed.
         """
         run, _, number = began.partition(" ")
         if run != self._run:
@@ -630,7 +630,7 @@ class Ledger(Coverage):
             return facts is not None and bool(facts.columns)
 
     def to_compare(self, also: Collection[str] = ()) -> list[str]:
-        """Return the tables that a comparison by the relay may prove now, ``also`` of those given up."""
+        """Return the tables that the relay may compare now; ``also`` adds tables left to a person."""
         with self._lock:
             return [
                 name
@@ -646,7 +646,7 @@ class Ledger(Coverage):
         }
         for name, facts in (self._facts or {}).items() if self._unseen else ():
             if facts.selected and name not in proofs:
-                # Rows of the catalog and topics have versions: the next look that succeeds proves the table.
+                # Catalog rows and topics have versions, so the next successful check proves the table.
                 proofs[name] = NotProven(
                     name, self._lsn, f"it {'; it '.join(self._unseen.values())}", _DOCTOR
                 )
@@ -694,7 +694,7 @@ class Ledger(Coverage):
             lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():
-                # A new run compares what an earlier one could not prove.
+                # A new run compares the tables that an earlier one could not prove.
                 command = entry.command if entry.lasts else self._command(name, by_hand=entry.by_hand)
                 self._entries[name] = replace(entry, seen=0, command=command)
         except FileNotFoundError:
@@ -710,7 +710,7 @@ class Ledger(Coverage):
 
 
 def _form(settings: RelaySettings) -> dict[str, str]:
-    # Those that end in _random place keys alike.
+    # Partitioners whose names end in _random place keys in the same way as those without.
     partitioner = str(producer_config(settings)["partitioner"]).lower().removesuffix("_random")
     url = url_without_user(settings.schema_registry)
     values = (settings.output_format, settings.topic_prefix, settings.namespace, url, partitioner)

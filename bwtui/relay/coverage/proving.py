@@ -1,7 +1,7 @@
-"""Closing gaps: ``bwtui repair`` beside the relay compares the tables that are not proven.
+"""Closing gaps: ``bwtui repair`` compares the tables that are not proven while the relay runs.
 
-It has the relay send the keys that differ, tombstones included, and compares once more. What it can't prove,
-such as a table without a key whose rows are missing, stays "not proven" with the command that helps.
+It has the relay send the keys that differ, tombstones included, and compares once more. A table that it can't
+prove, such as one without a key whose rows are missing, stays "not proven" with the command that helps.
 """
 
 import logging
@@ -20,7 +20,7 @@ from bwtui.relay.healing.comparing import RepairCommand
 from bwtui.relay.process.control import name_if_several
 
 _log = logging.getLogger(__name__)
-#: Between two looks for something to compare, and between failures at first and at most (seconds).
+#: Interval of checks for something to compare; initial and maximum pause after failures (seconds).
 _LOOK_SECONDS, _PAUSE_SECONDS, _MOST_SECONDS = 0.5, 2.0, 300.0
 _END_SECONDS = 20.0
 _FEW_FAILURES, _MOST_FAILURES = 3, 10
@@ -29,7 +29,7 @@ _TABLES = 500
 
 
 class Proving:
-    """Compares what is not proven, in a thread of its own, while the relay streams."""
+    """Compares tables that are not proven, in its own thread, while the relay streams."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Proving:
         *,
         gives_up: bool,
     ) -> None:
-        """``may_compare`` says whether the relay streams and nothing else compares.
+        """``may_compare`` returns whether the relay streams and nothing else compares.
 
-        ``ensure_topics`` creates those of some tables that are missing; it may raise. ``gives_up``: after
-        few failures a person has to repair, since the relay is to end on its own.
+        ``ensure_topics`` creates missing topics of the given tables; it may raise. ``gives_up``: after few
+        failures the repair is left to a person, since the relay has to end on its own.
         """
         self._gives_up = gives_up
         self._ensure_topics = ensure_topics
@@ -52,23 +52,22 @@ class Proving:
         self._may_compare = may_compare
         self._stop = threading.Event()
         self._command = RepairCommand(relay)
-        #: How often each table in a row was not proven.
+        #: Number of consecutive failed comparisons of each table.
         self._failures: Counter[str] = Counter()
-        #: Tables of which the last comparison could not be made, as in an outage: that says nothing of them.
+        #: Tables whose last comparison was not possible, as in an outage; that proves nothing about them.
         self._not_compared: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="proving", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def interrupt(self) -> None:
-        """Have a comparison end, without waiting for that."""
+        """Interrupt a comparison without waiting for its end."""
         self._stop.set()
         self._command.interrupt()
 
     def close(self) -> None:
-        """End a comparison, and wait for that."""
+        """Interrupt a comparison and wait for its end."""
         self.interrupt()
         if self._thread.is_alive():
             self._thread.join(_END_SECONDS)
@@ -91,11 +90,11 @@ class Proving:
                 pause = min(2 * pause, _MOST_SECONDS)
 
     def _open(self) -> list[str]:
-        """Return the tables to compare, and those that could not be compared until a person was called."""
+        """Return the tables to compare, including those given up because they could not be compared."""
         return self._ledger.to_compare(self._not_compared)
 
     def _try(self, tables: list[str]) -> list[str]:
-        """Compare ``tables``; return those that are left to be compared."""
+        """Compare ``tables``; return those that still have to be compared."""
         try:
             for at in range(0, len(tables), _TABLES):
                 self._prove(tables[at : at + _TABLES])
@@ -108,9 +107,9 @@ class Proving:
         return left
 
     def _prove(self, tables: list[str]) -> None:
-        """Compare ``tables``, or else each half of them.
+        """Compare ``tables``; if that is not clean, compare each half of them.
 
-        A table that differs or can't be read does not keep another from being proven.
+        This way a table that differs or can't be read does not prevent the proof of another one.
         """
         half = len(tables) // 2
         if not self._compare(tables) and half and self._may_compare():
@@ -118,7 +117,7 @@ class Proving:
             self._prove(tables[half:])
 
     def _gives_up_on(self, tables: list[str]) -> bool:
-        """Leave to a person what has failed too often; return whether there is any."""
+        """Leave tables that failed too often to a person; return whether there are any."""
         most = _FEW_FAILURES if self._gives_up else _MOST_FAILURES
         given_up = [table for table in tables if self._failures[table] > most]
         if given_up:
@@ -128,16 +127,16 @@ class Proving:
         return bool(given_up)
 
     def _compare(self, tables: list[str]) -> bool:
-        """Compare and repair ``tables``; return whether none is left to be compared.
+        """Compare and repair ``tables``; return whether none has to be compared any more.
 
-        The command reports itself to the relay which tables it has proven.
+        The command itself reports to the relay which tables it has proven.
         """
         self._ensure_topics(tables)
         chosen = [f"--table={re.escape(table)}" for table in tables]
         code, result, lines = self._command.run(["--lost-slot", *chosen], lambda detail: None)
         if self._stop.is_set():
             return True
-        # An error has no result.
+        # A command that failed has no result.
         (self._not_compared.difference_update if result else self._not_compared.update)(tables)
         untrusted = [str(table) for table in result.get("untrusted", ())]
         if untrusted:
