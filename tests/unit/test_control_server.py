@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,26 @@ async def test_the_client_reads_all_that_the_engine_says(engine: DoubleEngine) -
     await client.stop()
     assert engine.stopped.is_set()
     await client.close()
+
+
+def test_an_engine_that_ends_within_its_answer_does_not_run(state_home: Path) -> None:
+    path = socket_path("one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(b'{"ok": true, "da')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ConnectionFailed, match=r"not running|no relay"):
+            request("one", {"request": "status"})
+        thread.join()
 
 
 def test_the_settings_are_told() -> None:

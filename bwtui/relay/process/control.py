@@ -296,16 +296,17 @@ class ControlClient:
             except TimeoutError as error:
                 await self.close()
                 raise does_not_answer(self.name) from error
-            except (OSError, asyncio.IncompleteReadError) as error:
+            except OSError as error:
                 await self.close()
                 raise _not_running(self.name) from error
-            if not line:
+            if not line.endswith(b"\n"):
                 await self.close()
             return _data(self.name, line)
 
 
 def _data(name: str, line: bytes) -> Any:
-    if not line:
+    if not line.endswith(b"\n"):
+        # The engine ended in the middle of its answer.
         raise _not_running(name)
     answer = json.loads(line)
     if not answer.get("ok") and "hint" in answer:
