@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says of tables: identity, columns, privileges and types."""
+"""Read PostgreSQL's catalog of tables: identity, columns, privileges and types."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from bwtui.types.registry import TypeInfo
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """One table as the catalog has it.
+    """One table as the catalog describes it.
 
-    ``replica_identity`` is pg_class.relreplident (d, n, f or i); ``has_key`` says whether that identity, or
-    for "f" a primary key, names key columns. A deferrable primary key does not: it is no replica identity for
-    PostgreSQL, and two rows may share it in the middle of a transaction. ``estimate`` is pg_class.reltuples,
-    or None when never analysed.
+    ``replica_identity`` is pg_class.relreplident (d, n, f or i). ``has_key`` says whether that identity, or
+    the primary key under "f", names key columns. A deferrable primary key does not count: PostgreSQL does not
+    accept it as a replica identity, and two rows may share it in the middle of a transaction. ``estimate`` is
+    pg_class.reltuples, or None if the table was never analysed.
     """
 
     oid: int
@@ -37,9 +37,9 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What has a name in the catalog, be it a table or not.
+    """A relation of the catalog, whether or not it is a table.
 
-    ``kind`` is pg_class.relkind; ``ancestors`` has a partition's parents, the nearest first.
+    ``kind`` is pg_class.relkind; ``ancestors`` lists a partition's parents, the nearest first.
     """
 
     qualified_name: str
@@ -49,10 +49,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A column as it is now, or the place of one that was dropped.
+    """A column as it is now, or the place of a dropped column.
 
-    ``listed``: a publication names the table's columns, so that a relation need not have all of them.
-    ``in_identity``: it is one of the replica identity's columns, or under FULL of the primary key's.
+    ``listed``: a publication has a column list for the table, so a RELATION message may lack some columns.
+    ``in_identity``: the column belongs to the replica identity or, under FULL, to the primary key.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Attribute:
 
     @property
     def may_be_missing(self) -> bool:
-        """Whether a relation that was written while the column was there may lack it."""
+        """Whether a relation that was written while the column existed may lack it."""
         return self.dropped or self.generated or self.listed
 
 
@@ -96,7 +96,7 @@ select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident:
  order by 2, 3
 """
 
-# Ancestors: the parent of a partition, the parent of that, and so on.
+# Ancestors: the parent of a partition, that parent's parent, and so on.
 _NAMED_SQL = """
 select n.nspname || '.' || c.relname, c.relkind::text,
        array(select pn.nspname || '.' || p.relname
@@ -108,7 +108,7 @@ select n.nspname || '.' || c.relname, c.relkind::text,
  where n.nspname || '.' || c.relname = any(%s)
 """
 
-# A publication with a column list leaves columns out; its catalog has that column since PostgreSQL 15.
+# A column list leaves columns out. The catalog has had prattrs since PostgreSQL 15.
 _ATTRIBUTES_SQL = """
 select a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '',
        exists (select from pg_catalog.pg_index i
@@ -133,7 +133,7 @@ select t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
 
 
 class TableFilter:
-    """Chooses tables by the regular expressions of --table and --exclude-table, over ``schema.table``."""
+    """Selects tables by the patterns of --table and --exclude-table, matched against ``schema.table``."""
 
     def __init__(self, settings: RelaySettings) -> None:
         self._include = [re.compile(pattern) for pattern in settings.tables]
@@ -145,11 +145,11 @@ class TableFilter:
         return not self._include and not self._exclude
 
     def __call__(self, table: TableInfo | Relation) -> bool:
-        """Return whether the table passes; ``public`` may be left out of a pattern."""
+        """Return whether the table passes; a pattern may omit the schema ``public``."""
         return self.passes(table.namespace, table.name)
 
     def passes(self, namespace: str, name: str) -> bool:
-        """Return whether the table of a name passes."""
+        """Return whether the table with this schema and name passes."""
         return self._passes([f"{namespace}.{name}"] + ([name] if namespace == "public" else []))
 
     def passes_whole(self, name: str) -> bool:
@@ -163,32 +163,32 @@ class TableFilter:
 
 
 def list_tables(connection: Connection, *, partitions: bool = False) -> list[TableInfo]:
-    """Return every permanent table outside the system schemas; partitions only when they are asked for."""
+    """Return every permanent table outside the system schemas, with partitions only if requested."""
     return [TableInfo(*row) for row in query(connection, _TABLES_SQL, partitions, None, None, None)]
 
 
 def find_table(connection: Connection, namespace: str, name: str) -> TableInfo | None:
-    """Return one of the tables, or partitions, that `list_tables` lists."""
+    """Return the table or partition with this name, or None; never one of a system schema."""
     rows = query(connection, _TABLES_SQL, True, namespace, namespace, name)
     return TableInfo(*rows[0]) if rows else None
 
 
 def find_named(connection: Connection, names: Sequence[str]) -> list[Named]:
-    """Return what is called one of ``names`` (``schema.name``, unquoted)."""
+    """Return the relations that have one of ``names`` (``schema.name``, unquoted)."""
     return [Named(*row) for row in query(connection, _NAMED_SQL, list(names))]
 
 
 def attributes(connection: Connection, oid: int) -> list[Attribute]:
-    """Return the table's columns in order, those included that were dropped; none when the table is gone."""
+    """Return the table's columns in order, dropped ones included; empty if the table does not exist."""
     return [Attribute(*row) for row in query(connection, _ATTRIBUTES_SQL, oid)]
 
 
 def load_relation(connection: Connection, table: TableInfo, columns: Sequence[str] | None) -> Relation:
-    """Return the RELATION that pgoutput would send for ``table``, read from the catalog.
+    """Return the RELATION message that pgoutput would send for ``table``, built from the catalog.
 
     ``columns`` are the publication's column names, or None for all. pgoutput leaves generated columns out
-    unless the publication names them, which it can since PostgreSQL 18 (before, the catalog's view lists them
-    in some minor versions all the same), and lists columns in table order.
+    unless the publication names them, which is possible since PostgreSQL 18. Some minor versions before 18
+    list them in pg_publication_tables although pgoutput does not send them. Columns are in table order.
     """
     names = None if columns is None else set(columns)
     present = [attribute for attribute in attributes(connection, table.oid) if not attribute.dropped]
@@ -203,7 +203,7 @@ def load_relation(connection: Connection, table: TableInfo, columns: Sequence[st
 
 
 def load_types(connection: Connection, oids: Sequence[int]) -> dict[int, TypeInfo]:
-    """Return what pg_type says of ``oids`` and of every type that they are built on."""
+    """Return the pg_type entries of ``oids`` and of every type that they are based on."""
     types: dict[int, TypeInfo] = {}
     wanted = list(oids)
     while wanted:

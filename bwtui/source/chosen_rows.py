@@ -1,4 +1,4 @@
-"""A condition that chooses rows of a table: whether it is one, before anything is built around it."""
+"""Check that a condition that selects rows of a table is a valid expression before it is used in a query."""
 
 import contextlib
 
@@ -10,19 +10,19 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_qualified
 from bwtui.source.raw.session import ServerError, connect_raw, execute_raw, server_error
 
-#: How much of a condition is taken: it has to fit into a request to a relay.
+#: Maximum size of a condition (bytes): it has to fit into a request to a relay.
 MOST = 10_000
-#: What may be missing, since names are looked up in no schema but pg_catalog.
+#: Objects that may not be found because pg_catalog is the only schema in the search path.
 _NOT_FOUND = frozenset(
     {errorcodes.UNDEFINED_FUNCTION, errorcodes.UNDEFINED_OBJECT, errorcodes.UNDEFINED_TABLE}
 )
 
 
 def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
-    """Have PostgreSQL say that ``where`` is one expression over the table's columns that is true or false.
+    """Check that ``where`` is a single boolean expression over the table's columns.
 
-    It is parsed and never run. After that it may be put between parentheses, with a line end before the
-    closing one. Raises RefusedError, and ConnectionFailed.
+    PostgreSQL only parses it and never runs it. A condition that passes may be put between parentheses, with
+    a line end before the closing one. Raises RefusedError and ConnectionFailed.
     """
     if not where.strip() or "\0" in where:
         raise RefusedError("the condition is empty", "give an SQL expression over the table's columns")
@@ -38,11 +38,11 @@ def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
     connection = connect_raw(dsn, replication=False)
     try:
         execute_raw(connection, "set default_transaction_read_only = on")
-        # Who alters the table must not wait for us, nor we for him.
+        # Neither this session nor one that alters the table may block the other for long.
         execute_raw(connection, "set lock_timeout = '2s'")
         name = quote_qualified(namespace, table)
-        # A text that closes the first one's parenthesis can't be whole in the second, which has none, and
-        # one that ends the CASE can't be in the first. The line end ends a comment.
+        # A text that closes the parenthesis of the first statement is not complete in the second, which has
+        # none, and one that ends the CASE is not complete in the first. The line end terminates a comment.
         _prepare(connection, f"select from only {name} where (\n{where}\n)")
         _prepare(connection, f"select from only {name} where case when\n{where}\nthen true end")
     finally:
@@ -50,7 +50,7 @@ def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
 
 
 def _prepare(connection: pq.abc.PGconn, sql: str) -> None:
-    """Have one statement parsed, in a message that can't hold two."""
+    """Let PostgreSQL parse one statement; the extended protocol's Parse message can't hold two."""
     encoded = sql.encode()
     end = COMMANDS.begin(POSTGRES, "parse: select … where (the condition)")
     result = connection.prepare(b"", encoded)

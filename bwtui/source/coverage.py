@@ -1,7 +1,8 @@
-"""What the publications leave out, and what they do to the applications that write; nothing is changed here.
+"""Report what the publications leave out, and how they affect the applications that write; change nothing.
 
-``bwtui doctor`` shows it, a running relay reports it as notices, and what is not captured at all is a
-finding of ``bwtui verify --database``. docs/adr/0003-publish-explicit-table-lists.md has the reasons.
+``bwtui doctor`` shows the result, and a running relay reports it as notices. A table that is not captured at
+all is a finding of ``bwtui verify --database``. docs/adr/0003-publish-explicit-table-lists.md has the
+reasons.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -16,7 +17,7 @@ from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
 from bwtui.source.slot import slot_state
 
-# Publications of whole schemas exist from PostgreSQL 15 on.
+# Publications of whole schemas exist since PostgreSQL 15.
 _OPEN_SQL = """
 select p.pubname, p.pubupdate or p.pubdelete from pg_catalog.pg_publication p
  where p.pubname = any(%s) and (p.puballtables{schemas}) order by 1
@@ -25,8 +26,9 @@ _LISTED_SQL = """
 select count(*) from pg_catalog.pg_publication_rel r join pg_catalog.pg_publication p on p.oid = r.prpubid
  where p.pubname = %s and r.prrelid = %s
 """
-# Column lists exist from PostgreSQL 15 on; generated columns are left out without one. Materialized: else
-# the view makes its list again for each column, which takes minutes for a table of 1,600.
+# Column lists exist since PostgreSQL 15; a publication without one leaves generated columns out.
+# MATERIALIZED: without it the view builds its list again for each column, which takes minutes for a table of
+# 1,600 columns.
 _COLUMNS_SQL = """
 with t as materialized (
   select schemaname, tablename, attnames from pg_catalog.pg_publication_tables where pubname = any(%s))
@@ -53,9 +55,9 @@ _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """One thing that the publications do not do: ``subject`` and ``says`` make a sentence.
+    """One shortfall of the publications: ``subject`` and ``says`` make a sentence.
 
-    ``info`` is None when it is about no single table; ``hint`` says what to run. A table that is not
+    ``info`` is None if it does not concern a single table; ``hint`` says what to run. A table that is not
     ``captured`` has no row in Kafka.
     """
 
@@ -64,7 +66,7 @@ class Shortfall:
     says: str
     hint: str
     captured: bool = True
-    #: Whether the publication does not have the table.
+    #: Whether the table is outside the publication.
     outside: bool = False
 
     @property
@@ -84,9 +86,10 @@ def is_chosen(settings: RelaySettings, shortfall: Shortfall) -> bool:
 def shortfalls(
     connection: Connection, settings: RelaySettings, reads: Sequence[str] = ()
 ) -> Iterator[Shortfall]:
-    """Yield what people should know of the publications; nothing while they are still to be made.
+    """Yield the shortfalls of the publications; nothing if they are still to be created.
 
-    ``reads``: those that a stream reads, which is what there was when it began. Raises psycopg2.Error.
+    ``reads``: the publications that a stream reads, which are those that existed when it began. Raises
+    psycopg2.Error.
     """
     there = publication.existing(connection, settings.publication_name)
     names = tuple(name for name in there if name in reads) if reads else there
@@ -102,7 +105,7 @@ def shortfalls(
     yield from _of_publications(opened, instead)
     adding = _Adding(settings, names, there, has_slot=has_slot, runs=bool(reads))
     yield from _left_out(connection, adding, names, tables, published)
-    # Also where the relay leaves a table out: PostgreSQL knows of the publication alone.
+    # Tables that the relay leaves out are included: PostgreSQL considers the publication alone.
     every = list_tables(connection, partitions=True)
     for table in filter(lacks_identity, every):
         if entry := published.get((table.namespace, table.name)):
@@ -112,7 +115,8 @@ def shortfalls(
                 yield _shortfall(table, says, instead, captured=False)
     own_tables = publication.published_tables(connection, names[:1])
     own = {(table.namespace, table.name) for table in own_tables}
-    # Updates of what it has without a replica identity, now or later, must not be published.
+    # The publication has tables without a replica identity, now or later, so it must not publish their
+    # updates.
     is_mixed = names[0] in opened or any(
         (table.namespace, table.name) in own for table in filter(lacks_identity, every)
     )
@@ -139,9 +143,9 @@ def shortfalls(
 def narrowed(
     connection: Connection, names: Sequence[str], entries: Sequence[PublishedTable]
 ) -> dict[tuple[str, str], list[str]]:
-    """Return, by schema and name, what says that rows or columns of a published table are left out.
+    """Return, by schema and name, statements that rows or columns of a published table are left out.
 
-    ``entries`` are those of the publications ``names``.
+    ``entries`` are the entries of the publications ``names``.
     """
     left_out: dict[tuple[str, str], list[str]] = {}
     by_table: dict[tuple[str, str], list[PublishedTable]] = {}
@@ -159,7 +163,10 @@ def narrowed(
 
 
 def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
-    """Say where a table's row filters leave out rows: PostgreSQL applies those of each operation together."""
+    """Yield statements on the rows that a table's row filters leave out.
+
+    PostgreSQL combines the filters of each operation with OR.
+    """
     filters: dict[str, list[str]] = {}
     every = []
     for operation in ("inserts", "updates", "deletes"):
@@ -178,20 +185,24 @@ def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
 
 
 def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
-    """Return what has publication ``name``, which lists a table, publish all rows and columns of it."""
+    """Return the SQL that makes publication ``name``, which lists a table, publish it without
+    restrictions.
+    """
     alter, to = f"ALTER PUBLICATION {quote_identifier(name)}", table_clause(table)
     whole = printed(f"{alter} DROP TABLE {to}", f"{alter} ADD TABLE {to}")
     return f"if that is not meant: {_EARLIER}{whole}" if has_slot else f"if that is not meant, run: {whole}"
 
 
 def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
-    """Return which publications take in later tables, and if they publish updates or deletes."""
+    """Return the publications that include future tables, each with whether it publishes updates or
+    deletes.
+    """
     sql = _OPEN_SQL.format(schemas=_SCHEMAS if connection.server_version >= 150000 else "")
     return dict(query(connection, sql, list(names)))
 
 
 def _of_publications(opened: dict[str, bool], instead: str) -> Iterator[Shortfall]:
-    """Yield the publications that will block tables which are not there yet."""
+    """Yield the publications that will block writes to future tables."""
     for name in (name for name, publishes_updates in opened.items() if publishes_updates):
         yield Shortfall(
             f"publication {name}",
@@ -205,10 +216,10 @@ def _of_publications(opened: dict[str, bool], instead: str) -> Iterator[Shortfal
 def _list_instead(
     settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo], *, has_slot: bool
 ) -> str:
-    """Return what makes the publications lists, so that nothing falls in between.
+    """Return the SQL that replaces the publications by lists of tables without losing changes in between.
 
-    A name that was there before may get another publication at any time. A new one is different: the stream
-    must not come upon WAL from before it was made.
+    A publication may be recreated under its existing name at any time. A new name is different: the stream
+    must not reach WAL from before that publication was created.
     """
     unkeyed = [table for table in tables if lacks_identity(table)]
     joins = bool(unkeyed) and len(names) == 1 and settings.allow_unkeyed
@@ -229,11 +240,11 @@ def _left_out(
     tables: Sequence[TableInfo],
     published: Container[tuple[str, str]],
 ) -> Iterator[Shortfall]:
-    """Yield those of ``tables`` that are none of the publications'.
+    """Yield those of ``tables`` that are in none of the publications.
 
-    The publications' tables were read after them, as of another moment: a table that is not there any more
-    under its name was dropped or renamed in between. pg_publication_tables has the latest catalog whatever
-    the transaction's snapshot is, so one snapshot for both would not help.
+    The publications' entries were read after the tables, at a different moment: a table that no longer exists
+    under its name was dropped or renamed in between. One snapshot for both would not help, since
+    pg_publication_tables shows the latest catalog whatever the transaction's snapshot is.
     """
     apart = [table for table in tables if (table.namespace, table.name) not in published]
     if not apart:
@@ -255,7 +266,7 @@ def _left_out(
 
 
 class _Adding:
-    """What an owner should run, so that a table joins and no application breaks."""
+    """Builds the hints for owners on how to add tables to a publication without breaking applications."""
 
     def __init__(
         self,
@@ -266,9 +277,9 @@ class _Adding:
         has_slot: bool,
         runs: bool,
     ) -> None:
-        """``names``: the publications that are read; ``there``: those that exist.
+        """Take ``names``, the publications that are read, and ``there``, those that exist.
 
-        ``runs``: a relay asks, which has tried to add the tables itself.
+        ``runs``: the caller is a running relay, which has already tried to add the tables itself.
         """
         self._settings = settings
         self.chosen = TableFilter(settings)
@@ -282,12 +293,14 @@ class _Adding:
         self._made = ""
 
     def together(self, tables: Sequence[TableInfo]) -> None:
-        """Take note of the tables that are to join, for the publication of inserts is made once."""
+        """Register the tables that are to be added together: the publication of inserts is created only
+        once.
+        """
         self._unkeyed = {table.oid: table for table in tables if lacks_identity(table)}
         self._made = self._make(list(self._unkeyed.values()))
 
     def hint(self, table: TableInfo) -> str:
-        """Return it for one of them."""
+        """Return the hint for one table."""
         hint = self._statement(table)
         to = publication.place_of(self._names[0], table, allow_unkeyed=self._settings.allow_unkeyed)
         is_added = self._settings.adds_new_tables and self._exists and table.owned and to
@@ -325,7 +338,7 @@ def _outside(table: TableInfo, hint: str) -> Shortfall:
 
 
 def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
-    """Yield a table whose UPDATE or DELETE PostgreSQL refuses, because of the publication."""
+    """Yield a table whose UPDATE or DELETE PostgreSQL rejects because of the publication."""
     refused = [word for word, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
     if not refused:
         return
@@ -341,7 +354,7 @@ def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
 
 
 def _move(connection: Connection, name: str, table: TableInfo) -> str:
-    """Return what moves a table out of the companion of publication ``name``, into that."""
+    """Return the SQL that moves a table from the companion publication of ``name`` into ``name``."""
     companion, to = publication.unkeyed_name(name), table_clause(table)
     add = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {to}"
     if not query(connection, _LISTED_SQL, companion, table.oid)[0][0]:
@@ -350,7 +363,7 @@ def _move(connection: Connection, name: str, table: TableInfo) -> str:
 
 
 def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Shortfall]:
-    """Yield a table of whose operations some are not published, so that its topic has rows that are gone."""
+    """Yield a table with operations that are not published, so that its topic does not follow it."""
     operations = (("inserts", entry.inserts), ("updates", entry.updates), ("deletes", entry.deletes))
     missing = [word for word, yes in operations if not yes]
     if not missing:

@@ -1,8 +1,9 @@
-"""What a database's own encoding has for each character: asked of PostgreSQL itself, once.
+"""Map each character of a database's encoding to UTF-8, as PostgreSQL itself converts it.
 
-Python's codecs are not PostgreSQL's: EUC_TW and part of EUC_KR are missing there, and in EUC_JP and
-EUC_JIS_2004 some characters are others. So the server says what it makes of each, and whether it makes the
-same bytes of it again: 22 characters of EUC_JP are there twice, and two keys would become one.
+Python's codecs differ from PostgreSQL's: EUC_TW and part of EUC_KR are missing, and some characters of EUC_JP
+and EUC_JIS_2004 differ. So bwtui queries the server once for the conversion of each character, and for
+whether it converts back to the same bytes: 22 characters of EUC_JP exist twice, and two keys would become
+one.
 """
 
 import codecs
@@ -12,14 +13,15 @@ from typing import Any
 
 from bwtui.pgoutput.transcode import Decode
 
-#: Their bytes are taken as they are: UTF-8 may be none where a database was in SQL_ASCII before.
+#: Taken unchanged: a database that was in SQL_ASCII before may hold bytes that are not UTF-8.
 _TAKEN_AS_THEY_ARE = frozenset(("UTF8", "SQL_ASCII"))
 
-#: A setting of no meaning, by which the block below hands over what it found.
+#: A setting without a meaning, in which the block below returns its result.
 _RESULT = "bwtui.characters"
 
-# All that may be a character: one byte above ASCII, or two, three after 0x8f, four after 0x8e
-# (pg_wchar_table in PostgreSQL's sources). In plpgsql, for in SQL the first refusal is the end.
+# All candidates for a character: one byte above ASCII, or two, three after 0x8f, four after 0x8e
+# (pg_wchar_table in PostgreSQL's sources). In plpgsql, since in SQL the first invalid candidate would end the
+# query.
 _ASK_SQL = f"""
 do $do$
 declare
@@ -51,16 +53,16 @@ _TAKE_SQL = f"select pg_catalog.current_setting('{_RESULT}'), pg_catalog.set_con
 
 Ask = Callable[[str], Sequence[Sequence[Any]]]
 
-#: So many characters are converted at a time.
+#: Maximum number of characters converted at a time.
 _AT_ONCE = 10_000
 
 _decoders: dict[tuple[str, str], Decode] = {}
 
 
 def decoder(encoding: str, server_version: str, ask: Ask) -> Decode | None:
-    """Return what makes UTF-8 of a database's texts; None where they are taken as they are.
+    """Return a converter from the database's encoding to UTF-8, or None if its text is taken unchanged.
 
-    ``ask`` runs a statement and returns its rows; it is called once for each encoding and version.
+    ``ask`` runs a statement and returns its rows. The result is cached by encoding and server version.
     """
     if encoding in _TAKEN_AS_THEY_ARE:
         return None
@@ -76,13 +78,13 @@ def decoder(encoding: str, server_version: str, ask: Ask) -> Decode | None:
 def _of_table(table: Mapping[bytes, str]) -> Decode:
     if all(len(raw) == 1 for raw in table):
         return _single(table)
-    # The second part of a character of two code points: alone it would be taken for that part.
+    # The second part of a character of two code points: on its own it would be decoded as that part.
     tails = {text[1:] for text in table.values() if len(text) > 1}
     return _multiple({raw: text.encode() for raw, text in table.items() if text not in tails})
 
 
 def _single(table: Mapping[bytes, str]) -> Decode:
-    # U+FFFE is what charmap_decode takes for no character.
+    # charmap_decode treats U+FFFE as undefined.
     characters = "".join(table.get(bytes([i]), chr(i) if i < 128 else "\ufffe") for i in range(256))
 
     def decode(raw: bytes) -> bytes | None:
@@ -99,7 +101,7 @@ def _multiple(table: Mapping[bytes, bytes]) -> Decode:
     long = rb"\x8e[\x80-\xff]{3}" if longest == 4 else rb"\x8f[\x80-\xff]{2}"
     one = (long + b"|" if longest > 2 else b"") + rb"[\x80-\xff]{1,2}"
     character = re.compile(one)
-    # Replacing takes some 40 bytes a character: not of a large value at once.
+    # Replacing takes some 40 bytes a character, so large values are converted in pieces.
     some = re.compile(rb"(?:[\x00-\x7f]|%b){1,%d}" % (one, _AT_ONCE))
 
     def convert(text: bytes) -> bytes:

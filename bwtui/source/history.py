@@ -1,9 +1,9 @@
-"""What became of a table's columns since a RELATION was written: the catalog knows the present alone.
+"""Match the columns of an earlier RELATION message with a table's present columns.
 
-A relay that lags behind reads rows of a time when columns had other names. Columns are only ever added at
-the end of a table and keep their places, and one that is dropped leaves its place behind. So names, types and
-order tell together which is which. Where two readings are about as good, neither is taken: a value under
-another column's name would be worse than none.
+The catalog only knows the present, and a relay that lags reads rows from a time when columns had different
+names. Columns are only ever added at the end of a table and keep their places, and a dropped column leaves
+its place behind. So names, types and order together identify them. If two readings are about equally good,
+neither is used: a value under another column's name would be worse than none.
 """
 
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from collections.abc import Sequence
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.source.catalog import Attribute
 
-#: What speaks for a column standing in a place: its name, and its type. A reading with one point less than
-#: the best counts as well: two columns that changed their names look like one that was made anew.
+#: Points for a column in a place: for an equal name, and for an equal type. Readings within one point of the
+#: best count as well, since two columns that swapped their names look like one dropped and one added.
 _NAME, _TYPE, _MARGIN = 2, 1, 1
 _NEVER = -1_000_000
 
 
 def present_columns(relation: Relation, now: Sequence[Attribute]) -> list[Attribute | None]:
-    """Return what each column of ``relation`` is by now; None where it is gone, or can't be known."""
+    """Return the present column for each column of ``relation``; None if dropped or undetermined."""
     live = [attribute for attribute in now if not attribute.dropped]
     if _same_by_name(relation, live):
         by_name = {attribute.name: attribute for attribute in live}
         return [by_name[column.name] for column in relation.columns]
     plain = [attribute for attribute in live if not attribute.generated]
     if len(live) == len(now) and len(plain) == len(relation.columns):
-        # Nothing was ever dropped and nothing is new: they are the same columns, in the same order.
+        # No column was ever dropped or added: they are the same columns in the same order.
         return list(plain)
     return _aligned(relation.columns, now)
 
 
 def present_names(relation: Relation, now: Sequence[Attribute]) -> list[str | None]:
-    """Return what each column of ``relation`` is called by now; None where it is gone, or can't be known."""
+    """Return the present name of each column of ``relation``; None if dropped or undetermined."""
     return [None if attribute is None else attribute.name for attribute in present_columns(relation, now)]
 
 
 def _same_by_name(relation: Relation, live: Sequence[Attribute]) -> bool:
-    """Say whether the names alone are proof: no other column stands between or before those of the relation.
+    """Return whether names alone are conclusive: no other column is before or between the relation's.
 
-    One that does was there already when the relation was written, under one of its names.
+    Such a column already existed when the relation was written, then under one of the relation's names.
     """
     places = {attribute.name: place for place, attribute in enumerate(live)}
     wanted = [column.name for column in relation.columns]
@@ -49,10 +49,10 @@ def _same_by_name(relation: Relation, live: Sequence[Attribute]) -> bool:
 
 
 def _aligned(columns: Sequence[Column], now: Sequence[Attribute]) -> list[Attribute | None]:
-    """Return the live place of each column that every good reading agrees on.
+    """Return the present column for each column on which all good readings agree.
 
-    A reading gives each column a place, in order. Before the last of these no live place is left over, unless
-    the relation need not have it: what was added later stands after them.
+    A reading assigns each column a place, in order. Before the last of these places, no live column may be
+    skipped unless the relation may lack it: columns that were added later are after them.
     """
     before = _scores(columns, now)
     if not columns or max(before[-1].values(), default=_NEVER) <= _NEVER // 2:
@@ -70,7 +70,9 @@ def _aligned(columns: Sequence[Column], now: Sequence[Attribute]) -> list[Attrib
 
 
 def _scores(columns: Sequence[Column], now: Sequence[Attribute]) -> list[dict[int, int]]:
-    """Return, for each column, the score of the best reading up to it, by the place that it has there."""
+    """Return, for each column, the score of the best reading up to it, by the column's place in that
+    reading.
+    """
     spare = sum(attribute.may_be_missing for attribute in now)
     rows: list[dict[int, int]] = []
     for index, column in enumerate(columns):
@@ -88,7 +90,9 @@ def _scores(columns: Sequence[Column], now: Sequence[Attribute]) -> list[dict[in
 def _rest(
     before: Sequence[dict[int, int]], columns: Sequence[Column], now: Sequence[Attribute]
 ) -> list[dict[int, int]]:
-    """Return, for each column, what the best reading scores after it, by the place that it has there."""
+    """Return, for each column, the score of the best reading after it, by the column's place in that
+    reading.
+    """
     rest: list[dict[int, int]] = [dict.fromkeys(before[-1], 0)]
     for index in range(len(columns) - 2, -1, -1):
         row = dict.fromkeys(before[index], _NEVER)
@@ -102,7 +106,7 @@ def _rest(
 
 
 def _places_before(now: Sequence[Attribute], place: int) -> Sequence[int]:
-    """Return where the column before the one at ``place`` may stand: nothing between must have a column."""
+    """Return the possible places of the previous column: all places between may lack a column."""
     first = place - 1
     while first > 0 and now[first].may_be_missing:
         first -= 1
@@ -116,15 +120,15 @@ def _likeness(column: Column, attribute: Attribute) -> int:
 
 
 def primary_key_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
-    """Return the present primary key in the names of ``relation``; None where a column of it is not there.
+    """Return the present primary key in the names of ``relation``; None if one of its columns is not there.
 
-    Empty when the table has no primary key.
+    The result is empty if the table has no primary key.
     """
     return _names_then(relation, now, {attribute.name for attribute in now if attribute.in_primary_key})
 
 
 def identity_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:
-    """Return the present replica identity in the names of ``relation``, as `primary_key_then`."""
+    """Return the present replica identity in the names of ``relation``, like `primary_key_then`."""
     return _names_then(relation, now, {attribute.name for attribute in now if attribute.in_identity})
 
 
@@ -136,10 +140,10 @@ def _names_then(relation: Relation, now: Sequence[Attribute], key: set[str]) -> 
 
 
 def identity_not_in(relation: Relation, now: Sequence[Attribute]) -> list[tuple[Attribute, bool]]:
-    """Return the identity's columns that ``relation`` lacks, each with whether its table had it already.
+    """Return the identity's columns that ``relation`` lacks, each with whether its table already had it then.
 
-    It had where a column that the relation has stands after it. Of others, and where a column of the relation
-    can't be recognised, nothing is known: they may have been added, to the table and to its key, since.
+    It did if a column that the relation has comes after it. For other columns, and if any column of the
+    relation can't be matched, this is unknown: they may have been added to the table and its key since.
     """
     present = present_columns(relation, now)
     names = {attribute.name for attribute in present if attribute is not None}

@@ -1,7 +1,7 @@
-"""A key must be published whole: without one of its columns it would be the key of many rows.
+"""Check that each key is published whole: without one of its columns it would be the key of many rows.
 
-PostgreSQL publishes a part of it where a publication has a column list that leaves some of it out, and where
-a generated column is in it. It then refuses updates and deletes, but not inserts.
+PostgreSQL publishes a partial key if a publication's column list omits part of it, or if it has a generated
+column. It then rejects updates and deletes, but not inserts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ select a.attrelid, a.attname, a.attgenerated <> ''
             else i.indisprimary and i.indimmediate end
  order by 1, a.attnum
 """
-# Column lists and row filters exist from PostgreSQL 15 on, pubgencols from 18 on.
+# Column lists and row filters exist since PostgreSQL 15, pubgencols since 18.
 _MEMBERSHIP_SQL = """
 select p.pubname, {columns}, {row_filter}, pg_catalog.to_jsonb(p) ->> 'pubgencols' = 's'
   from pg_catalog.pg_publication p
@@ -44,7 +44,7 @@ select n.nspname, c.relname, c.relkind = 'p'
 
 @dataclass(frozen=True, slots=True)
 class _Membership:
-    """How one publication has a table: the numbers of the columns that it lists, or None for no list."""
+    """A table's entry in a publication: the numbers of the listed columns, or None without a list."""
 
     publication: str
     columns: list[int] | None
@@ -52,7 +52,7 @@ class _Membership:
     generated: bool | None
 
     def publishes(self, number: int, attribute: Attribute) -> bool:
-        """Whether the column of this number comes with the rows."""
+        """Return whether the column with this number is included in the rows."""
         if self.columns is not None:
             return number in self.columns
         return not attribute.generated or bool(self.generated)
@@ -64,9 +64,10 @@ def check_published(
     tables: Sequence[TableInfo],
     published: Sequence[PublishedTable] | None,
 ) -> None:
-    """See that each of ``tables`` has its key published whole; no ``published``: they are to be made.
+    """Check that each of ``tables`` has its whole key published.
 
-    Raises RefusedError with the columns and the statement that mends it.
+    ``published`` is None if the publications are still to be created. Raises RefusedError with the columns
+    and the SQL that fixes it.
     """
     columns = {(table.namespace, table.name): table.columns for table in published or ()}
     by_oid = {table.oid: table for table in tables}
@@ -89,11 +90,11 @@ def check_published(
 def missing_columns(
     connection: Connection, settings: RelaySettings, relation: Relation, refused_before: Sequence[str]
 ) -> tuple[tuple[str, ...], bool]:
-    """Return the key's columns for want of which the rows of ``relation`` can't be relayed, mostly none; and
-    whether the table has columns that are not published, so that another key may have one of them unseen.
+    """Return the key columns that block the rows of ``relation``, and whether any columns are unpublished.
 
-    The catalog may have moved on since the rows were written. Columns that they lack count where their table
-    had them already, where they are not published now either, or where rows without them were
+    There are usually none. If the table has unpublished columns, a different key may contain one of them
+    unnoticed. The catalog may have changed since the rows were written. A column that the rows lack counts if
+    their table already had it, if it is not published now either, or if rows without it were
     ``refused_before``.
     """
     now = attributes(connection, relation.oid)
@@ -114,7 +115,7 @@ def missing_columns(
 def refusal(
     connection: Connection, settings: RelaySettings, oid: int, table: str, missing: Sequence[str]
 ) -> RefusedError:
-    """Return the refusal of a table whose key lacks the columns ``missing``, with what mends it."""
+    """Return the error for a table whose key lacks the columns ``missing``, with the fix."""
     plural = "columns" if len(missing) > 1 else "column"
     return RefusedError(
         f"the key of table {table} is not published whole, so that many rows would share one: "
@@ -125,9 +126,9 @@ def refusal(
 
 @dataclass(frozen=True, slots=True)
 class UnusedKey:
-    """Why PostgreSQL does not identify a table's rows by the primary key that it has.
+    """The reason why PostgreSQL does not identify a table's rows by its primary key.
 
-    ``says`` continues a sentence about the table; ``advice`` stands alone, or before the ``statements``.
+    ``says`` continues a sentence about the table; ``advice`` is complete, or precedes the ``statements``.
     """
 
     says: str
@@ -141,7 +142,7 @@ class UnusedKey:
 
 
 def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey | None:
-    """Return why a table without a key does not use its primary key; None where it has none."""
+    """Return why a table without a key does not use its primary key; None if it has none."""
     now = attributes(connection, table.oid)
     if any(attribute.in_identity for attribute in now):
         if isinstance(table, TableInfo) and table.partitioned:
@@ -149,7 +150,7 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
                 "has partitions without a replica identity", "give each partition a replica identity"
             )
         return None
-    # With REPLICA IDENTITY USING INDEX only the columns of that index; otherwise also of a deferrable key.
+    # With REPLICA IDENTITY USING INDEX: the columns of that index. Otherwise also those of a deferrable key.
     columns = [column.name for column in key_of(connection, table.oid)]
     name = quote_qualified(table.namespace, table.name)
     if any(attribute.in_primary_key for attribute in now):
@@ -176,7 +177,7 @@ def unused_key(connection: Connection, table: TableInfo | Relation) -> UnusedKey
 
 
 def unkeyed_refusal(connection: Connection, tables: Sequence[TableInfo | Relation]) -> RefusedError:
-    """Return the refusal of ``tables``, none of which has a key, with the statements that give them one."""
+    """Return the error for ``tables`` without a key, with the statements that give them one."""
     names = [table.qualified_name for table in tables]
     unused = {table.qualified_name: unused_key(connection, table) for table in tables}
     found = [(name, key) for name, key in unused.items() if key is not None]
@@ -199,7 +200,10 @@ def unkeyed_refusal(connection: Connection, tables: Sequence[TableInfo | Relatio
 
 
 def _merges(settings: RelaySettings, size: int, missing: int) -> bool:
-    """Whether a key of ``size`` columns can't do without so many. With -u no key at all merges nothing."""
+    """Return whether rows would share a key if ``missing`` of its ``size`` columns are lacking.
+
+    With -u, a key that is missing entirely merges nothing: such rows are sent without a key.
+    """
     return 0 < missing < size or (missing == size > 0 and not settings.allow_unkeyed)
 
 
@@ -214,9 +218,9 @@ def _memberships(connection: Connection, settings: RelaySettings, oid: int) -> l
 
 
 def _is_published(members: Sequence[_Membership], now: Sequence[Attribute], attribute: Attribute) -> bool:
-    """Whether the column comes with rows that are written now; a list goes before what has none.
+    """Return whether new rows include the column; publications with a column list take precedence.
 
-    Without any publication: whether it will, once there is one.
+    Without any publication, return whether bwtui's own ones will include it.
     """
     if not members:
         return not attribute.generated
@@ -260,7 +264,10 @@ def _mend(
 def _listed_again(
     alter: str, named: str, member: _Membership, now: Sequence[Attribute], wanted: Sequence[Attribute]
 ) -> tuple[str, str]:
-    """Return what lists the table once more, with all of its key; at once, so that no row falls between."""
+    """Return the statements that list the table again with its whole key.
+
+    They run in one transaction, so that no row is missed in between.
+    """
     assert member.columns is not None
     columns = [
         quote_identifier(attribute.name)

@@ -1,4 +1,4 @@
-"""The key of a table in SQL: the order of its index, and its columns' operators and literals."""
+"""A table's key in SQL: its columns in index order, with their operators and literals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Relation
 from bwtui.source.connection import Connection, query
 
-# Lists of columns, the operator by which keys are ordered, and the one by which their index compares: those
-# of extensions are not in the session's empty search_path. A domain is ordered as its base type is; types
-# without a default operator class of their own (enums, arrays, ranges, varchar) by operators of pg_catalog.
-# The fifth strategy of btree (403) is ">", the third "=". A key WITHOUT OVERLAPS has an index of another
-# kind, whose third is "overlaps".
+# The key's columns, the operator that orders each, and the operator by which the index compares. Those of
+# extensions are not found through the session's empty search_path. A domain is ordered like its base type.
+# Types without a default operator class of their own (enums, arrays, ranges, varchar) use operators of
+# pg_catalog. Strategy 5 of btree (403) is ">", strategy 3 "=". A key WITHOUT OVERLAPS has an index of a
+# different kind, whose strategy 3 is "overlaps".
 _KEY_SQL = """
 with recursive base (attnum, name, oid, is_domain) as (
      select attnum, attname, atttypid, false from pg_catalog.pg_attribute
@@ -54,7 +54,7 @@ select b.name, pg_catalog.format_type(b.oid, -1), b.is_domain, o.nspname, o.grea
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One column of a key; without a default operator class of its own it has no operators here."""
+    """One column of a key; the operators are None if its type has no default operator class of its own."""
 
     name: str
     type_name: str
@@ -65,7 +65,9 @@ class KeyColumn:
     equal: str | None
 
     def operand(self) -> str:
-        """Return the column as an operator takes it: a domain's polymorphic operators are its base type's."""
+        """Return the column as an operand: the polymorphic operators of a domain are those of its base
+        type.
+        """
         name = quote_identifier(self.name)
         return f"cast({name} as {self.type_name})" if self.is_domain else name
 
@@ -83,26 +85,26 @@ class KeyColumn:
         return f"{self.operand()} {self.operator('=')} cast({value} as {self.type_name})"
 
     def literal(self, text: str) -> str:
-        """Return a value of the column's type."""
+        """Return ``text`` as a literal of the column's type."""
         return f"cast({quote_literal(text)} as {self.type_name})"
 
 
 def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
-    """Return the columns of the table's identity, in the order of its index. Raises psycopg2.Error."""
+    """Return the columns of the table's identity in index order. Raises psycopg2.Error."""
     return [KeyColumn(*row) for row in query(connection, _KEY_SQL, oid, oid)]
 
 
 def text_of_equals(column: str, value: str) -> str:
-    """Return the condition that a column's text is that of a literal; no index helps to find it."""
+    """Return the condition that a column's text equals that of a literal; it can't use an index."""
     return f"pg_catalog.format('%s', {quote_identifier(column)}) operator(pg_catalog.=) {value}"
 
 
 def greater(key: Sequence[KeyColumn], after: Sequence[str]) -> str:
-    """Return the condition that a row's key lies behind ``after``, the texts of its columns."""
+    """Return the condition that a row's key is after ``after``, the texts of its columns."""
     names = [column.operand() for column in key]
     values = [column.literal(text) for column, text in zip(key, after, strict=True)]
     if all(column.greater is None or column.namespace == "pg_catalog" for column in key):
-        # PostgreSQL takes a comparison of rows to an index of theirs.
+        # PostgreSQL can use an index for a row comparison.
         return f"({', '.join(names)}) operator(pg_catalog.>) ({', '.join(values)})"
     behind = ""
     for column, name, value in reversed(list(zip(key, names, values, strict=True))):
@@ -112,7 +114,7 @@ def greater(key: Sequence[KeyColumn], after: Sequence[str]) -> str:
 
 
 def last_key(relation: Relation, key: Sequence[KeyColumn], lines: Sequence[bytes]) -> tuple[str, ...] | None:
-    """Return the key of the last of COPY's ``lines``. Raises RefusedError where it is no text."""
+    """Return the key in the last of COPY's ``lines``. Raises RefusedError if it is not valid text."""
     if not lines:
         return None
     fields = list(unescape_copy_line(lines[-1]))

@@ -1,4 +1,4 @@
-"""How far the slot is behind, asked of PostgreSQL once a second by a thread of its own."""
+"""Sample the slot's lag once a second, in a thread of its own."""
 
 import logging
 import re
@@ -21,16 +21,17 @@ from bwtui.source.slot import CURRENT_LSN, slot_state
 _log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
 _KEPT = 7_200
-#: The maximum time that the second session waits for a lock; the first one looks meanwhile who holds it.
+#: Lock timeout of the second session (seconds); meanwhile the first one finds out who holds the lock.
 _LOCK_SECONDS = 3
-#: Over so many seconds the rate is taken at which WAL is written.
+#: Period over which the WAL write rate is measured.
 _RATE_SECONDS = 60.0
-#: Waits that are work: for a disk, and for a moment's turn at memory.
+#: Wait events that count as work: disk I/O, and short waits for shared memory.
 _WORK = ("IO", "LWLock")
 _SENDER_SQL = """
 select wait_event_type, wait_event, (sent_lsn - '0/0')::bigint
   from pg_catalog.pg_stat_activity left join pg_catalog.pg_stat_replication using (pid) where pid = %s"""
-#: Several of our sessions may wait for one. The start of a role's transaction is not known to all.
+#: Several of our sessions may wait for the same one. Not every role may see when a transaction of another
+#: role began.
 _BLOCKERS_SQL = """
 select other.pid, other.application_name,
        extract(epoch from clock_timestamp() - min(other.xact_start))::float8,
@@ -44,23 +45,23 @@ select other.pid, other.application_name,
    and ours.application_name = current_setting('application_name') and ours.wait_event_type = 'Lock'
  group by 1, 2
  order by 3 desc nulls last limit 3"""
-#: One row, whether or not there is such a slot.
+#: One row, whether or not the slot exists.
 _SPILL_SQL = """
 select extract(epoch from clock_timestamp())::float8,
        (select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s),
        pg_catalog.pg_is_in_recovery()"""
-#: What is said of a server that has said nothing; by libpq, and by the system through it.
+#: Error messages for a server that did not answer, from libpq or from the operating system through it.
 _SILENT = re.compile("time(?:d )?out")
 
 
 class Blocker(NamedTuple):
-    """A session that holds a lock which one of ours waits for."""
+    """A session that holds a lock which one of bwtui's sessions waits for."""
 
     pid: int
     application: str
-    #: For how long its transaction is open; None of a role whose sessions we may not look at.
+    #: Age of its transaction; None if the role may not see other roles' sessions.
     seconds: float | None
-    #: The table that it has locked; None where it is no table.
+    #: The table that it has locked; None if the lock is not on a table.
     table: str | None
 
     def __str__(self) -> str:
@@ -70,16 +71,17 @@ class Blocker(NamedTuple):
 
     @property
     def end(self) -> str:
-        """The statement that ends it."""
+        """The statement that terminates the session."""
         return f"SELECT pg_terminate_backend({self.pid})"
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """One look at the slot; all zero before the first."""
+    """One sample of the slot's lag; all zero before the first."""
 
     time: float = 0.0
-    #: The same moment by ``time.monotonic``, and how many seconds the server's clock was ahead of ours.
+    #: The same moment by ``time.monotonic``, and how far the server's clock was ahead of the local one
+    #: (seconds).
     looked_at: float = 0.0
     clock_ahead: float = 0.0
     server_lsn: int = 0
@@ -88,22 +90,21 @@ class Lag:
     safe_wal_bytes: int | None = None
     retained_bytes: int = 0
     spill_bytes: int | None = None
-    #: What the server's process that sends the stream waits for, "" while it works, also with its disk; None
-    #: without a stream.
+    #: Wait event of the walsender; "" while it works, disk I/O included; None without a stream.
     waits_for: str | None = None
     sender_pid: int | None = None
-    #: Up to where it has read the WAL, or None where we may not know (pg_read_all_stats).
+    #: How far it has read the WAL; None if the role may not see it (pg_read_all_stats).
     sent_lsn: int | None = None
-    #: Sessions that hold locks which our sessions wait for.
+    #: Sessions that hold locks which bwtui's sessions wait for.
     blockers: "tuple[Blocker, ...]" = ()
     #: Whether the server is a standby.
     in_recovery: bool = False
 
 
 class Asking(NamedTuple):
-    """A question to the server that is without an answer since then, by ``time.monotonic``; 0: none is.
+    """The start of a query that is unanswered so far, by ``time.monotonic``; 0 if there is none.
 
-    ``is_long``: it takes more than one turn, or reads more than the row of a slot.
+    ``is_long``: it takes more than one round trip, or reads more than the row of a slot.
     """
 
     since: float = 0.0
@@ -111,10 +112,10 @@ class Asking(NamedTuple):
 
 
 class LagSampler:
-    """Looks at the slot once a second; while the server does not answer, the last look ages.
+    """Samples the slot once a second; while the server does not answer, the last sample ages.
 
-    Nothing that it asks needs the lock of a table. What does is asked by ``on_tick`` over another session and
-    in another thread: pg_publication_tables locks each table, and waits behind ALTER TABLE.
+    None of its own queries needs a table lock. Those that do run in ``on_tick``, in another thread and
+    session: pg_publication_tables locks each table, and waits for an ALTER TABLE.
     """
 
     def __init__(
@@ -125,10 +126,10 @@ class LagSampler:
         on_lock: Callable[[tuple[Blocker, ...] | None], None] = lambda blockers: None,
         on_failure: Callable[[str], None] = lambda says: None,
     ) -> None:
-        """``slot`` names the slot in use now; ``on_tick`` may ask more, once a second.
+        """Take functions that name the slot (``slot``) and run further queries (``on_tick``, once a second).
 
-        ``on_lock`` is called with the sessions that keep ``on_tick`` waiting for a lock, and with None once
-        it has got through. ``on_failure`` is called with the reason when ``on_tick`` fails.
+        ``on_lock`` is called with the sessions that block ``on_tick`` by a lock, and with None once it has
+        succeeded. ``on_failure`` is called with the reason when ``on_tick`` fails.
         """
         self.lag = Lag()
         self._on_lock = on_lock
@@ -142,28 +143,28 @@ class LagSampler:
         self._history: deque[tuple[float, int]] = deque(maxlen=_KEPT)
         self._written: deque[tuple[float, int]] = deque()
         self.asking = Asking()
-        #: Why there was no look of late, or "".
+        #: Why the last attempt to sample failed, or "".
         self.failure = ""
         self._begun = time.monotonic()
-        #: Whether to ask who holds the locks that our sessions wait for.
+        #: Whether to query who holds the locks that bwtui's sessions wait for.
         self.asks_for_blockers = False
         self._stop = threading.Event()
         self._soon = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
     def start(self) -> None:
-        """Start looking."""
+        """Start sampling."""
         self._begun = time.monotonic()
         self._thread.start()
         self._ticks.start()
 
     @property
     def age(self) -> float:
-        """Return how many seconds ago the last look was, or the start where there was none."""
+        """Age of the last sample, or the time since the start if there is none (seconds)."""
         return time.monotonic() - (self.lag.looked_at or self._begun)
 
     def stop(self) -> None:
-        """Stop, and wait for the thread."""
+        """Stop, and wait for the threads."""
         self._stop.set()
         self.hurry()
         for thread in (self._thread, self._ticks):
@@ -171,19 +172,21 @@ class LagSampler:
                 thread.join(timeout=5)
 
     def hurry(self) -> None:
-        """Look again at once, and not in a second."""
+        """Sample immediately instead of after the pause."""
         self._soon.set()
         self._tick_soon.set()
 
     def seconds_behind(self, confirmed_lsn: int) -> float:
-        """Return for how long WAL beyond ``confirmed_lsn`` has been there, as far as the samples tell."""
+        """Return for how many seconds there has been WAL after ``confirmed_lsn``, as far as samples go
+        back.
+        """
         for moment, lsn in tuple(self._history):
             if lsn > confirmed_lsn:
                 return max(0.0, time.monotonic() - moment)
         return 0.0
 
     def safe_seconds(self) -> float | None:
-        """Return how long it takes, at the present rate, to write the WAL that is safe; None: no limit."""
+        """Return how many seconds the safe WAL lasts at the present write rate; None: no limit."""
         written, safe = tuple(self._written), self.lag.safe_wal_bytes
         if safe is None or len(written) < 2:
             return None
@@ -192,7 +195,7 @@ class LagSampler:
         return max(safe, 0) * (end - start) / grown if grown > 0 else None
 
     def forget_before(self, confirmed_lsn: int) -> None:
-        """Drop samples that are confirmed, so that `seconds_behind` stays cheap."""
+        """Drop samples that are confirmed, which keeps `seconds_behind` cheap."""
         history = self._history
         while history and history[0][1] <= confirmed_lsn:
             history.popleft()
@@ -207,7 +210,7 @@ class LagSampler:
                     connection = None
                 if connection is None:
                     epoch = self._server.epoch
-                    # What was asked before stays unanswered until somebody answers.
+                    # An earlier query counts as unanswered until a server answers.
                     self.asking = Asking(self.asking.since or time.monotonic(), is_long=True)
                     connection = self._server.connect()
                 self._look(connection)
@@ -219,7 +222,7 @@ class LagSampler:
                 plain = error if isinstance(error, BwtuiError) else statement_failed(error)
                 self.failure = plain.message
                 if not _SILENT.search(self.failure):
-                    # It has answered, though it lets nobody in.
+                    # The server has answered, although it rejects the session.
                     self.asking = Asking()
                 self._stop.wait(_PAUSE_SECONDS)
         if connection is not None:
@@ -243,7 +246,7 @@ class LagSampler:
             except psycopg2.errors.LockNotAvailable:
                 self._on_lock(self.lag.blockers)
             except Exception as error:
-                # None may end this thread: who looks at publications would never look again.
+                # No exception may end this thread: publications would never be checked again.
                 is_expected = isinstance(error, psycopg2.Error | BwtuiError)
                 says = _log.info if is_expected else _log.warning
                 extra = event("tables_unseen")
@@ -264,7 +267,7 @@ class LagSampler:
         return not self._stop.is_set()
 
     def _ask(self, *, is_long: bool = False) -> None:
-        """Note that the question before is answered, and the next one is asked."""
+        """Record that the previous query was answered, and that the next one begins."""
         self.asking = Asking(time.monotonic(), is_long)
 
     def _query(self, connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
@@ -304,7 +307,7 @@ class LagSampler:
 
     def _keep(self, look: Lag, connection: Connection) -> None:
         self.lag = replace(look, blockers=self._blockers(connection))
-        # Not by our clock, which may be set: a rate over an hour that never was is no rate.
+        # Not the wall clock, which may be set: the rate would be wrong.
         self._history.append((look.looked_at, look.server_lsn))
         self._written.append((look.looked_at, look.server_lsn))
         while look.looked_at - self._written[0][0] > _RATE_SECONDS:

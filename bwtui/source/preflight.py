@@ -1,7 +1,7 @@
-"""What must hold before a relay starts; nothing is made or changed here.
+"""Check the prerequisites of a relay before it starts, without creating or changing anything.
 
-Each precondition is one function that raises BwtuiError with the statement that mends it. `inspect` runs
-them in order and returns what it found; ``bwtui doctor`` runs the same ones and shows each result.
+Each prerequisite is one function that raises BwtuiError with the statement that fixes it. `inspect` runs them
+in order and returns its findings; ``bwtui doctor`` runs the same ones and shows each result.
 """
 
 import re
@@ -21,44 +21,47 @@ from bwtui.source.publication import PublishedTable
 from bwtui.source.slot import PLUGIN, SlotState, check_readable, reserve, slot_state
 
 MINIMUM_VERSION = 140_000
-#: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
+#: Wait for a slot that stays active after its relay was killed, until the server notices the closed
+#: connection.
 _RELEASE_SECONDS = 10.0
 _RELEASE_PAUSE_SECONDS = 0.1
 #: Maximum number of tables that an error names.
 _NAMED = 5
 _WAL_LEVEL = "ALTER SYSTEM SET wal_level = logical"
 
-#: Called with what is waited for.
+#: Called with a description of what is being waited for.
 OnWait = Callable[[str], None]
-#: What is waited for, and the refusal once that has taken too long.
+#: A description of what is being waited for, and the error once that has taken too long.
 Obstacle = tuple[str, RefusedError]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the server looks like to this relay."""
+    """The state of the server as it concerns this relay."""
 
     server_version: str
     system_identifier: str
     database: str
     slot: SlotState | None
-    #: Publications that exist already; empty when they are still to be made.
+    #: Publications that already exist; empty if they are still to be created.
     publications: tuple[str, ...]
     published: tuple[PublishedTable, ...]
-    #: Tables that the relay is to carry.
+    #: Tables that the relay captures.
     tables: tuple[TableInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One precondition: ``run`` returns what it found in a few words, or raises BwtuiError."""
+    """One prerequisite: ``run`` returns its result in a few words, or raises BwtuiError."""
 
     name: str
     run: Callable[[], str]
 
 
 def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> Findings:
-    """Return the findings, or raise the first precondition's error, or what ``on_wait`` raises."""
+    """Return the findings. Raises the error of the first unmet prerequisite, or whatever ``on_wait``
+    raises.
+    """
     for check in server_checks(connection, settings):
         check.run()
     slot = wait_for_release(lambda: slot_state(connection, settings.slot), on_wait)
@@ -70,7 +73,7 @@ def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) ->
 
 
 def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[Check]:
-    """Return the preconditions of the server, the slot and the tables, in the order that helps most."""
+    """Return the prerequisites of the server, the slot and the tables, the most helpful order first."""
     return (
         Check("server version", lambda: _check_version(connection)),
         Check("wal_level", lambda: _check_wal_level(connection)),
@@ -86,9 +89,9 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
 
 
 def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> SlotState | None:
-    """Look at the slot until no session holds it. Raises RefusedError when one goes on to.
+    """Poll the slot until no session uses it. Raises RefusedError if one keeps using it.
 
-    ``on_wait`` is called between two looks, with what is waited for, and may raise.
+    ``on_wait`` is called between two polls with a description of what is being waited for, and may raise.
     """
     slot: SlotState | None = None
 
@@ -112,9 +115,10 @@ def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> S
 def wait_while(
     look: Callable[[], Obstacle | None], on_wait: OnWait, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Look until nothing is in the way. Raises the obstacle's refusal when it stays.
+    """Poll until nothing is in the way. Raises the obstacle's error if it stays.
 
-    ``on_wait`` is called before each ``pause`` (seconds) with what is waited for; both may raise.
+    ``on_wait`` is called before each ``pause`` (seconds) with a description of what is being waited for; both
+    may raise.
     """
     deadline = time.monotonic() + _RELEASE_SECONDS
     while (obstacle := look()) is not None:
@@ -126,7 +130,7 @@ def wait_while(
 
 
 def obstacle_to_make(connection: Connection, name: str) -> Obstacle | None:
-    """Let this session alone make slot ``name``; else return who does."""
+    """Reserve the creation of slot ``name`` for this session, or return the session that has reserved it."""
     process = reserve(connection, name)
     if process is None:
         return None
@@ -163,10 +167,10 @@ def _check_wal_level(connection: Connection) -> str:
 
 
 def enough_wal(level: str, effective: str | None, *, in_recovery: bool) -> str:
-    """Return at which level the WAL is written, in words. Raises RefusedError when that is too little.
+    """Return the level at which the WAL is written, in words. Raises RefusedError if that is too low.
 
-    From PostgreSQL 19 on ``effective`` (effective_wal_level) says it: at wal_level=replica the first logical
-    slot raises it to logical. A standby can't: there it follows the primary.
+    Since PostgreSQL 19, ``effective`` (effective_wal_level) decides: at wal_level=replica the first logical
+    slot raises it to logical. A standby can't do that: its level follows the primary.
     """
     if "logical" in (level, effective):
         return "logical" if level == "logical" else f"logical, though wal_level is {level}"
@@ -258,7 +262,7 @@ def _check_room(connection: Connection, settings: RelaySettings) -> str:
 
 
 def _check_senders(connection: Connection, settings: RelaySettings) -> str:
-    # The sender of our own slot does not count: it goes when the server notices that the relay has gone.
+    # The walsender of the own slot does not count: it ends when the server notices that the relay is gone.
     sql = """select current_setting('max_wal_senders')::int,
                     (select count(*)::int from pg_catalog.pg_stat_replication
                       where pid not in (select active_pid from pg_catalog.pg_replication_slots
@@ -274,7 +278,7 @@ def _check_senders(connection: Connection, settings: RelaySettings) -> str:
 
 
 def selected_tables(connection: Connection, settings: RelaySettings) -> tuple[TableInfo, ...]:
-    """Return the tables that the relay is to carry. Raises RefusedError when there is none."""
+    """Return the tables that the relay captures. Raises RefusedError if there are none."""
     return chosen_tables(connection, settings, _published(connection, settings))
 
 
@@ -286,9 +290,9 @@ def _published(connection: Connection, settings: RelaySettings) -> list[Publishe
 def chosen_tables(
     connection: Connection, settings: RelaySettings, published: Sequence[PublishedTable] | None
 ) -> tuple[TableInfo, ...]:
-    """Return those of ``published`` that the relay is to carry; of all tables where no publication is there.
+    """Return the tables of ``published`` that the relay captures; without publications, those of all tables.
 
-    Raises RefusedError when there is none.
+    Raises RefusedError if the selection matches none.
     """
     chosen = TableFilter(settings)
     # A publication without publish_via_partition_root lists and sends partitions in place of their root.
@@ -310,7 +314,7 @@ def chosen_tables(
 def _unpublished(
     connection: Connection, settings: RelaySettings, matching: Sequence[TableInfo], published: set[str]
 ) -> RefusedError:
-    """Return the refusal of a selection of which the publication has no table."""
+    """Return the error for a selection without any table of the publication."""
     name = settings.publication_name
     for one in find_named(connection, [table.qualified_name for table in matching]):
         if roots := published.intersection(one.ancestors):

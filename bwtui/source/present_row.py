@@ -1,4 +1,4 @@
-"""Some columns of rows, as they are now: where the replication stream leaves out what did not change."""
+"""Read the present values of columns that the replication stream omits because they did not change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_c
 
 #: text, character varying, bpchar.
 _TEXTS = frozenset((25, 1043, 1042))
-#: The table may be altered between the look at the catalog and the query.
+#: Maximum attempts: the table may be altered between the catalog query and the query for its rows.
 _TRIES = 5
 
 
 class _Enough(Exception):
-    """The rows that have arrived are as large as is wanted."""
+    """The rows received so far have reached the maximum size."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table as it is now, for one who knows an earlier form of it."""
+    """A table as it is now, by the columns of an earlier relation."""
 
     source: str
-    #: Each column as it was: its name now, or None where it is gone.
+    #: Each earlier column and its present name, or None if it was dropped.
     names: Mapping[str, str | None]
-    #: The same, and None also where its values can't be recognised any more.
+    #: The same, and None also if its values are no longer readable as the earlier type.
     readable: Mapping[str, str | None]
     attributes: list[Attribute]
 
@@ -43,7 +43,7 @@ class PresentRows:
     """Reads many rows of a table with one statement."""
 
     def __init__(self) -> None:
-        #: The key of each table by its oid, and the columns that the table had then: the query for the key
+        #: The key of each table by its oid, with the columns that the table had then: the query for the key
         #: takes as long as one for a thousand rows.
         self._keys: dict[int, tuple[list[Attribute], list[KeyColumn]]] = {}
 
@@ -55,10 +55,10 @@ class PresentRows:
         wanted: Sequence[str],
         most_bytes: int,
     ) -> dict[int, list[Field] | None]:
-        """Return what `present_fields` does for each of ``keys``, by its index.
+        """Return the result of `present_fields` for each of ``keys``, by its index.
 
-        Keys are left out, perhaps the first as well, where the rows have more than ``most_bytes`` together,
-        which closes the session. Where one statement can't read them all, the first is there alone. Raises
+        Keys are missing, possibly including the first, if the rows exceed ``most_bytes`` together; the
+        session is then closed. If one statement can't read them all, only the first is returned. Raises
         psycopg2.Error.
         """
         if len(keys) > 1:
@@ -67,7 +67,7 @@ class PresentRows:
                 if found or connection.closed:
                     return found
             except (psycopg2.DataError, psycopg2.IntegrityError, psycopg2.ProgrammingError):
-                # The single statement says what to do about it.
+                # `present_fields` handles these errors.
                 self._keys.pop(relation.oid, None)
         return {0: present_fields(connection, relation, keys[0], wanted)}
 
@@ -79,7 +79,7 @@ class PresentRows:
         wanted: Sequence[str],
         most_bytes: int,
     ) -> dict[int, list[Field] | None]:
-        """Return the rows; none where one statement can't read them."""
+        """Return the rows; an empty dict if one statement can't read them."""
         table = _table(connection, relation)
         if table is None:
             return dict.fromkeys(range(len(keys)))
@@ -97,7 +97,7 @@ class PresentRows:
             f"{one.operand()} {one.operator('=')} k.{name}"
             for one, name in zip(columns.values(), names, strict=True)
         )
-        # With the offset PostgreSQL looks each key up in the index; without it may read all of the table.
+        # With the offset PostgreSQL looks each key up in the index; without it, it may read the whole table.
         by_index = " offset 0" if len(columns) == len(by_name) else ""
         chosen = ", ".join(map(quote_identifier, selected))
         sql = (
@@ -113,7 +113,7 @@ class PresentRows:
         return found
 
     def _key(self, connection: Connection, oid: int, columns: list[Attribute]) -> list[KeyColumn]:
-        """Return the table's key, by the cache as long as the table has the same columns and key columns."""
+        """Return the table's key, cached as long as the table has the same columns and key columns."""
         before, key = self._keys.get(oid, (None, []))
         if before != columns:
             key = key_of(connection, oid)
@@ -124,16 +124,16 @@ class PresentRows:
 def _values(
     keys: Sequence[Mapping[str, bytes]], columns: Mapping[str, KeyColumn], *, is_utf8: bool
 ) -> str | None:
-    """Return what VALUES takes: each key with its number. None where no literal says one."""
+    """Return the rows of VALUES: each key with its number. None if a value can't be written as a literal."""
     values = []
     types = [one.type_name for one in columns.values()]
     for number, key in enumerate(keys):
         literals = [text for column in columns if (text := _literal(key[column], is_utf8=is_utf8))]
         if len(literals) < len(columns):
             return None
-        # As `_equal` has each: from a literal to the type, never by way of text. The literals of the other
-        # rows become what those of the first are (PostgreSQL documentation, "UNION, CASE, and Related
-        # Constructs"), which takes PostgreSQL less time than to look for the type's name again.
+        # As in `_equal`, from a literal directly to the type, never by way of text. The literals of the other
+        # rows take the types of the first (PostgreSQL documentation, "UNION, CASE, and Related Constructs"),
+        # which is faster than resolving the type's name again.
         if not number:
             literals = [f"cast({text} as {name})" for text, name in zip(literals, types, strict=True)]
         values.append(f"({number}, {', '.join(literals)})")
@@ -141,7 +141,7 @@ def _values(
 
 
 def _with_gaps(readable: Sequence[str | None], found: Sequence[Field]) -> list[Field]:
-    """Return the values of the columns, UNCHANGED where one can't be recognised."""
+    """Return the values of the columns, UNCHANGED for those that can't be read."""
     if None not in readable:
         return list(found)
     fields = iter(found)
@@ -151,11 +151,11 @@ def _with_gaps(readable: Sequence[str | None], found: Sequence[Field]) -> list[F
 def present_fields(
     connection: Connection, relation: Relation, key: Mapping[str, bytes], wanted: Sequence[str]
 ) -> list[Field] | None:
-    """Return the ``wanted`` columns of the row with this key, or None when there is no such row.
+    """Return the ``wanted`` columns of the row with this key, or None if there is no such row.
 
-    ``relation`` and ``key`` may be from before the table was altered. A column that is gone, or can't be
-    recognised any more, comes back as UNCHANGED; so does every column when the key can't be read any more by
-    the type that it has now. Raises psycopg2.Error.
+    ``relation`` and ``key`` may be from before the table was altered. A column that was dropped, or can't be
+    matched any more, is returned as UNCHANGED, and so is every column if the key is not valid for its present
+    type. Raises psycopg2.Error.
     """
     has_operators = True
     for attempt in range(_TRIES):
@@ -165,12 +165,13 @@ def present_fields(
             if attempt == _TRIES - 1:
                 raise
         except (psycopg2.errors.UndefinedFunction, psycopg2.IntegrityError):
-            # A part of the type has no equality, or a domain within it a constraint that this row breaks.
+            # Part of the type has no equality operator, or a domain within it has a constraint that this row
+            # violates.
             if not has_operators:
                 raise
             has_operators = False
         except psycopg2.DataError:
-            # ALTER TYPE, or a value of an enum that was renamed.
+            # ALTER TYPE, or an enum value that was renamed.
             return [UNCHANGED] * len(wanted)
     raise AssertionError
 
@@ -205,9 +206,9 @@ def _read(
 
 
 def _some(connection: Connection, sql: str, most_bytes: int) -> tuple[list[bytes], bool]:
-    """Return the rows that arrive before they are too large, and whether these are all.
+    """Return the rows received before they reach ``most_bytes``, and whether these are all.
 
-    The session is closed where they are not.
+    The session is closed if they are not.
     """
     lines: list[bytes] = []
     left = most_bytes
@@ -228,7 +229,7 @@ def _some(connection: Connection, sql: str, most_bytes: int) -> tuple[list[bytes
 
 
 def _table(connection: Connection, relation: Relation) -> _Table | None:
-    """Return the table of ``relation`` as it is now, or None when there is no such table any more."""
+    """Return the table of ``relation`` as it is now, or None if it does not exist any more."""
     tables = query(connection, _NAME_SQL, relation.oid)
     if not tables:
         return None
@@ -244,12 +245,14 @@ def _table(connection: Connection, relation: Relation) -> _Table | None:
 
 
 def _reads_as(column: Column, now: Attribute) -> bool:
-    """Say whether the text of a value as it is now is one of the column as it was; any text is a text's."""
+    """Return whether a present value's text is valid for the earlier column; text types accept any."""
     return column.type_oid in _TEXTS or (column.type_oid, column.typmod) == (now.type_oid, now.typmod)
 
 
 def _equal(name: str, value: bytes, column: KeyColumn | None, *, is_utf8: bool) -> str:
-    """Return the condition that a column has the value of a text; without ``column`` texts are compared."""
+    """Return the condition that a column has the value of a text; without ``column`` the texts are
+    compared.
+    """
     literal = _literal(value, is_utf8=is_utf8)
     if literal is None:
         written = f"pg_catalog.format('%s', {quote_identifier(name)})"
@@ -258,7 +261,7 @@ def _equal(name: str, value: bytes, column: KeyColumn | None, *, is_utf8: bool) 
 
 
 def _literal(value: bytes, *, is_utf8: bool) -> str | None:
-    """Return ``value`` as SQL. None where no literal says it: what is no UTF-8, in a database in UTF8.
+    """Return ``value`` as an SQL literal; None for bytes that are not UTF-8, in a database in UTF8.
 
     The session is in UTF8 too, so that nothing is converted.
     """

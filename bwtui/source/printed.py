@@ -1,6 +1,6 @@
-"""Statements as they are printed in hints: complete, quoted, each with its semicolon, in one line.
+"""Format statements for hints: complete, quoted, each with its semicolon, on one line.
 
-In a hint they stand last, after a colon: what is read from there to the end can be pasted into psql as it is.
+In a hint they come last, after a colon, so the text from there to the end can be pasted into psql.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 # A string literal, or a quoted name; a literal with backslashes has its own escapes.
 _QUOTED = re.compile(r"""E'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|"(?:[^"]|"")*\"""", re.DOTALL)
-# Blanks that would be folded into one.
+# Blanks that would be collapsed into one.
 _FOLDED = re.compile(r"(?<= ) |^ | $")
 
 
@@ -30,13 +30,13 @@ def exclude_option(names: Iterable[str]) -> str:
     >>> exclude_option(["public.a", "public.it's (old)"])
     "--exclude-table 'public.a|public.it'\\\\''s\\\\ \\\\(old\\\\)'"
     """
-    # A dot may stand for itself: it is easier to read.
+    # A plain dot is easier to read, and matches itself.
     pattern = "|".join(re.escape(name).replace("\\.", ".") for name in names)
     return "--exclude-table '" + pattern.replace("'", "'\\''") + "'"
 
 
 def _shown(quoted: re.Match[str]) -> str:
-    """Return a name or a literal without what a terminal does not show, or would take for a command."""
+    """Return a name or a literal without characters that a terminal hides or treats as control codes."""
     text = quoted[0]
     inner = text[1:-1]
     if text.startswith("E") or (inner.isprintable() and not _FOLDED.search(inner)):

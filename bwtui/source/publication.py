@@ -1,14 +1,14 @@
 """The publications: which tables, and which of their operations, PostgreSQL sends.
 
-bwtui makes publications when the named one is missing, both in one transaction, and never FOR ALL TABLES:
+If the named publication does not exist, bwtui creates two in one transaction, never FOR ALL TABLES:
 
-- ``<name>`` FOR TABLE … of the keyed tables.
-- ``<name>_unkeyed`` of the unkeyed ones, which publishes only inserts and truncates: PostgreSQL refuses an
-  application's UPDATE and DELETE on a table without replica identity that a publication of updates has, and
-  a relay must never break the application that it watches.
+- ``<name>`` FOR TABLE … for the keyed tables.
+- ``<name>_unkeyed`` for the unkeyed ones. It publishes only inserts and truncates: PostgreSQL rejects an
+  application's UPDATE and DELETE on a table without a replica identity that is in a publication of updates,
+  and a relay must never break the application that it captures.
 
-With ``--new-tables add`` a table that is created later joins one of the two on its own (`moves`, `move`).
-See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.coverage` lists what they leave out.
+With ``--new-tables add``, a table that is created later joins one of the two automatically (`misplaced`,
+`move`). See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.coverage` lists what they leave out.
 """
 
 import hashlib
@@ -29,14 +29,15 @@ select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupda
   from pg_catalog.pg_publication_tables t join pg_catalog.pg_publication p using (pubname)
  where t.pubname = any(%s) and (%s::text is null or (t.schemaname = %s and t.tablename = %s)) order by 1, 2
 """
-#: What `create` waits for a table that is altered or vacuumed, while others wait for those that it has.
+#: Timeout of `create` for a table that is being altered or vacuumed, while others wait for those already
+#: locked.
 _LOCK_TIMEOUT = "10s"
 #: Timeout of `move` for a table that is being altered or vacuumed. After deadlock_timeout,
 #: which is longer, PostgreSQL would cancel an autovacuum for our sake.
 _MOVE_TIMEOUT = "100ms"
-# Tables that are in neither publication, without identity in the first one, or with identity in the second
-# one alone. Nothing on a standby, and nothing where the role does not own both publications, or where either
-# takes in tables on its own. The last column changes whenever a table may have got another answer.
+# Tables that are in neither publication, in the first one without a replica identity, or only in the second
+# one with one. Empty on a standby, if the role does not own both publications, or if either includes tables
+# automatically. The last column changes whenever the result for a table may have changed.
 _MISPLACED_SQL = """
 with own as materialized (
   select p.oid, p.pubname = %s as is_first from pg_catalog.pg_publication p
@@ -65,7 +66,7 @@ select c.oid, listed.in_first,
 """
 _WITHOUT_SCHEMAS = """and not exists (
   select from pg_catalog.pg_publication_namespace s where s.pnpubid = p.oid)"""
-# Also of a root without rows of its own: PostgreSQL publishes the partitions for it.
+# Includes a root without rows of its own: PostgreSQL publishes its partitions in its place.
 _LISTED_SQL = """
 select p.pubname, bool_or(r.prrelid = %s::oid)
   from pg_catalog.pg_publication p join pg_catalog.pg_publication_rel r on r.prpubid = p.oid
@@ -73,7 +74,7 @@ select p.pubname, bool_or(r.prrelid = %s::oid)
        select %s::oid union all select relid::oid from pg_catalog.pg_partition_tree(%s::oid))
  group by 1
 """
-#: PostgreSQL's NAMEDATALEN without its end.
+#: PostgreSQL's NAMEDATALEN without the terminating null byte.
 _NAME_BYTES = 63
 _UNKEYED = "_unkeyed"
 
@@ -95,9 +96,9 @@ class PublishedTable:
 
 
 def unkeyed_name(publication: str) -> str:
-    """Return the name of the publication of unkeyed tables that goes with ``publication``.
+    """Return the name of the publication of unkeyed tables that accompanies ``publication``.
 
-    PostgreSQL would cut a longer name than it takes, and what it made would not be found again.
+    PostgreSQL would truncate a longer name, and the publication would not be found again.
     """
     name = publication + _UNKEYED
     if len(name.encode()) <= _NAME_BYTES:
@@ -108,7 +109,7 @@ def unkeyed_name(publication: str) -> str:
 
 
 def existing(connection: Connection, publication: str) -> tuple[str, ...]:
-    """Return ``publication``, and its unkeyed companion if that exists too; nothing without the first."""
+    """Return ``publication``, and its companion if that exists too; an empty tuple without the former."""
     names = [publication, unkeyed_name(publication)]
     sql = "select pubname from pg_catalog.pg_publication where pubname = any(%s)"
     there = {row[0] for row in query(connection, sql, names)}
@@ -124,16 +125,16 @@ def via_root(connection: Connection, publications: Sequence[str]) -> bool:
 def published_tables(
     connection: Connection, publications: Sequence[str], only: tuple[str, str] | None = None
 ) -> list[PublishedTable]:
-    """Return the tables of ``publications``; column lists and row filters exist from PostgreSQL 15 on.
+    """Return the tables of ``publications``; column lists and row filters exist since PostgreSQL 15.
 
-    A row of a table that stands in several of them is published where any one of them does. ``only`` is the
-    schema and name of the one that is wanted.
+    A row of a table that is in several of them is published if any one of them publishes it. ``only``
+    restricts the result to one table (schema and name).
     """
     return merged(entries(connection, publications, only))
 
 
 def merged(published: Sequence[PublishedTable]) -> list[PublishedTable]:
-    """Return what `entries` returned as one entry for each table."""
+    """Merge the result of `entries` into one entry per table."""
     tables: dict[tuple[str, str], PublishedTable] = {}
     for table in published:
         before = tables.get((table.namespace, table.name))
@@ -172,10 +173,10 @@ def _both(one: PublishedTable, other: PublishedTable) -> PublishedTable:
 
 
 def create(connection: Connection, publication: str, tables: Sequence[TableInfo]) -> tuple[str, ...]:
-    """Create both publications for ``tables``, or none, and return their names.
+    """Create both publications for ``tables``, or neither, and return their names.
 
-    The companion is made without tables too: a relay reads only what was there when its stream began.
-    Raises RefusedError, or ConnectionFailed.
+    The companion is created even without tables: a relay reads only the publications that existed when its
+    stream began. Raises RefusedError or ConnectionFailed.
     """
     statements = create_statements(publication, tables)
     try:
@@ -199,7 +200,7 @@ def create(connection: Connection, publication: str, tables: Sequence[TableInfo]
 
 
 def drop_alone(publication: str) -> str:
-    """Return what helps where the companion of ``publication`` is there, and itself is not."""
+    """Return the hint for a ``publication`` that does not exist while its companion does."""
     alone = printed(f"drop publication {quote_identifier(unkeyed_name(publication))}")
     return f"start again; if that does not help and nothing reads it, run: {alone}"
 
@@ -207,9 +208,9 @@ def drop_alone(publication: str) -> str:
 def create_statements(
     publication: str, tables: Sequence[TableInfo], *, generated: bool = False
 ) -> tuple[str, str]:
-    """Return what makes the publications of ``tables``: the one of the keyed, and the one of the unkeyed.
+    """Return the statements that create the publications of ``tables``: for keyed, then for unkeyed ones.
 
-    ``generated``: generated columns of the keyed ones too, which can be published since PostgreSQL 18.
+    ``generated`` includes generated columns of the keyed tables, which can be published since PostgreSQL 18.
     """
     unkeyed = [table for table in tables if lacks_identity(table)]
     keyed = [table for table in tables if not lacks_identity(table)]
@@ -218,7 +219,7 @@ def create_statements(
 
 
 def create_unkeyed_statement(publication: str, tables: Sequence[TableInfo]) -> str:
-    """Return what makes the companion of ``publication``, for ``tables``."""
+    """Return the statement that creates the companion of ``publication`` for ``tables``."""
     return _create_statement(unkeyed_name(publication), tables, "publish = 'insert, truncate', ")
 
 
@@ -229,15 +230,15 @@ def _create_statement(name: str, tables: Sequence[TableInfo], options: str) -> s
 
 
 def lacks_identity(table: TableInfo) -> bool:
-    """Whether PostgreSQL would refuse UPDATE and DELETE on ``table``, were they published."""
+    """Return whether PostgreSQL would reject UPDATE and DELETE on ``table`` if they were published."""
     return not table.has_key and table.replica_identity != "f"
 
 
 class Misplaced(NamedTuple):
-    """A table that may belong elsewhere.
+    """A table that may belong into a different publication.
 
-    ``in_first``: whether the first of the two publications lists it; None where neither does. ``version``
-    differs as soon as the answer may.
+    ``in_first``: whether the first of the two publications lists it; None if neither does. ``version``
+    changes whenever that may have changed.
     """
 
     in_first: bool | None
@@ -245,9 +246,9 @@ class Misplaced(NamedTuple):
 
 
 def misplaced(connection: Connection, publication: str) -> dict[int, Misplaced]:
-    """Return tables that may belong into another one of the two publications, by oid, selected or not.
+    """Return the tables that may belong into the other of the two publications, by oid, selected or not.
 
-    It costs little, and locks no table. Raises psycopg2.Error.
+    The query is cheap and locks no table. Raises psycopg2.Error.
     """
     schemas = _WITHOUT_SCHEMAS if connection.server_version >= 150000 else ""
     names = publication, publication, unkeyed_name(publication)
@@ -265,18 +266,18 @@ def listing(connection: Connection, publication: str, table: TableInfo) -> dict[
 
 
 def place_of(publication: str, table: TableInfo, *, allow_unkeyed: bool) -> str:
-    """Return which of the two publications ``table`` belongs into; "" where its rows could not be sent."""
+    """Return which of the two publications ``table`` belongs into; "" if its rows could not be sent."""
     if not table.has_key and not allow_unkeyed:
         return ""
     return unkeyed_name(publication) if lacks_identity(table) else publication
 
 
 def move(connection: Connection, table: TableInfo, former: str, to: str) -> bool:
-    """Move ``table`` from publication ``former`` into ``to``; "" is no publication.
+    """Move ``table`` from publication ``former`` into ``to``; "" means none.
 
-    Return False where the table is locked, or not the same any more: the next look decides again. Nothing is
-    changed then, nor where PostgreSQL would refuse the application's UPDATE or DELETE afterwards, which it
-    says itself. Raises psycopg2.Error.
+    Return False without a change if the table is locked or has changed; the next check decides again. Nothing
+    is changed either if PostgreSQL would then reject the application's UPDATE or DELETE, which the last
+    statement finds out. Raises psycopg2.Error, also in that case.
     """
     clause = table_clause(table)
     steps = [f"alter publication {quote_identifier(former)} drop table {clause}"] if former else []
@@ -288,13 +289,13 @@ def move(connection: Connection, table: TableInfo, former: str, to: str) -> bool
             execute(connection, f"lock table {clause} in share row exclusive mode")
         for step in steps:
             execute(connection, step)
-        # From here on the table is locked: no session can drop its key before the commit.
+        # The table is locked from here on: no session can drop its key before the commit.
         now = find_table(connection, table.namespace, table.name)
         if now is None or (now.oid, lacks_identity(now)) != (table.oid, lacks_identity(table)):
             execute(connection, "rollback")
             return False
         if to:
-            # It checks what an UPDATE and a DELETE would, of each partition, and runs no trigger.
+            # EXPLAIN checks the same as an UPDATE or a DELETE would, for each partition, and runs no trigger.
             execute(connection, f"explain delete from {clause}")
         execute(connection, "commit")
         return True
@@ -308,10 +309,10 @@ def move(connection: Connection, table: TableInfo, former: str, to: str) -> bool
 
 
 def has_stale_members(connection: Connection) -> bool:
-    """Whether the server has the fault that a transaction which writes a table while it joins a publication
-    keeps the table's later changes from being published.
+    """Return whether the server has the bug that loses changes of a table that joins a publication.
 
-    Fixed in 14.18, 15.13, 16.9 and 17.5. Older servers let a table join only while no transaction writes it.
+    If a transaction writes the table while it joins, later changes are not published. Fixed in 14.18, 15.13,
+    16.9 and 17.5. On older servers a table may only join while no transaction writes it.
     """
     fixed = {14: 140018, 15: 150013, 16: 160009, 17: 170005}
     version = connection.server_version
@@ -319,16 +320,17 @@ def has_stale_members(connection: Connection) -> bool:
 
 
 def drop(connection: Connection, publications: Sequence[str]) -> None:
-    """Drop ``publications``, where they exist: all or none, for one alone would be taken for both."""
+    """Drop ``publications`` if they exist: all or none, since a single one would be mistaken for both."""
     if publications:
         execute(connection, f"drop publication if exists {', '.join(map(quote_identifier, publications))}")
 
 
 def table_clause(table: TableInfo) -> str:
-    """Return ``table`` as a publication names it: without ONLY its inheriting tables would come along."""
+    """Return ``table`` as a publication names it: without ONLY, tables that inherit from it would be
+    added.
+    """
     return quoted_name(table) if table.partitioned else f"only {quoted_name(table)}"
 
 
 def quoted_name(table: TableInfo) -> str:
-    """Return ``"schema"."table"``, as SQL takes it."""
     return quote_qualified(table.namespace, table.name)

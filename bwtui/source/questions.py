@@ -1,4 +1,4 @@
-"""Questions to PostgreSQL beside the stream: a row or the catalog as they are now, asked by any thread."""
+"""Query PostgreSQL alongside the stream, from any thread: a row or the catalog as they are now."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,19 +15,18 @@ T = TypeVar("T")
 
 
 class Questions:
-    """Asks over sessions that are kept; a question that was given up still has its own until it ends."""
+    """Runs queries over pooled sessions; an abandoned query keeps its session until it ends."""
 
     def __init__(self, server: StreamServer) -> None:
         self._server = server
-        #: Sessions that no question uses at the moment.
+        #: Sessions that no query uses at present.
         self._idle: deque[Connection] = deque()
         self._is_closed = False
 
     def ask(self, question: Callable[[Connection], T]) -> T:
-        """Return the answer; blocks until it is there.
+        """Return the result of ``question``; blocks until it is there.
 
-        Raises ConnectionFailed, which is worth another try, RowError for a value that is at fault, or
-        RefusedError.
+        Raises ConnectionFailed, which is worth a retry, RowError for an invalid value, or RefusedError.
         """
         try:
             idle = self._idle
@@ -44,7 +43,7 @@ class Questions:
             hint = "the relay asks again; check that PostgreSQL runs and has connections left"
             raise ConnectionFailed(f"PostgreSQL does not answer: {reason}", hint) from error
         except (psycopg2.DataError, psycopg2.errors.DataCorrupted) as error:
-            # Its words may quote a row's value.
+            # PostgreSQL's message may quote a row's value.
             raise RowError(
                 f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})",
                 "mend the row in PostgreSQL, or drop such rows into the dead letters with --on-error log",
@@ -53,13 +52,13 @@ class Questions:
             raise RefusedError(f"PostgreSQL: {error.diag.message_primary}", remedy(error)) from error
 
     def close(self) -> None:
-        """Close the sessions, those in use as soon as their questions end."""
+        """Close the sessions, those in use as soon as their queries end."""
         self._is_closed = True
         self.renew()
 
     def renew(self) -> None:
-        """Close the sessions that no question uses: the next question opens one."""
-        # A question under way gives its session back to the former ones.
+        """Close the idle sessions: the next query opens a new one."""
+        # A query in progress returns its session to the former pool, and it is closed there.
         former, self._idle = self._idle, deque()
         while former:
             former.pop().close()
@@ -69,9 +68,9 @@ class Questions:
             return idle.pop()
         except IndexError:
             session = self._server.connect()
-        # A policy that hides rows must make a question fail: a row not found counts as deleted.
+        # A policy that hides rows must make a query fail: a row that is not found counts as deleted.
         execute(session, "set row_security = off")
-        # Behind somebody's lock the question is asked again.
+        # A query that is blocked by a lock is repeated.
         execute(session, "set lock_timeout = '2s'")
         return session
 

@@ -1,9 +1,9 @@
-"""What helps when PostgreSQL refuses a statement: its own hint, or what its SQLSTATE calls for."""
+"""Hints for statements that PostgreSQL rejects: its own hint, or one by SQLSTATE."""
 
 import psycopg2
 from psycopg2 import errorcodes
 
-#: By SQLSTATE; where only the class is given, by its first two characters.
+#: By SQLSTATE, or by its first two characters for a whole class.
 _REMEDIES = {
     errorcodes.INSUFFICIENT_PRIVILEGE: "let the object's owner or a superuser grant the role that right",
     errorcodes.SYNTAX_ERROR: "mend the statement: psql shows the place with a caret",
@@ -32,11 +32,11 @@ _REMEDIES = {
 
 
 def remedy(error: psycopg2.Error) -> str:
-    """Return what helps against ``error``."""
+    """Return the hint for ``error``."""
     return error.diag.message_hint or remedy_for(error.pgcode)
 
 
 def remedy_for(sqlstate: str | None) -> str:
-    """Return what helps where PostgreSQL gives no hint of its own; None is a connection that broke."""
+    """Return the hint if PostgreSQL gives none of its own; None means a broken connection."""
     state = sqlstate or "08"
     return _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or "PostgreSQL's log names the statement"

@@ -1,4 +1,4 @@
-"""What keeps WAL on a server: its slots, transactions that are open for long, and standbys."""
+"""Find what retains WAL on a server: its slots, long-open transactions, and standbys."""
 
 import time
 from dataclasses import replace
@@ -14,10 +14,10 @@ from bwtui.source.slot import CURRENT_LSN
 
 T = TypeVar("T", SlotEntry, Holder)
 
-#: A transaction that is open for so long is worth a look (seconds), and so many of them are shown.
+#: Minimum age of the transactions that are shown (seconds), and their maximum number.
 LONG_SECONDS = 5
 _MOST = 100
-#: Columns that came with PostgreSQL 17.
+#: Columns that exist since PostgreSQL 17.
 _SINCE_17 = """extract(epoch from pg_catalog.clock_timestamp() - s.inactive_since)::float8,
        s.invalidation_reason"""
 _BEFORE_17 = "null::float8, null::text"
@@ -30,7 +30,8 @@ select s.slot_name::text, s.slot_type, s.plugin::text, s.database::text, s.tempo
   left join pg_catalog.pg_stat_replication_slots t on t.slot_name = s.slot_name::text
  order by s.slot_name
 """
-# Of another role it is told that a transaction writes and what it sees, but neither since when nor its state.
+# For another role's session, PostgreSQL shows that a transaction writes and its xmin, but neither its age nor
+# its state.
 _SESSIONS_SQL = f"""
 select 'pid ' || a.pid, coalesce(a.usename::text, ''), coalesce(a.datname::text, ''), a.application_name,
        coalesce(a.state, ''), extract(epoch from pg_catalog.clock_timestamp() - a.xact_start)::float8,
@@ -70,9 +71,9 @@ def list_slots(connection: Connection) -> tuple[SlotEntry, ...]:
 
 
 def look_at(connection: Connection) -> Slots:
-    """Return what keeps WAL on the server now; what the role may not see is said in a note.
+    """Return what retains WAL on the server now; a note reports what the role may not see.
 
-    Raises psycopg2.OperationalError or InterfaceError when the server does not answer.
+    Raises psycopg2.OperationalError or InterfaceError if the server does not answer.
     """
     notes: list[str] = []
 
@@ -107,7 +108,7 @@ def look_at(connection: Connection) -> Slots:
 
 
 def _since(entry: T, field: str) -> T:
-    """Make a moment of the age that the server tells: its clock may be another than ours."""
+    """Convert an age from the server into a local time: the two clocks may differ."""
     age = getattr(entry, field)
     return entry if age is None else replace(entry, **{field: time.time() - age})
 

@@ -1,4 +1,4 @@
-"""The rights that a relay's role needs, and the statements that give them; nothing is changed here."""
+"""Check the rights that a relay's role needs, and suggest the statements that grant them."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from bwtui.source.connection import Connection, query
 from bwtui.source.printed import printed
 from bwtui.source.publication import PublishedTable
 
-# On Amazon RDS the right to replicate comes by membership in a role, not by the attribute.
+# On Amazon RDS, membership in a role grants the right to replicate, not the attribute.
 _ROLE_SQL = """
 select r.rolname, r.rolsuper or r.rolreplication or exists (
          select from pg_catalog.pg_roles m
@@ -22,7 +22,7 @@ select current_user, current_database(), pg_catalog.pg_is_in_recovery(),
        pg_catalog.has_database_privilege(current_database(), 'create'),
        exists (select from pg_catalog.pg_publication where pubname = %s)
 """
-#: Of each table: whether its schema is open to the role, whether rows are hidden, and the hidden columns.
+#: For each table: whether the role may use its schema, whether rows are hidden, and the unreadable columns.
 _READ_SQL = """
 select n.nspname, c.relname, pg_catalog.has_schema_privilege(n.oid, 'usage'),
        pg_catalog.row_security_active(c.oid),
@@ -47,7 +47,7 @@ def check_replicate(connection: Connection) -> str:
 
 
 def check_create(connection: Connection, name: str, tables: Sequence[TableInfo]) -> str:
-    """Return that both publications of ``tables`` will be made. Raises RefusedError if they can't be."""
+    """Return a note that both publications will be created. Raises RefusedError if they can't be."""
     companion = publication.unkeyed_name(name)
     ((role, database, in_recovery, may_create, stands_alone),) = query(connection, _CREATE_SQL, companion)
     if stands_alone:
@@ -70,7 +70,7 @@ def check_create(connection: Connection, name: str, tables: Sequence[TableInfo])
 def check_read(
     connection: Connection, tables: Sequence[TableInfo], published: Sequence[PublishedTable]
 ) -> str:
-    """Return how many tables there are. Raises RefusedError if a snapshot could not read one of them."""
+    """Return the number of tables, in words. Raises RefusedError if a snapshot could not read one of them."""
     columns = {(table.namespace, table.name): table.columns for table in published}
     closed: dict[str, None] = {}
     hidden: list[tuple[str, str]] = []

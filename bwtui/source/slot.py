@@ -1,8 +1,8 @@
-"""Replication slots: what state they are in, and how they are made and dropped.
+"""Inspect, create and drop replication slots.
 
-The permanent slot exists if and only if the exported snapshot finished; what comes by chunks then is due (see
-`bwtui.relay.backfill.first`). That snapshot runs under a TEMPORARY slot, which dies with its session;
-``pg_copy_logical_replication_slot`` then makes the permanent one at its LSN.
+The permanent slot exists if and only if the exported snapshot is complete; tables that are read in chunks may
+still be due (see `bwtui.relay.backfill.first`). That snapshot runs under a TEMPORARY slot, which ends with
+its session. ``pg_copy_logical_replication_slot`` then creates the permanent one at its LSN.
 """
 
 import os
@@ -23,7 +23,7 @@ from bwtui.source.raw.session import ServerError, execute_raw
 from bwtui.source.remedies import remedy
 
 PLUGIN = "pgoutput"
-#: What makes a lost slot good, in a hint.
+#: The hint for a lost slot.
 HEAL = "add --heal to the same command (connect --heal), which sends what differs from the tables"
 CURRENT_LSN = (
     "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
@@ -39,7 +39,7 @@ select ((case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_re
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """One row of pg_replication_slots, with the server's current WAL position beside it."""
+    """One row of pg_replication_slots, with the server's current WAL position."""
 
     name: str
     plugin: str | None
@@ -53,14 +53,15 @@ class SlotState:
     server_lsn: int
     temporary: bool
     two_phase: bool = False
-    #: Whether standbys take it along, and whether it came from another server; None before PostgreSQL 17.
+    #: Whether it is synchronized to standbys, and whether it came from another server; None before PostgreSQL
+    #: 17.
     failover: bool | None = None
     synced: bool | None = None
-    #: Why it was given up; None before PostgreSQL 17, and for one that was not.
+    #: Why it was invalidated; None before PostgreSQL 17, and for a valid slot.
     invalidated: str | None = None
 
 
-#: What each field of SlotState is read from, and its text by.
+#: The SQL expression of each field of SlotState, and the parser of its text.
 _STATE: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("slot_name", str),
     ("plugin", str),
@@ -74,12 +75,12 @@ _STATE: tuple[tuple[str, Callable[[str], object]], ...] = (
     (CURRENT_LSN, parse_lsn),
     ("temporary", "true".__eq__),
     ("two_phase", "true".__eq__),
-    # Columns of PostgreSQL 17, null where they are missing.
+    # Columns of PostgreSQL 17; null if they are missing.
     ("pg_catalog.to_jsonb(s) ->> 'failover'", "true".__eq__),
     ("pg_catalog.to_jsonb(s) ->> 'synced'", "true".__eq__),
     ("pg_catalog.to_jsonb(s) ->> 'invalidation_reason'", str),
 )
-#: Why a slot was given up, in words, by pg_replication_slots' invalidation_reason.
+#: Why a slot was invalidated, by pg_replication_slots' invalidation_reason.
 _INVALIDATED = {
     "wal_removed": ": it kept more than max_slot_wal_keep_size",
     "rows_removed": ": rows of the catalog that it needs are gone",
@@ -93,9 +94,9 @@ select {", ".join(f"({column})::text" for column, _ in _STATE)}
 
 @dataclass(frozen=True, slots=True)
 class TemporarySlot:
-    """A temporary slot and its exported snapshot; both live as long as ``connection`` stays idle and open.
+    """A temporary slot and its exported snapshot; both exist as long as ``connection`` stays idle and open.
 
-    ``time_ms`` is the server's time: whatever the slot streams was committed then or later.
+    ``time_ms`` is the server's time: everything that the slot streams was committed then or later.
     """
 
     connection: pq.abc.PGconn
@@ -110,9 +111,9 @@ class TemporarySlot:
 
 
 def slot_state(connection: Connection | pq.abc.PGconn, name: str) -> SlotState | None:
-    """Return the state of slot ``name``, or None when there is no such slot.
+    """Return the state of slot ``name``, or None if it does not exist.
 
-    Raises psycopg2.Error, or ServerError in a raw session.
+    Raises psycopg2.Error, or ServerError for a raw session.
     """
     sql = _STATE_SQL + quote_literal(name)
     rows = query(connection, sql) if isinstance(connection, Connection) else execute_raw(connection, sql)
@@ -123,34 +124,34 @@ def slot_state(connection: Connection | pq.abc.PGconn, name: str) -> SlotState |
 
 
 def server_and_database(connection: Connection) -> tuple[str, str]:
-    """Return the server's system identifier and the database, which tell its slots from all others."""
+    """Return the server's system identifier and the database, which identify its slots uniquely."""
     sql = "select system_identifier::text, current_database() from pg_catalog.pg_control_system()"
     [(identifier, database)] = query(connection, sql)
     return identifier, database
 
 
 def committed_lsn(connection: Connection) -> int:
-    """Return an LSN that everything lies before that is committed by now, and that a stream soon passes.
+    """Return an LSN after everything that is committed now, and that a stream will pass soon.
 
-    The end of what was written (`CURRENT_LSN`) may stand in the middle of a record: PostgreSQL writes whole
-    pages while a transaction is open, and what is left of the record only at the next commit, or standby
-    snapshot (every 15 s). A stream passes whole records alone. So this takes the end of what was inserted,
-    and a transaction id, for which a commit record is written after it: within three times wal_writer_delay.
+    The end of the written WAL (`CURRENT_LSN`) may be in the middle of a record: PostgreSQL writes whole pages
+    while a transaction is open, and the rest of the record only at the next commit or standby snapshot (every
+    15 s). A stream passes only whole records. So this takes the end of the inserted WAL, and assigns a
+    transaction ID, whose commit record follows it: within three times wal_writer_delay.
     """
     return int(query(connection, _COMMITTED_SQL)[0][0])
 
 
 def check_readable(slot: SlotState, server_version: int) -> None:
-    """Raise SlotLost for a slot without its WAL, RefusedError for one that sends what the relay can't read.
+    """Check that the relay can read a slot. Raises SlotLost if its WAL was removed, or RefusedError.
 
-    ``server_version`` is libpq's number, such as 180006.
+    ``server_version`` is libpq's number, such as 180006. A slot with two_phase is refused.
     """
     if slot.wal_status == "lost":
         raise SlotLost(
             f"slot {slot.name} lost the WAL that it needs{_INVALIDATED.get(slot.invalidated or '', '')}",
             f"{HEAL}; or run 'bwtui slots drop {slot.name}', and start with a new snapshot",
         )
-    # Before 15 pgoutput knows no two-phase commit, and sends a prepared transaction when it is committed.
+    # Before 15, pgoutput has no two-phase commit, and sends a prepared transaction when it is committed.
     if slot.two_phase and server_version >= 150_000:
         raise RefusedError(
             f"slot {slot.name} was made with two_phase: it sends transactions when they are prepared, "
@@ -173,10 +174,11 @@ select pid from pg_catalog.pg_locks, pg_catalog.hashtextextended(%s, 0) as name 
 
 
 def reserve(connection: Connection, name: str) -> int | None:
-    """Let the session of ``connection`` alone make slot ``name``; else return the process that may.
+    """Reserve the creation of slot ``name`` for this session, or return the process that has reserved it.
 
-    By an advisory lock, which ends with the session: that of a relay that is suspended keeps others from
-    taking a snapshot whose rows would stand before its own. 0 is a process that is gone by now.
+    This takes an advisory lock, which ends with the session. The lock of a suspended relay keeps other relays
+    from taking a snapshot whose rows would be sent before its own. 0 means a process that has ended
+    meanwhile.
     """
     lock = f"bwtui makes slot {name}"
     if query(connection, _RESERVE_SQL, lock)[0][0]:
@@ -190,7 +192,7 @@ def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     name = f"bwtui_tmp_{os.getpid()}_{secrets.token_hex(4)}"
     sql = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
     try:
-        # A slot waits for the transactions that run as it is made, so that their commits lie before it.
+        # A new slot waits for the transactions in progress, so their commits are before it.
         [(time_ms,)] = execute_raw(connection, _TIME_SQL)
         row = execute_raw(connection, sql)[0]
     except ServerError as error:
@@ -213,18 +215,18 @@ def create_permanent(connection: Connection, name: str) -> int:
 
 
 def make_failover(connection: pq.abc.PGconn, name: str) -> None:
-    """Have standbys take slot ``name`` along, on a raw replication session that does not stream yet.
+    """Enable synchronization of slot ``name`` to standbys, on a raw session that does not stream yet.
 
-    Neither a temporary slot nor the copy of one can be made like that, so it comes after. Needs PostgreSQL 17
-    and a primary. Raises ServerError.
+    Neither a temporary slot nor a copy of one can be created that way, so this is a separate step. Requires
+    PostgreSQL 17, a primary and a replication session. Raises ServerError.
     """
     execute_raw(connection, f"ALTER_REPLICATION_SLOT {quote_identifier(name)} (FAILOVER true)")
 
 
 def creation_refused(text: str, sqlstate: str | None, hint: str) -> RefusedError:
-    """Return the refusal for a slot that could not be made, with the statement that helps.
+    """Return the error for a slot that could not be created, with the statement that helps.
 
-    By SQLSTATE (PostgreSQL's "Error Codes"), for the text may be of any language.
+    The hint depends on the SQLSTATE (PostgreSQL's "Error Codes"), since the text may be in any language.
     """
     if sqlstate == errorcodes.INSUFFICIENT_PRIVILEGE:
         hint = "let a superuser give the role the right to replicate; 'bwtui doctor' prints the statement"

@@ -1,7 +1,7 @@
 """The snapshot: sessions that import the exported snapshot, and rows in COPY's text format.
 
-COPY writes each value with the type's output function, as pgoutput does, so that a row of the snapshot and
-the same row of the stream are encoded to the same bytes.
+COPY writes each value with the type's output function, as pgoutput does, so a row of the snapshot and the
+same row of the stream are encoded to the same bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from bwtui.source.connection import Connection, decoder_of, execute, query, serv
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, table_clause
 
-#: A lock that is not to be had at once is not to be had at all, unless who waits for it gives up.
+#: A lock that is not available within this time is taken to be blocked until the waiting session gives up.
 _LOCK_WAIT = "1s"
-#: So long COPY waits for one, of an index of a TOAST table, say. Who has that may wait for us in turn, which
-#: PostgreSQL can't see.
+#: Lock timeout of COPY, for example on an index of a TOAST table. Its holder may in turn wait for us, a
+#: deadlock that PostgreSQL can't detect.
 _COPY_LOCK_WAIT = "10min"
 
 
@@ -31,17 +31,18 @@ class SnapshotTable:
 
     relation: Relation
     row_filter: str | None
-    #: Its name in FROM: with ONLY, as pgoutput does, since rows of an inheriting table come with that itself.
+    #: Its name in FROM: with ONLY, as in pgoutput, since the rows of an inheriting table belong to that
+    #: table.
     source: str
-    #: pg_class.reltuples, or None when the table was never analysed.
+    #: pg_class.reltuples, or None if the table was never analysed.
     estimate: int | None
     has_key: bool = True
-    #: A condition on ctid, where the rows of some pages are wanted; see `bwtui.source.chunks.page_ranges`.
+    #: A condition on ctid to select the rows of some pages; see `bwtui.source.chunks.page_ranges`.
     pages: str = ""
 
 
 class _RowWriter:
-    """The file that COPY writes to: psycopg2 gives it one row a call."""
+    """The file object that COPY writes to: psycopg2 passes one row per call."""
 
     def __init__(self, on_row: Callable[[bytes], None]) -> None:
         self.write = on_row
@@ -70,7 +71,7 @@ select count(*) from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.o
 """
 
 
-# A row's oid and xmin name its version.
+# A row's oid and xmin identify its version.
 _PUBLICATIONS_SQL = """
 with p as (select oid, xmin from pg_catalog.pg_publication where pubname = any(%s))
 select oid, xmin::text from p
@@ -102,10 +103,10 @@ select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid 
 
 
 def known_tables(snapshot: Connection, present: Connection, published: Sequence[PublishedTable]) -> list[int]:
-    """Return the oids of those of ``published`` that were there at the export, in whatever form.
+    """Return the oids of those ``published`` tables that existed at the export, in whatever form.
 
-    A table that was unlogged then is in no list of what can be copied, and its rows from before SET LOGGED
-    are in no stream. One that was made since is all in the stream. Raises psycopg2.Error.
+    A table that was unlogged then is not listed for copying, and its rows from before SET LOGGED are not in
+    the stream either. A table created since is completely in the stream. Raises psycopg2.Error.
     """
     names = [table.namespace for table in published], [table.name for table in published]
     oids = [row[0] for row in query(present, _BY_NAME_SQL, *names)]
@@ -117,13 +118,13 @@ def known_tables(snapshot: Connection, present: Connection, published: Sequence[
 def check_unchanged(
     snapshot: Connection, present: Connection, publications: Sequence[str], oids: Sequence[int]
 ) -> None:
-    """See that ``publications`` and the tables ``oids`` are in the ``snapshot`` as they are at ``present``.
+    """Check that ``publications`` and the tables ``oids`` are the same in the ``snapshot`` as at ``present``.
 
-    The view pg_publication_tables has the latest catalog, whatever the snapshot of the session that asks. So
-    what it said stands for the snapshot only if nothing that it looks at has changed in between: publications
-    with their tables and schemas, and tables with their names, columns, partitions and persistence. These
-    are read from the catalog's own tables, which do follow the snapshot. Call it after the view was read, and
-    after the tables were locked. Raises TablesChanged.
+    The view pg_publication_tables shows the latest catalog, whatever the snapshot of the session that queries
+    it. So its result is valid for the snapshot only if nothing that it depends on has changed in between:
+    publications with their tables and schemas, and tables with their names, columns, partitions and
+    persistence. These are read from the catalog's own tables, which do follow the snapshot. Call this after
+    the view was read and the tables were locked. Raises TablesChanged.
     """
     schemas = _SCHEMAS if snapshot.server_version >= 150000 else ""
     questions = (_PUBLICATIONS_SQL.format(schemas=schemas), list(publications)), (_TABLES_SQL, list(oids))
@@ -135,18 +136,18 @@ def check_unchanged(
 def lock_tables(
     connection: Connection, tables: Sequence[TableInfo], on_answer: Callable[[], None] = lambda: None
 ) -> None:
-    """Keep ``tables``, and their partitions, from being altered until the snapshot's session ends.
+    """Keep ``tables`` and their partitions from being altered until the snapshot's session ends.
 
-    What was altered since the export must not be copied: a rewritten table looks empty to an older snapshot
-    (PostgreSQL documentation, "MVCC Caveats"), and another one may have its name by now. The catalog's rows
-    are seen as the snapshot has them, and compared with what holds now. ``on_answer`` is called after each.
-    Raises TablesChanged, RefusedError where a right is missing, or psycopg2.Error.
+    A table that was altered since the export must not be copied: a rewritten table looks empty to an older
+    snapshot (PostgreSQL documentation, "MVCC Caveats"), and a different table may have its name by now. So
+    the catalog's rows, as the snapshot sees them, are compared with the present. ``on_answer`` is called
+    after each table. Raises TablesChanged, RefusedError if a right is missing, or psycopg2.Error.
     """
     if not tables:
         return
     for table in tables:
         try:
-            # The lock of LOCK TABLE in ACCESS SHARE MODE, which wants more than the right to some columns.
+            # Like LOCK TABLE in ACCESS SHARE MODE, which requires more than the right to some columns.
             execute(connection, f"select from {table_clause(table)} limit 0")
         except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
             raise TablesChanged from error
@@ -163,11 +164,11 @@ def lock_tables(
 
 
 def lock_at_once(connection: Connection, tables: Sequence[SnapshotTable]) -> SnapshotTable | None:
-    """Lock ``tables`` as a session beside the one of `lock_tables`; return one that can't be, if any.
+    """Lock ``tables`` in a session alongside the one of `lock_tables`; return one that is blocked, if any.
 
-    Another session may wait to alter a table until the first one ends, and whoever asks for a lock now waits
-    behind it: for ever, if the first one waits for us, which PostgreSQL can't see. Those that are locked
-    stay so. Raises psycopg2.Error.
+    Another session may wait to alter a table until the first one ends, and any session that requests a lock
+    now queues after it: without end, if the first one waits for us, a deadlock that PostgreSQL can't detect.
+    Tables that are already locked stay locked. Raises psycopg2.Error.
     """
     execute(connection, f"set lock_timeout = '{_LOCK_WAIT}'")
     locked = _first_locked(connection, tables)
@@ -193,7 +194,9 @@ def load_tables(
     published: Sequence[PublishedTable],
     on_answer: Callable[[], None] = lambda: None,
 ) -> list[SnapshotTable]:
-    """Return what to copy of ``tables``: the published columns and rows; ``on_answer`` as above."""
+    """Return the published columns and rows of ``tables`` to copy; ``on_answer`` is called after each
+    table.
+    """
     by_name = {(table.namespace, table.name): table for table in published}
     loaded = []
     for table in tables:
@@ -206,7 +209,7 @@ def load_tables(
 
 
 def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[bytes], None]) -> None:
-    """Give ``on_row`` every row of ``table``, as a line of COPY's text format. Raises psycopg2.Error."""
+    """Pass every row of ``table`` to ``on_row``, as a line of COPY's text format. Raises psycopg2.Error."""
     columns = ", ".join(quote_identifier(column.name) for column in table.relation.columns)
     conditions = [f"({condition}\n)" for condition in (table.row_filter, table.pages) if condition]
     where = f" where {' and '.join(conditions)}" if conditions else ""
@@ -214,9 +217,10 @@ def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[by
 
 
 def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) -> None:
-    """Give ``on_row`` every row of a query, as a line of COPY's text format. Raises psycopg2.Error.
+    """Pass every row of a query to ``on_row``, as a line of COPY's text format. Raises psycopg2.Error.
 
-    PostgreSQL converts nothing, for what it can't convert it refuses; see `bwtui.pgoutput.transcode`.
+    PostgreSQL does not convert the text, since it rejects what it can't convert; see
+    `bwtui.pgoutput.transcode`.
     """
     decode = decoder_of(connection)
     if decode is not None:
@@ -231,7 +235,7 @@ def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) 
 
 
 def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connection) -> RefusedError:
-    """Return the error for a table that PostgreSQL does not copy, and what helps, by its SQLSTATE."""
+    """Return the error for a table that PostgreSQL does not copy, with a hint by SQLSTATE."""
     reason = " ".join((error.diag.message_primary or str(error)).split())
     name, state = table.relation.qualified_name, error.pgcode or ""
     without = f"leave the table out with {exclude_option([name])}"
@@ -241,7 +245,7 @@ def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connec
     elif isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
         hint = f"its files are damaged: restore them, or {without}"
     elif isinstance(error, psycopg2.DataError):
-        # Its words may quote a row's value.
+        # PostgreSQL's message may quote a row's value.
         reason = f"{type(error).__name__} (SQLSTATE {state})"
         if table.row_filter:
             hint = f"mend the publication's row filter, or the row that it can't judge: {table.row_filter}"
@@ -249,7 +253,7 @@ def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connec
 
 
 def right_to_read(reason: str, relation: Relation | TableInfo, connection: Connection) -> str:
-    """Return the statement that lets the role of ``connection`` read the table that it could not read."""
+    """Return the statement that lets the role of ``connection`` read a table that it could not read."""
     role = quote_identifier(connection.info.user)
     if "row-level security" in reason:
         return f"it hides rows from the role: let a superuser run: {printed(f'ALTER ROLE {role} BYPASSRLS')}"

@@ -1,8 +1,8 @@
-"""What the completeness of a topic rests on, as PostgreSQL's catalog has it at one moment.
+"""The catalog's facts, all of one moment, that the completeness of a topic depends on.
 
-Only catalog tables are read, no function or view that locks a table, so that a look never waits behind
-ALTER TABLE; and catalog tables follow the snapshot of the session, which pg_publication_tables does not.
-A row's oid and xmin name its version: a publication that drops a table and adds it again has a new row.
+Only catalog tables are read, no function or view that locks a table, so a query never waits for an ALTER
+TABLE. Catalog tables also follow the session's snapshot, which pg_publication_tables does not. A row's oid
+and xmin identify its version: a publication that drops a table and adds it again has a new row.
 """
 
 from collections.abc import Collection, Iterator
@@ -34,7 +34,7 @@ select p.pubname, c.oid, '', ''
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
    and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
 """
-# Publications of whole schemas exist from PostgreSQL 15 on.
+# Publications of whole schemas exist since PostgreSQL 15.
 _SCHEMA_MEMBERS = """
  union all
 select p.pubname, c.oid, 'schema ' || s.oid, s.xmin::text
@@ -42,8 +42,8 @@ select p.pubname, c.oid, 'schema ' || s.oid, s.xmin::text
   join pg_catalog.pg_class c on c.relnamespace = s.pnnspid and c.relkind in ('r', 'p')
    and c.relpersistence <> 't'
 """
-# CREATE TABLE writes a column's row in pg_attribute in one command with those of the system columns, and
-# ATTACH PARTITION writes each of them again: so they tell which of the two made a table a partition.
+# CREATE TABLE writes a column's row in pg_attribute in the same command as those of the system columns,
+# whereas ATTACH PARTITION rewrites each of them. So they show which of the two made a table a partition.
 _RELATIONS_SQL = """
 with recursive tree (oid) as (
        select unnest(%s::oid[])
@@ -75,7 +75,7 @@ select c.oid, n.nspname, c.relname, format('%%I.%%I', n.nspname, c.relname), c.r
   from tree join pg_catalog.pg_class c using (oid) join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_inherits i on i.inhrelid = c.oid and c.relispartition
 """
-# Types of users only: no built-in type holds an enum.
+# Only user-defined types: no built-in type contains an enum.
 _LABELS_SQL = """
 with recursive used (relid, typ) as (
        select a.attrelid, a.atttypid from pg_catalog.pg_attribute a
@@ -94,9 +94,9 @@ select used.relid, 'type ' || t.oid, string_agg(f.attnum::text, ',' order by f.a
   join pg_catalog.pg_attribute f on f.attrelid = t.typrelid and f.attnum > 0 and not f.attisdropped
  group by 1, 2
 """
-#: What a publication may publish of a table.
+#: The operations of a table that a publication may publish.
 OPERATIONS = ("inserts", "updates", "deletes")
-#: The part of a table's key that says how PostgreSQL identifies its rows (pg_class.relreplident).
+#: The first part of a table's key: how PostgreSQL identifies its rows (pg_class.relreplident).
 _IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
 
@@ -105,15 +105,15 @@ class Leaf:
     """A partition that stores rows of a published root."""
 
     name: str
-    #: Its name as SQL takes it.
+    #: Its name, quoted for SQL.
     quoted: str
     kind: str
     persistence: str
     filenode: int
     key: str
-    #: The xmin of its row in pg_inherits, and of those of its parents below the root.
+    #: The xmin of its row in pg_inherits, and those of its parents below the root.
     attached: str
-    #: Of these, those that ATTACH PARTITION wrote.
+    #: Those of ``attached`` that ATTACH PARTITION wrote.
     by_attach: str = ""
 
     @property
@@ -124,41 +124,42 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What one table's topic rests on."""
+    """The facts that one table's topic depends on."""
 
     oid: int
-    #: ``schema.table``, and the same as SQL takes it.
+    #: ``schema.table``, and the same quoted for SQL.
     name: str
     quoted: str
-    #: Whether --table and --exclude-table choose it.
+    #: Whether --table and --exclude-table select it.
     selected: bool
     #: The versions of the publications that have it, by name, and of its entries in them.
     publications: dict[str, str]
     entries: dict[str, str]
-    #: Of inserts, updates and deletes, those that are published.
+    #: The published ones of inserts, updates and deletes.
     operations: str
     persistence: str
     filenode: int
-    #: The version of its row in pg_class where a publication of a whole schema has it; otherwise "".
+    #: The version of its row in pg_class if a publication of a whole schema has it; otherwise "".
     version: str
-    #: Its replica identity and the columns of that.
+    #: Its replica identity and that identity's columns.
     key: str
     #: Columns whose value in earlier rows is the default with which they were added.
     defaulted: list[str] = field(default_factory=list)
-    #: Labels of the enums that it uses, by oid, and the numbers of the attributes of its composite types.
+    #: Labels of the enums that it uses, by oid, and the attribute numbers of its composite types.
     labels: dict[str, str] = field(default_factory=dict)
     #: By oid, as text.
     leaves: dict[str, Leaf] = field(default_factory=dict)
-    #: The oid of the index that its key is; 0: unknown.
+    #: The oid of the key's index; 0: unknown.
     index: int = 0
-    #: The numbers of its columns, dropped ones included, by name: one that was added again has another.
+    #: The numbers of its columns, dropped ones included, by name; a column that was added again has a new
+    #: number.
     numbers: dict[str, int] = field(default_factory=dict)
-    #: If it is a partition itself: `Leaf.by_attach` up to the topmost table.
+    #: If it is itself a partition: `Leaf.by_attach` up to the topmost table.
     attached: str = ""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
-        """Rebuild them from ``dataclasses.asdict``. Raises TypeError and KeyError for anything else."""
+        """Rebuild the facts from ``dataclasses.asdict``. Raises TypeError and KeyError for invalid data."""
         return cls(**{**data, "leaves": {oid: Leaf(**leaf) for oid, leaf in data["leaves"].items()}})
 
     @property
@@ -169,23 +170,23 @@ class TableFacts:
 
     @property
     def key_columns(self) -> str:
-        """The columns that identify a row, as people write them."""
+        """The columns that identify a row, formatted for a message."""
         identity = _IDENTITIES.get(self.key[0], self.key[0])
         return f"({', '.join(self.columns)})" if self.columns else f"replica identity {identity}"
 
     @property
     def published(self) -> str:
-        """Those ``operations`` that can reach the stream: none of an unlogged table."""
+        """The ``operations`` that can reach the stream: none for an unlogged table."""
         possible = () if self.persistence == "u" else self._possible
         return ", ".join(one for one in possible if one in self.operations)
 
     @property
     def _possible(self) -> tuple[str, ...]:
-        """What can be published of it: rows that nothing identifies can't be updated or deleted then."""
+        """The operations that can be published: rows without an identity can't be updated or deleted then."""
         return OPERATIONS if self.columns or self.key[0] == "f" else OPERATIONS[:1]
 
     def changes_since(self, before: "TableFacts") -> Iterator[str]:
-        """Yield what happened since ``before`` that the stream may not tell, as the rest of a sentence."""
+        """Yield changes since ``before`` that the stream may not contain, each as the rest of a sentence."""
         if self.oid != before.oid:
             yield "was dropped and created again: its topic may keep rows of the former table"
             return
@@ -248,7 +249,7 @@ class TableFacts:
             if now is None:
                 yield f"lost partition {leaf.name}: its topic still holds the rows of that"
             elif not f"{now.attached} ".startswith(f"{leaf.attached} "):
-                # An earlier version recorded the first link alone.
+                # An earlier version recorded only the first link.
                 yield f"had partition {leaf.name} detached and attached again"
             elif now.persistence != leaf.persistence:
                 yield f"had partition {leaf.name} unlogged: what was written meanwhile is in no stream"
@@ -260,7 +261,7 @@ class TableFacts:
     def gaps(self, operations: str) -> Iterator[tuple[str, str]]:
         """Yield why changes do not reach the stream now, and the statement that helps.
 
-        The first is the rest of a sentence. ``operations`` are those that were `published` so far: a table
+        The reason is the rest of a sentence. ``operations`` are those that were `published` so far: a table
         that was always unlogged has no topic, as PostgreSQL publishes none of its changes.
         """
         if not self.publications:
@@ -303,8 +304,8 @@ Facts = dict[str, TableFacts]
 def read_facts(connection: Connection, publications: Collection[str], settings: RelaySettings) -> Facts:
     """Return the facts of all tables of ``publications``, selected or not. Raises psycopg2.Error.
 
-    All facts are of one moment: that of the session's transaction, which may have imported a snapshot, or one
-    of their own.
+    All facts are of one moment: that of the session's transaction, which may have imported a snapshot, or of
+    a transaction of its own.
     """
     if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
         return _read(connection, publications, settings)
@@ -371,7 +372,7 @@ def moved_tables(before: Facts, now: Facts) -> set[str]:
     for oid in then.keys() | there.keys():
         former, present = then.get(oid), there.get(oid)
         if former is None or present is None:
-            # A table that was made or dropped is in no session's cache.
+            # A table that was just created or dropped is in no session's cache.
             is_moved = former.is_leaf if former is not None else present is not None and bool(present.links)
         else:
             is_moved = (former.owner, former.links) != (present.owner, present.links)
@@ -381,7 +382,7 @@ def moved_tables(before: Facts, now: Facts) -> set[str]:
 
 
 class _Home(NamedTuple):
-    """The table under whose name the rows of a relation are sent, and how the relation got there."""
+    """The table under whose name the rows of a relation are sent, and how the relation became part of it."""
 
     name: str
     owner: int
@@ -435,8 +436,9 @@ def _owners(
 def had_rows(connection: Connection, leaf: Leaf, links: Collection[str]) -> bool:
     """Return whether a new partition may have held rows when it was attached. Raises psycopg2.Error.
 
-    One that is locked, or that the role may not read, may have. ``links`` were there before. Rows that came
-    afterwards count too: a transaction that fills it in a savepoint and attaches it cannot be told from two.
+    A locked partition, or one that the role may not read, may have. ``links`` existed before. Rows inserted
+    afterwards count too: a transaction that fills a table in a savepoint and attaches it can't be
+    distinguished from two transactions.
     """
     if leaf.kind != "r":
         return True
@@ -447,7 +449,7 @@ def had_rows(connection: Connection, leaf: Leaf, links: Collection[str]) -> bool
         execute(connection, "set lock_timeout = '100ms'")
         return bool(query(connection, f"select exists (select from only {leaf.quoted})")[0][0])
     except psycopg2.ProgrammingError:
-        # It has gone, or the role may not read it.
+        # It was dropped, or the role may not read it.
         return True
     except psycopg2.errors.LockNotAvailable:
         return True

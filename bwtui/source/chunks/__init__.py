@@ -1,1 +1,1 @@
-"""Reading chunks of tables beside the stream."""
+"""Reading chunks of tables alongside the stream."""

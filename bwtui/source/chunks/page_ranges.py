@@ -1,10 +1,9 @@
-"""Ranges of a table's pages, which sessions that share one snapshot read side by side.
+"""Ranges of a table's pages that sessions sharing one snapshot read in parallel.
 
-A snapshot shows each row in one place, whatever is written meanwhile: so ranges of pages that leave no page
-out, the last of them without an end, are all the rows once. Nothing has to be known of keys, and none has to
-be indexed; a page is read by one session. From PostgreSQL 14 on a range is a scan of its pages alone.
-
-Of a partitioned table a range is those pages of every partition: the right to read the table is enough.
+A snapshot shows each row in exactly one place, whatever is written meanwhile. So ranges of pages without
+gaps, the last of them open-ended, together have every row exactly once. This needs no knowledge of keys and
+no index, and only one session reads each page. From PostgreSQL 14 on, a range scans its own pages only. A
+range of a partitioned table covers those pages in every partition, so the right to read the parent is enough.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from bwtui.source.connection import Connection, query
 
-#: TID range scans came with it; before, each range would read the whole table.
+#: TID range scans exist since PostgreSQL 14; before, each range would read the whole table.
 _RANGES_SINCE = 140000
 _SIZES_SQL = """
 select t.oid::bigint,
@@ -31,9 +30,10 @@ select t.oid::bigint,
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a table is, with all of its partitions: ``pages`` are those of its largest file.
+    """The size of a table with all of its partitions; ``pages`` is the page count of its largest file.
 
-    ``bytes`` has its large values, too; ``is_heap``: what is in it has pages as PostgreSQL's own tables have.
+    ``bytes`` includes out-of-line (TOAST) values. ``is_heap``: the table's access method is heap, so its rows
+    are in pages.
     """
 
     pages: int
@@ -42,16 +42,16 @@ class Size:
 
 
 def sizes(connection: Connection, oids: Sequence[int]) -> dict[int, Size]:
-    """Return the sizes of tables now, by oid. Raises psycopg2.Error."""
+    """Return the current sizes of tables by oid. Raises psycopg2.Error."""
     rows = query(connection, _SIZES_SQL, list(oids))
     return {oid: Size(pages, size, is_heap) for oid, pages, size, is_heap in rows}
 
 
 def conditions(size: Size, most_bytes: int, server_version: int) -> list[str]:
-    """Return conditions that each have the rows of some pages: about ``most_bytes``, with large values.
+    """Return conditions that each select the rows of some pages: about ``most_bytes``, TOAST values included.
 
-    Together they have every row once. One that is empty is the whole table, which is too small for ranges, or
-    has none.
+    Together they select every row once. A single empty condition means the whole table: it is too small for
+    ranges, is not a heap, or is on a server before PostgreSQL 14.
     """
     count = min(-(-size.bytes // most_bytes), size.pages)
     if count < 2 or not size.is_heap or server_version < _RANGES_SINCE:

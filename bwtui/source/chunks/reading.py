@@ -1,11 +1,12 @@
-"""One chunk of a table's rows, read beside the stream, and up to where the stream must come to take it in.
+"""Read one chunk of a table's rows alongside the stream, with the LSN at which the stream may merge it.
 
-Let S be the snapshot of the session that reads. ``high`` is the end of what was inserted into the WAL after S
-was taken: every transaction that S shows commits before it. So once the stream has passed ``high`` none of
-them comes again behind the chunk's rows. What S lacks is the affair of `bwtui.relay.backfill.window`.
+Let S be the snapshot of the session that reads. ``high`` is the end of the inserted WAL, queried after S was
+taken, so every transaction that S shows has its commit before ``high``. Once the stream has passed ``high``,
+none of these transactions can arrive after the chunk's rows. `bwtui.relay.backfill.window` handles the
+transactions that S does not show.
 
-Rows come in the order of their key, so that a chunk begins behind the last key of the one before, whatever
-was written in between; rows without a key come by their pages.
+Rows are read in key order, so a chunk begins after the last key of the previous chunk, whatever was written
+in between. Rows without a key are read by page.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,20 +25,21 @@ from bwtui.source.publication import PublishedTable, published_tables, table_cla
 from bwtui.source.slot import CURRENT_LSN
 from bwtui.source.snapshot import SnapshotTable, TablesChanged, copy_out, copy_refused, lock_tables
 
-#: How often a table that is altered right after the snapshot was taken is tried anew.
+#: Maximum attempts at a table that is altered right after the snapshot was taken.
 _TRIES = 5
-#: Bytes of a page, and of the headers of a page and of a segment's first one (PostgreSQL's xlog_internal.h).
+#: Page size, and the header sizes of a page and of the first page of a segment (PostgreSQL's
+#: xlog_internal.h).
 _WAL_PAGE, _PAGE_HEADERS = 8192, (24, 40)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which rows of a table to read; ``after`` is the `Chunk.last` of the chunk before, None the beginning.
+    """The rows of a table to read; ``after`` is the `Chunk.last` of the previous chunk, or None to begin.
 
-    ``key`` is the `Chunk.key` that ``after`` is of. ``keys`` are wanted one by one, each as the texts of its
-    columns in the relation's order; ``key_columns`` are what these columns were called when the keys were
-    written down, where that was long ago. ``where`` is an SQL expression. ``unkeyed``: one without a key will
-    do.
+    ``key`` is the `Chunk.key` that ``after`` belongs to. ``keys`` requests single rows, each as the texts of
+    its key columns in the relation's order. ``key_columns`` are the names that these columns had when the
+    keys were recorded, if that was earlier. ``where`` is an SQL expression. ``unkeyed`` accepts a table
+    without a key.
     """
 
     namespace: str
@@ -60,11 +62,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows as lines of COPY's text format, as one snapshot shows them.
+    """Rows as lines of COPY's text format, all of one snapshot.
 
-    ``high``: the stream must have passed this LSN before they are put into it; 0 where the session was closed
-    first, and `inserted_lsn` is to say it. ``last``: where the next chunk begins; None when there is none.
-    ``key``: the key's columns, in the order of its index.
+    ``high``: the stream must have passed this LSN before the rows are merged; 0 if the session was closed
+    first, and then the caller has to query `inserted_lsn`. ``last``: where the next chunk begins, or None at
+    the end. ``key``: the key's columns, in index order.
     """
 
     relation: Relation
@@ -76,11 +78,11 @@ class Chunk:
 
 
 def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection, int], None]) -> Chunk:
-    """Read one chunk over ``connection``, which is in autocommit mode; nothing is left open there.
+    """Read one chunk over ``connection``, which is in autocommit mode; no transaction is left open.
 
-    ``wait(connection, oid)`` is called before the snapshot is taken, and once it was seen that the table is
-    published: it waits until every transaction is visible that must be. Raises RefusedError where the table
-    can't be read, or is not published, ConnectionFailed, and what ``wait`` raises.
+    ``wait(connection, oid)`` is called after the table was found to be published and before the snapshot is
+    taken. It waits until every transaction is visible that has to be. Raises RefusedError if the table can't
+    be read or is not published, ConnectionFailed, and whatever ``wait`` raises.
     """
     try:
         asked = told_apart(connection, asked)
@@ -118,9 +120,9 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
 
 
 def told_apart(connection: Connection, asked: Asked) -> Asked:
-    """Return ``asked`` with the schema and the name that the table has: either may have dots.
+    """Return ``asked`` with the table's real schema and name, since either may contain dots.
 
-    Raises psycopg2.Error, and RefusedError where several tables are called so.
+    Raises psycopg2.Error, and RefusedError if several tables match.
     """
     whole = asked.qualified_name
     if whole.count(".") == 1:
@@ -137,11 +139,15 @@ def told_apart(connection: Connection, asked: Asked) -> Asked:
 
 
 def _published(connection: Connection, asked: Asked, table: TableInfo) -> PublishedTable:
-    """Return how the table is published now: before the snapshot, so that all that it lacks is streamed."""
+    """Return how the table is published now.
+
+    This comes before the snapshot, so that the stream delivers everything that the snapshot lacks.
+    """
     for published in published_tables(connection, asked.publications, (asked.namespace, asked.name)):
         return published
     if not (table.has_key or asked.unkeyed):
-        # It left when it lost its key: to add it would make PostgreSQL refuse its UPDATE and DELETE.
+        # It left the publication when it lost its key. Adding it would make PostgreSQL reject its UPDATE and
+        # DELETE.
         raise _unkeyed(asked.qualified_name)
     add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
     add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
@@ -168,7 +174,7 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     _check_key(asked, relation, tuple(column.name for column in key))
     conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
     source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
-    # Of one key, or one page, all is taken.
+    # A single key or page is never cut: all of its rows are taken.
     lines = _Lines(asked.most_bytes if asked.rows > 1 else None)
     last: tuple[str, ...] | None = None
     try:
@@ -187,7 +193,7 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
         if asked.where:
             raise _refused(error, asked, source, connection) from error
-        # Altered between the snapshot and the lock.
+        # The table was altered between the snapshot and the lock.
         raise TablesChanged from error
     except psycopg2.Error as error:
         refused = _refused(error, asked, source, connection)
@@ -202,11 +208,11 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
 def _refused(
     error: psycopg2.Error, asked: Asked, source: SnapshotTable, connection: Connection
 ) -> RefusedError:
-    """Return the error for rows that PostgreSQL does not send: the condition's, or the table's."""
+    """Return the error for rows that PostgreSQL did not send: the fault of the condition or of the table."""
     if not asked.where or isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
         return copy_refused(error, source, connection)
     if isinstance(error, psycopg2.DataError):
-        # Its words may quote a row's value.
+        # PostgreSQL's message may quote a row's value.
         return RefusedError(
             f"the condition fails on a row of {asked.qualified_name}: "
             f"{type(error).__name__} (SQLSTATE {error.pgcode})",
@@ -222,50 +228,53 @@ def _refused(
 
 
 class NotThere(RefusedError):
-    """The relay has no such table any more: it is gone, has another name, or is not published."""
+    """The relay has no such table any more: it was dropped, renamed or taken out of the publication."""
 
 
 class KeyChanged(RefusedError):
-    """The table's key is another one than that of the chunk before."""
+    """The table's key differs from the key of the previous chunk."""
 
 
 class Unkeyed(RefusedError):
-    """The table has no key, and that was not asked for."""
+    """The table has no key, and ``unkeyed`` was not requested."""
 
 
 class _KeysRefused(RefusedError):
-    """PostgreSQL does not read one of the keys, or a row's value."""
+    """PostgreSQL rejected the text of a key or a row's value."""
 
     def __init__(self, refused: RefusedError, key: Sequence[KeyColumn]) -> None:
-        """``key``: its columns, in the order of the message's key."""
+        """Take the key's columns, in the order of the message key."""
         super().__init__(refused.message, refused.hint)
         self.key = key
 
 
 class SessionEnded(ConnectionFailed):
-    """The session that read was ended, by whomever."""
+    """The session that was reading was ended, for whatever reason."""
 
 
 class ChunkTooLarge(ConnectionFailed):
-    """Fewer rows are to be asked for; of a list of keys, or of pages, a part can't be taken."""
+    """The chunk is too large: request fewer rows. A list of keys or a range of pages can't be cut."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"the rows of {table} are large", "fewer of them are read at a time")
 
 
 class _Enough(Exception):
-    """The chunk has as many bytes as one may have."""
+    """The chunk has reached its maximum size in bytes."""
 
 
 class _Lines:
-    """The lines of a chunk, whose rows may be larger than those before."""
+    """Collects the lines of a chunk, up to a maximum size in bytes."""
 
     def __init__(self, most_bytes: int | None) -> None:
         self.lines: list[bytes] = []
         self._left = most_bytes
 
     def take(self, connection: Connection, sql: str) -> bool:
-        """Read the rows of ``sql``; False: not all of them, and ``connection`` is closed. One is there."""
+        """Read the rows of ``sql``; return False if the size limit cut them.
+
+        In that case ``connection`` is closed. At least one line was read.
+        """
         try:
             copy_out(connection, sql, self._add)
         except _Enough:
@@ -282,8 +291,9 @@ class _Lines:
 
 
 def _check_key(asked: Asked, relation: Relation, now: tuple[str, ...]) -> None:
-    """Refuse keys of a form that the table's key does not have any more. Raises RefusedError."""
-    # Before their texts become values: of other columns they are of other types, or name other rows.
+    """Reject requested keys that do not match the table's current key. Raises RefusedError."""
+    # Check this before the texts are cast to values: different columns have different types, or identify
+    # different rows.
     in_order = tuple(column.name for column in relation.columns if column.name in now)
     if asked.key_columns not in ((), in_order):
         raise KeyChanged(
@@ -306,7 +316,7 @@ def _select(source: SnapshotTable, conditions: Sequence[str], rest: str = "") ->
 
 
 def _behind(source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], asked: Asked) -> str:
-    """Return the query of the rows behind a key, in the key's order."""
+    """Return the query for the rows after a key, in key order."""
     if asked.after is not None:
         conditions = [*conditions, greater(key, asked.after)]
     order = ", ".join(quote_identifier(column.name) for column in key)
@@ -316,7 +326,7 @@ def _behind(source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[st
 def _of_keys(
     source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], keys: Sequence[tuple[str, ...]]
 ) -> str:
-    """Return the query of the rows that have one of ``keys``."""
+    """Return the query for the rows that have one of ``keys``."""
     if not key:
         raise RefusedError(
             f"table {source.relation.qualified_name} has no key, so no row of it can be named",
@@ -336,7 +346,7 @@ def _of_keys(
 
 
 def _in_order(relation: Relation, key: Sequence[KeyColumn]) -> list[KeyColumn]:
-    """Return the columns of a key as in a message's key."""
+    """Return the key's columns in the order of the message key."""
     places = [column.name for column in relation.columns]
     return sorted(key, key=lambda column: places.index(column.name))
 
@@ -346,10 +356,10 @@ def _literals(key: Sequence[KeyColumn], texts: Sequence[str]) -> str:
 
 
 def _without_unreadable(connection: Connection, asked: Asked, refused: _KeysRefused) -> Asked:
-    """Return ``asked`` without the keys that are no values of their columns' types: no row has them now.
+    """Return ``asked`` without keys that are not valid values of their types: no row can have them now.
 
-    A label of an enum was renamed, or a type altered, since they were written down. Raises ``refused`` where
-    PostgreSQL reads all of them.
+    A label of an enum was renamed, or a type altered, since the keys were recorded. Raises ``refused`` if
+    PostgreSQL accepts all of them.
     """
     wanted = list(asked.keys or ())
     readable = _readable(connection, refused.key, wanted)
@@ -361,7 +371,7 @@ def _without_unreadable(connection: Connection, asked: Asked, refused: _KeysRefu
 def _readable(
     connection: Connection, key: Sequence[KeyColumn], keys: list[tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
-    """Return the keys that PostgreSQL reads: half of them at a time where it refuses all at once."""
+    """Return the keys that PostgreSQL accepts, found by bisection."""
     try:
         listed = ", ".join(_literals(key, texts) for texts in keys)
         query(connection, f"select from (values {listed}) as bwtui_wanted limit 0")
@@ -383,9 +393,9 @@ def _unkeyed(table: str) -> Unkeyed:
 def _pages(
     connection: Connection, table: TableInfo, source: SnapshotTable, conditions: list[str], asked: Asked
 ) -> tuple[str, tuple[str, ...] | None]:
-    """Return the query of some pages of a table without a key, and which page of which file is next.
+    """Return the query for a range of pages of a table without a key, and the next page and its file.
 
-    In another file since, the rows stand in other pages: the table is begun again.
+    If the table has a new file since, its rows are in different pages, and reading begins again at page 0.
     """
     name = source.relation.qualified_name
     if not asked.unkeyed:
@@ -406,10 +416,10 @@ def _pages(
 
 
 def inserted_lsn(connection: Connection) -> int:
-    """Return the end of what was inserted into the WAL, as a stream can come to it.
+    """Return the end of the inserted WAL as an LSN that a stream can reach.
 
-    What PostgreSQL says is behind the header of a page of which nothing else is there yet; a stream ends
-    before it. On a standby it is the end of what was replayed, which is visible there.
+    If nothing but a header is on the last page yet, PostgreSQL reports the LSN after that header, whereas a
+    stream ends before it. On a standby, this is the end of the replayed WAL, all of which is visible there.
     """
     sql = f"""select case when pg_catalog.pg_is_in_recovery()
                      then ({CURRENT_LSN}::pg_catalog.pg_lsn - '0/0')::bigint

@@ -1,4 +1,4 @@
-"""Which transactions are under way, so that a snapshot of now does not show them."""
+"""Find transactions that are in progress, which a snapshot taken now does not show."""
 
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ select distinct l.virtualtransaction from pg_catalog.pg_locks l
    and l.relation in (select %s::oid union all
                       select relid::oid from pg_catalog.pg_partition_tree(%s::oid))
 """
-# A standby has no locks of the primary's writers, but it has replayed their first records: their numbers are
-# below the next one, as age() has it there, and at or above the oldest that runs.
+# A standby has no locks of the primary's writers, but it has replayed their first records. Their transaction
+# IDs are below the next one, which age() uses there, and at or above the oldest one that runs.
 _PRIMARY_SQL = """
 select (pg_catalog.age('3'::pg_catalog.xid)::bigint + 3) & 4294967295,
        pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::numeric % 4294967296
@@ -29,8 +29,8 @@ select (pg_catalog.age('3'::pg_catalog.xid)::bigint + 3) & 4294967295,
 class Writers(NamedTuple):
     """Transactions that may have written a table before it was seen to be published.
 
-    ``sessions`` are those of this server, as pg_locks names them. ``before``: on a standby, every transaction
-    of the primary below this number (32 bits).
+    ``sessions`` are those of this server, as virtual transaction IDs of pg_locks. ``before``: on a standby,
+    every transaction of the primary below this ID (32 bits).
     """
 
     sessions: frozenset[str]
@@ -40,7 +40,7 @@ class Writers(NamedTuple):
 def writers(connection: Connection, oid: int) -> Writers:
     """Return the transactions that write table ``oid`` or a partition of it.
 
-    A table that has just joined a publication is not published for their earlier changes.
+    A table that has just joined a publication is not published for changes that they made earlier.
     """
     sessions = frozenset(str(row[0]) for row in query(connection, _WRITERS_SQL, oid, oid))
     on_primary = query(connection, _PRIMARY_SQL)
@@ -48,17 +48,17 @@ def writers(connection: Connection, oid: int) -> Writers:
 
 
 def still_writing(connection: Connection, oid: int, before: Writers) -> set[str]:
-    """Return those of the writers ``before`` that have not ended, by any name; none once all have."""
+    """Return identifiers of the writers ``before`` that have not ended yet; an empty set once all have."""
     left = before.sessions & writers(connection, oid).sessions
     if before.before is None:
         return set(left)
     oldest = [int(row[1]) for row in query(connection, _PRIMARY_SQL)]
-    # Numbers go round. Once it is promoted, no transaction of the former primary runs.
+    # Transaction IDs wrap around. Once the standby is promoted, no transaction of the former primary runs.
     return set(left) | {str(one) for one in oldest if 0 < (before.before - one) & 0xFFFFFFFF < 1 << 31}
 
 
-# Not pg_current_snapshot(), in whose list those are missing that began after the last one that has ended. A
-# transaction holds the lock on its own number until others see it.
+# Not pg_current_snapshot(): its list lacks the transactions that began after the last one to end. A
+# transaction holds the lock on its own ID until other sessions see it as ended.
 _RUNNING_SQL = """
 select distinct transactionid::text from pg_catalog.pg_locks
  where locktype = 'transactionid' and granted and mode = 'ExclusiveLock'
@@ -67,22 +67,22 @@ select distinct transactionid::text from pg_catalog.pg_locks
 
 
 def in_progress(connection: Connection) -> set[int]:
-    """Return the transactions (32 bits, those within others too) that others can't see; none on a standby.
+    """Return the transactions (32 bits, subtransactions included) that other sessions can't see yet.
 
-    There a commit is replayed, and visible, before its WAL is sent on.
+    The set is empty on a standby, where a commit is replayed, and so visible, before its WAL is sent on.
     """
     return {int(row[0]) & 0xFFFFFFFF for row in query(connection, _RUNNING_SQL)}
 
 
 def running_transactions(connection: pq.abc.PGconn) -> set[int]:
-    """Return `in_progress` of a raw session. Raises ServerError."""
+    """Return `in_progress` for a raw session. Raises ServerError."""
     return {int(row[0] or 0) & 0xFFFFFFFF for row in execute_raw(connection, _RUNNING_SQL)}
 
 
 def oldest_running(connection: Connection) -> int | None:
-    """Return the oldest transaction (32 bits) that runs: all before it are visible, or were rolled back.
+    """Return the oldest running transaction (32 bits): all earlier ones are visible or were rolled back.
 
-    None on a standby: what it shows, its primary may still hide.
+    Return None on a standby: the primary may still hide what the standby shows.
     """
     sql = """select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text
               where not pg_catalog.pg_is_in_recovery()"""
@@ -91,7 +91,10 @@ def oldest_running(connection: Connection) -> int | None:
 
 
 def idle_in_transaction(connection: Connection) -> set[int]:
-    """Return transactions (32 bits) whose sessions wait for their clients: they have not begun to commit."""
+    """Return the transactions (32 bits) of sessions that are idle in a transaction.
+
+    They wait for their clients, so they have not begun to commit.
+    """
     sql = """select backend_xid::text from pg_catalog.pg_stat_activity
               where backend_xid is not null and state like 'idle in transaction%'"""
     return {int(row[0]) & 0xFFFFFFFF for row in query(connection, sql)}

@@ -1,4 +1,4 @@
-"""SQL files, taken apart into statements as psql does it, so that each can be looked at before it is run."""
+"""Split SQL files into statements as psql does, so that each can be checked before it runs."""
 
 import re
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from bwtui.errors import RefusedError
 
-# A doubled quote ends one string and begins the next, which is the same to us. No expression gives characters
-# back, for re would keep state for each of them.
+# A doubled quote ends one string and begins the next, which makes no difference here. The quantifiers are
+# possessive, because re would keep backtracking state for each character.
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*)
       | (?P<comment>/\*)
@@ -29,24 +29,24 @@ _ROUTINES = frozenset(("function", "procedure"))
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of a script, without its semicolon; ``words`` are its bare words, in lower case."""
+    """One statement of a script without its semicolon; ``words`` are its unquoted words in lower case."""
 
     text: str
     line: int
     words: tuple[str, ...]
-    #: The first of them as they were written.
+    #: The first three words as they were written.
     begins: tuple[str, ...]
 
     @property
     def place(self) -> str:
-        """What it begins with, and where, for an error; never a value."""
+        """The statement's first words and its line, for an error message; never a value."""
         return f"{' '.join(self.begins)} (line {self.line})"
 
 
 def statements(script: str) -> list[Statement]:
-    """Return the statements of ``script``. Raises RefusedError for what may not run in a trial.
+    """Return the statements of ``script``. Raises RefusedError for statements that can't run in a trial.
 
-    That is transaction control, psql's own commands, and COPY FROM STDIN, whose rows are no SQL.
+    These are transaction control, psql's own commands, and COPY FROM STDIN, whose rows are not SQL.
     """
     parsed = list(_split(script))
     for statement in parsed:
@@ -90,7 +90,7 @@ def _statement(script: str, begin: int, end: int, words: list[str], begins: list
 
 
 def _depth(words: list[str], depth: int) -> int:
-    """Follow the BEGIN ATOMIC … END of a routine's body, whose statements end in semicolons of their own."""
+    """Track BEGIN ATOMIC … END in a routine's body, whose statements end in semicolons of their own."""
     if words[0] != "create" or not _ROUTINES & set(words[:4]):
         return 0
     if words[-2:] == ["begin", "atomic"] or (depth and words[-1] == "case"):
@@ -99,7 +99,7 @@ def _depth(words: list[str], depth: int) -> int:
 
 
 def _skip(kind: str, script: str, token: re.Match[str]) -> int:
-    """Return where a comment or a dollar-quoted string ends."""
+    """Return the end of a comment or a dollar-quoted string. Raises RefusedError if it is not closed."""
     line = script.count("\n", 0, token.start()) + 1
     if kind == "meta":
         raise RefusedError(f"line {line} holds a command of psql's own", "leave it out: only SQL is run")
@@ -116,7 +116,7 @@ def _skip(kind: str, script: str, token: re.Match[str]) -> int:
 
 
 def _comment_end(script: str, at: int) -> int:
-    """Return where a comment ends, which may hold others; -1 when it does not."""
+    """Return the end of a comment, which may contain nested ones; -1 if it is not closed."""
     depth = 1
     for mark in re.compile(r"/\*|\*/").finditer(script, at):
         depth += 1 if mark[0] == "/*" else -1

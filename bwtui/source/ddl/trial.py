@@ -1,4 +1,4 @@
-"""A database as it would be after a script: applied in a transaction that is always rolled back."""
+"""A database as it would be after a script, which runs in a transaction that is always rolled back."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from bwtui.source.ddl.script import Statement, statements
 from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy
 
-#: An ALTER TABLE that waits for a lock makes everybody else wait for it.
+#: An ALTER TABLE that waits for a lock blocks every later session on that table.
 _LOCK_TIMEOUT = "3s"
-# Whatever is read into a script, it can't commit: this constraint fails at a COMMIT.
+# No script can commit, whatever it contains: this constraint fails at COMMIT.
 _NO_COMMIT = """
 create temporary table bwtui_trial (n int unique deferrable initially deferred);
 insert into pg_temp.bwtui_trial values (1), (1)
@@ -23,10 +23,10 @@ insert into pg_temp.bwtui_trial values (1), (1)
 
 @contextmanager
 def after_script(dsn: str, script: str) -> Iterator[Connection]:
-    """Give a session that sees the database as it is after ``script``, which is rolled back at the end.
+    """Yield a session that sees the database as it is after ``script``, which is rolled back at the end.
 
     An empty script changes nothing, and the session is an ordinary one. Raises RefusedError for a statement
-    that fails, or that can't be tried.
+    that fails or can't be tried.
     """
     parsed = statements(script)
     connection = connect(dsn)
@@ -35,7 +35,7 @@ def after_script(dsn: str, script: str) -> Iterator[Connection]:
             _apply(connection, parsed)
         yield connection
     finally:
-        # The end of the session is the end of its transaction.
+        # Closing the session rolls its transaction back.
         connection.close()
 
 

@@ -1,1 +1,1 @@
-"""What doctor says beyond the preconditions of a relay."""
+"""Advice of doctor that goes beyond a relay's prerequisites."""

@@ -1,4 +1,4 @@
-"""What is not wrong, but may hurt later: settings and tables, each with the statement that mends it."""
+"""Advise on settings and tables that may cause trouble later, each with the statement that fixes it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ select c.oid from pg_catalog.pg_class c
  where c.oid = any(%s) and c.relreplident <> 'f' and c.reltoastrelid <> 0
    and pg_catalog.pg_relation_size(c.reltoastrelid) > 0
 """
-# A root's own setting is not that of its partitions, and they are what is written to.
+# A root's own setting does not apply to its partitions, and those receive the writes.
 _NOTHING_SQL = """
 select root.oid, n.nspname, c.relname
   from pg_catalog.pg_class root
@@ -34,7 +34,7 @@ select root.oid, n.nspname, c.relname
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to consider; ``hint`` says what to run."""
+    """One piece of advice; ``hint`` says what to run."""
 
     name: str
     message: str
@@ -42,7 +42,7 @@ class Advice:
 
 
 def outside_publication(settings: RelaySettings, found: Iterable[Shortfall]) -> Iterator[Advice]:
-    """Yield a note about the tables that the user's own publication does not have."""
+    """Yield advice about tables that are missing from the user's own publication."""
     names = [one.table or "" for one in found if not is_chosen(settings, one)]
     if not names:
         return
@@ -56,12 +56,12 @@ def outside_publication(settings: RelaySettings, found: Iterable[Shortfall]) -> 
 
 
 def advice(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
-    """Yield what to consider before the relay starts. Raises RefusedError when no table is chosen."""
+    """Yield advice for the time before the relay starts. Raises RefusedError if no table is chosen."""
     yield from _of_server(connection)
     yield from _of_tables(connection, settings)
 
 
-#: By setting: when its value is a reason for advice, what to say, and what to run.
+#: By setting: a test of its value, the message, and the statement to run.
 _SERVER: dict[str, tuple[Callable[[str], bool], str, str]] = {
     "max_slot_wal_keep_size": (
         lambda value: value == "-1",
@@ -85,7 +85,7 @@ def _of_server(connection: Connection) -> Iterator[Advice]:
     for name, value in sorted(query(connection, _SETTINGS_SQL, list(_SERVER))):
         applies, message, statement = _SERVER[name]
         if applies(value):
-            # Not in one transaction, in which ALTER SYSTEM can't run.
+            # Printed separately, not as one transaction: ALTER SYSTEM can't run in a transaction block.
             yield Advice(name, message, f"run: {printed(statement)} {printed(_RELOAD)}")
 
 

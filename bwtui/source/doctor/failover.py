@@ -1,6 +1,6 @@
-"""Whether the relay goes on behind a promotion: is there a standby, and does it take the slot along.
+"""Assess whether the relay continues after a promotion: is there a standby, and does it synchronize the slot?
 
-None of it is a precondition. See docs/failover.md.
+None of this is a prerequisite. See docs/failover.md.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from bwtui.source.failover.standbys import Connected, Host, awaited, connected, 
 from bwtui.source.printed import printed
 from bwtui.source.slot import slot_state
 
-#: From here on a server's slots come along.
+#: The first version that synchronizes slots to standbys.
 SINCE = 170_000
 _RELOAD = "SELECT pg_reload_conf()"
 
 
 def prospect(connection: Connection, settings: RelaySettings) -> str:
-    """Return what would become of the slot in a promotion, in one line."""
+    """Return what would happen to the slot in a promotion, in one line."""
     if _is_standby(connection):
         return "not looked at: the server is a standby"
     found = connected(connection)
@@ -46,7 +46,7 @@ def prospect(connection: Connection, settings: RelaySettings) -> str:
 
 
 def failover_advice(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
-    """Yield what stands in the way of going on behind a promotion; nothing where there is no standby."""
+    """Yield advice on obstacles to continuing after a promotion; nothing without a standby."""
     if _is_standby(connection):
         return
     found = connected(connection)
@@ -90,7 +90,7 @@ def _of_connected(standby: Connected) -> Iterator[Advice]:
 
 
 def _of_waiting(connection: Connection, found: list[Connected]) -> Iterator[Advice]:
-    """Yield what is to be said of synchronized_standby_slots."""
+    """Yield advice on synchronized_standby_slots."""
     waited = awaited(connection)
     if not waited:
         names = ", ".join(quote_literal(one.slot) for one in found if one.slot)
@@ -111,7 +111,7 @@ def _of_waiting(connection: Connection, found: list[Connected]) -> Iterator[Advi
 
 
 def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
-    """Yield what is to be said of each host of ``-d``, asked by itself."""
+    """Yield advice on each host of ``-d``, after connecting to each separately."""
     identifier = query(connection, "select system_identifier::text from pg_catalog.pg_control_system()")[0][0]
     primaries = []
     for host in hosts(settings.postgres, settings.slot):
@@ -148,7 +148,7 @@ def _of_standby(host: Host, *, is_made: bool) -> Iterator[Advice]:
         if of.get(setting) == wrong:
             what = f"{setting} is {wrong or 'empty'}: no slot comes along"
             yield Advice(name, what, "run there: " + _set(setting, value))
-    # Only superusers, and members of pg_read_all_settings, see it.
+    # Only superusers and members of pg_read_all_settings see it.
     conninfo = of.get("primary_conninfo")
     if conninfo and "dbname" not in conninfo:
         yield Advice(
@@ -172,5 +172,5 @@ def _of_standby(host: Host, *, is_made: bool) -> Iterator[Advice]:
 
 
 def _set(setting: str, value: str) -> str:
-    # Not in one transaction, in which ALTER SYSTEM can't run.
+    # Printed separately, not as one transaction: ALTER SYSTEM can't run in a transaction block.
     return f"{printed(f'ALTER SYSTEM SET {setting} = {value}')} {printed(_RELOAD)}"

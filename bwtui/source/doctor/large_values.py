@@ -1,10 +1,10 @@
-"""Which tables may leave values out of the replication stream, because an UPDATE did not touch them."""
+"""Find tables that may omit unchanged large values from the replication stream."""
 
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
 from bwtui.source.preflight import selected_tables
 
-# A table without room for out-of-line values has none; the rows of a partitioned one are in its partitions.
+# A table without a TOAST table has no large values. The rows of a partitioned table are in its partitions.
 _TABLES_SQL = """
 select c.oid from pg_catalog.pg_class c
  where c.oid = any(%s) and c.relreplident <> 'f'
@@ -20,7 +20,7 @@ _MEANING = {
 
 
 def large_values(connection: Connection, settings: RelaySettings) -> str:
-    """Return the tables concerned, and what --toast does about them, in one line. Raises RefusedError."""
+    """Return the affected tables, and how --toast handles them, in one line. Raises RefusedError."""
     tables = [table for table in selected_tables(connection, settings) if table.has_key]
     oids = {row[0] for row in query(connection, _TABLES_SQL, [table.oid for table in tables])}
     names = ", ".join(table.qualified_name for table in tables if table.oid in oids)

@@ -1,1 +1,1 @@
-"""Several servers of one cluster: the primary, and the standbys of which one may take over."""
+"""Several servers of one cluster: the primary, and the standbys that may be promoted."""

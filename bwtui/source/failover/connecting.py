@@ -1,11 +1,11 @@
-"""Opening a session of libpq itself while the rest of the process goes on.
+"""Open a libpq session without blocking the other threads of the process.
 
-``PQconnectdb``, as psycopg wraps it, keeps the interpreter's lock until the server has answered, and so do
-the lookups of names in ``PQconnectStart``. With a server that is stopped the whole process would stand still
-for ``connect_timeout``: no status, no deliveries, no verdict. Here libpq is asked step by step
-(https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PQCONNECTSTARTPARAMS), and what libpq leaves
-to the caller then is done here: the addresses of a name, the next host, the time limit. Whether a next host
-is tried at all, libpq decides: not behind one that answers and refuses the login.
+``PQconnectdb``, as psycopg wraps it, holds the interpreter lock until the server has answered, and so do the
+name lookups in ``PQconnectStart``. With a stopped server the whole process would be blocked for
+``connect_timeout``: no status, no deliveries, no exit. So libpq is polled step by step
+(https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PQCONNECTSTARTPARAMS). That leaves some of
+libpq's work to the caller, which this module does: the addresses of a name, the next host, the timeout. libpq
+still decides whether to try a next host at all: it does not after a host that answers and rejects the login.
 """
 
 import ipaddress
@@ -25,41 +25,41 @@ from psycopg.conninfo import make_conninfo
 from bwtui.source.failover.hosts import effective, split_hosts
 from bwtui.source.failover.libpq_output import libpq_output_logged
 
-#: libpq's words, which whoever reads errors looks for.
+#: libpq's own text, since users and log searches expect it.
 _EXPIRED = "timeout expired"
-#: What it takes for a number, and the largest.
+#: The syntax of libpq's integers, and the largest.
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+[ \t\n\v\f\r]*")
 _LARGEST = 2**31 - 1
-#: So long one poll(2) may wait (seconds): it counts milliseconds in 31 bits.
+#: Maximum wait of one poll(2) (seconds): it counts milliseconds in 31 bits.
 _LONGEST_POLL = 86_400.0
-#: A host where nobody can listen, named behind each other one: libpq gets there if it would try the next.
+#: A host where no server can listen, listed after each real host: libpq reaches it if it would try the next
+#: one.
 _NOWHERE = "/dev/null"
 _OF_NOWHERE = re.compile(rf'connection to server on socket "{_NOWHERE}/.*', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A session, or None and what was wrong in libpq's words, a line for each place that was tried."""
+    """A session, or None and the failure in libpq's words, one line per host that was tried."""
 
     connection: pq.abc.PGconn | None
     failure: str = ""
 
 
 def open_session(dsn: str) -> Opened:
-    """Try the places that ``dsn`` names in turn, each for its ``connect_timeout`` (seconds; 0: for ever).
+    """Try the hosts of ``dsn`` in turn, each for its ``connect_timeout`` (seconds; 0: no limit).
 
-    As with libpq, the first that answers and refuses the login is the last: the next ones can't mend that.
-
-    Raises UsageError for a string that libpq can't read.
+    As with libpq, a host that answers and rejects the login is the last: the next ones can't fix that. Raises
+    UsageError for a string that libpq can't read.
     """
     given = effective(dsn).get("connect_timeout", "0")
     if not _is_number(given):
-        # PQconnectPoll leaves this to its caller, too, and so would wait for ever.
+        # PQconnectPoll leaves the timeout to its caller too, so it would wait without a limit.
         return Opened(None, f'invalid integer value "{given}" for connection option "connect_timeout"')
     limit = float(given) if int(given) > 0 else None
     failures: list[str] = []
     for attempt in attempts(dsn, failures):
-        # Not longer: psycopg takes the server's notices itself.
+        # Only this call: later, psycopg receives the server's notices itself.
         with libpq_output_logged():
             connection = pq.PGconn.connect_start(_with_nowhere(attempt).encode())
         expired = connection.status != pq.ConnStatus.BAD and not _shake_hands(connection, limit)
@@ -76,8 +76,8 @@ def open_session(dsn: str) -> Opened:
 def attempts(dsn: str, failures: list[str] | None = None) -> Iterator[str]:
     """Yield a connection string for each address of each host, in libpq's order.
 
-    A name is looked up when it is its turn: one that nobody answers for holds up no host before it. What
-    can't be looked up is added to ``failures``. Raises UsageError for a string that libpq can't read.
+    A name is looked up when its turn comes, so a slow name server delays no earlier host. Lookup failures are
+    added to ``failures``. Raises UsageError for a string that libpq can't read.
     """
     values, hosts = effective(dsn), split_hosts(dsn)
     is_random = values.get("load_balance_hosts") == "random"
@@ -106,20 +106,20 @@ def attempts(dsn: str, failures: list[str] | None = None) -> Iterator[str]:
 def _resolved(dsn: str) -> list[str]:
     values = effective(dsn)
     host = values.get("host", "")
-    # With a comma they are lists that do not match; libpq says which.
+    # With a comma, these are lists of different lengths; libpq's error says which.
     if not host or host[0] in "/@" or "," in host or values.get("hostaddr") or _is_address(host):
         return [dsn]
     return [make_conninfo(dsn, host=host, hostaddr=address) for address in _addresses(host)]
 
 
 def _addresses(host: str) -> list[str]:
-    # As bytes, as libpq gives it: Python would make another name of a text, or refuse it.
+    # As bytes, like libpq: Python would encode a text as a different name, or reject it.
     found = socket.getaddrinfo(os.fsencode(host), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(_with_zone(address) for *_, address in found))
 
 
 def _with_zone(address: tuple[Any, ...]) -> str:
-    """Return an address as text; the zone of one that is valid on a link stands beside it."""
+    """Return an address as text, with the zone (interface) of a link-local one."""
     zone = address[3] if len(address) > 3 else 0
     return f"{address[0]}%{zone}" if zone and "%" not in address[0] else str(address[0])
 
@@ -128,12 +128,12 @@ def _with_nowhere(attempt: str) -> str:
     values = effective(attempt)
     host, address, port = (values.get(key, "") for key in ("host", "hostaddr", "port"))
     if any("," in given for given in (host, address, port)):
-        # Lists that do not match.
+        # Lists of different lengths.
         return attempt
-    # Its port is libpq's own: one that is none would be told of twice.
+    # The added host has libpq's default port: an invalid port would be reported twice.
     added = {"port": f"{port},"} | ({"hostaddr": f"{address},"} if address else {})
     if values.get("load_balance_hosts") == "random":
-        # They are shuffled already, and this one stands last.
+        # The hosts are shuffled already, and this one has to be last.
         added["load_balance_hosts"] = "disable"
     return make_conninfo(attempt, host=f"{host},{_NOWHERE}", **added)
 
@@ -151,10 +151,10 @@ def _is_number(given: str) -> bool:
 
 
 def _shake_hands(connection: pq.abc.PGconn, limit: float | None) -> bool:
-    """Let libpq go on until it has a session or has failed; return whether that was within ``limit``."""
+    """Drive libpq until it has a session or has failed; return whether that was within ``limit``."""
     deadline = None if limit is None else time.monotonic() + limit
-    # As its documentation has it: asked before that, it takes a connection that is under way for made, and
-    # tells of one that is refused what it says of one that broke.
+    # Start with writing, as libpq's documentation says. PQconnectPoll, if called before that, takes a
+    # connection in progress for established, and reports a refused one as a broken one.
     step: int = pq.PollingStatus.WRITING
     while step in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
         if not _wait(connection.socket, step, deadline):
@@ -164,7 +164,7 @@ def _shake_hands(connection: pq.abc.PGconn, limit: float | None) -> bool:
 
 
 def _wait(place: int, step: int, deadline: float | None) -> bool:
-    """Wait until libpq can go on, and return whether it can."""
+    """Wait until libpq can continue; return whether it can."""
     waiting = select.poll()
     waiting.register(place, select.POLLIN if step == pq.PollingStatus.READING else select.POLLOUT)
     while True:
@@ -176,7 +176,7 @@ def _wait(place: int, step: int, deadline: float | None) -> bool:
 
 
 def _failure(connection: pq.abc.PGconn, attempt: str, expired: bool) -> str:
-    """Return what libpq would say of an ``attempt`` if it had looked up the name itself."""
+    """Return libpq's message for an ``attempt`` as if libpq had looked up the name itself."""
     values = effective(attempt)
     address = values.get("hostaddr", "")
     host = values.get("host") or address

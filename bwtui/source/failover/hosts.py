@@ -1,7 +1,7 @@
-"""The hosts that a connection string names, and what bwtui adds to it.
+"""The hosts that a connection string names, and the defaults that bwtui adds to it.
 
-libpq tries several hosts in turn, for every connection anew. Where there are several, one of them is the
-primary, which alone accepts writes.
+libpq tries several hosts in turn, from the first one for every connection. With several hosts, one of them is
+the primary, which alone accepts writes.
 """
 
 import os
@@ -15,8 +15,8 @@ from bwtui.errors import UsageError
 from bwtui.masking import mask_connection
 from bwtui.options import nearest
 
-#: What a connection string, a variable or a service may say otherwise (seconds; tcp_user_timeout in
-#: milliseconds). A peer that vanished without a word is noticed within a minute.
+#: Defaults that a connection string, a variable or a service may override (seconds; tcp_user_timeout in
+#: milliseconds). A peer that vanished silently is noticed within a minute.
 _DEFAULTS = {
     "connect_timeout": "10",
     "fallback_application_name": "bwtui",
@@ -25,7 +25,8 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-#: Of several hosts one is the primary, which another takes over from: it is looked for, and sooner missed.
+#: With several hosts, bwtui looks for the primary, and notices its failure sooner, since a standby may take
+#: over.
 _DEFAULTS_OF_SEVERAL = _DEFAULTS | {
     "target_session_attrs": "read-write",
     "connect_timeout": "3",
@@ -33,8 +34,8 @@ _DEFAULTS_OF_SEVERAL = _DEFAULTS | {
     "keepalives_interval": "2",
     "tcp_user_timeout": "12000",
 }
-#: A URI whose password has a / or @ that is not escaped: libpq takes what follows for a host, port or
-#: database, and its errors name that. A database may have an @ in its name, after a host and its port.
+#: A URI whose password has a / or @ that is not escaped: libpq takes the rest for a host, port or database,
+#: and quotes it in its errors. A database name may contain an @ after a host and its port.
 _UNESCAPED = re.compile(
     r"""postgres(?:ql)?://(?: [^@/?]* @ [^/?]* @
       | [^@/?]* @ [^/?@]* / [^?]* @ [^?]* [/:]
@@ -47,7 +48,7 @@ _UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter
 
 
 def with_defaults(dsn: str, **extra: str) -> str:
-    """Return ``dsn`` with `_DEFAULTS` for what it leaves open, and ``extra``. Raises UsageError."""
+    """Return ``dsn`` with `_DEFAULTS` for everything it leaves open, and ``extra``. Raises UsageError."""
     given = _parsed(dsn)
     if given.keys() >= _DEFAULTS_OF_SEVERAL.keys():
         return make_dsn(dsn, **extra)
@@ -56,16 +57,16 @@ def with_defaults(dsn: str, **extra: str) -> str:
     defaults = dict(_DEFAULTS_OF_SEVERAL if several else _DEFAULTS)
     if values.get("target_session_attrs", "any") != "any" or "PGTARGETSESSIONATTRS" in os.environ:
         defaults.pop("target_session_attrs", None)
-    # What libpq has by itself is no word of the user's.
+    # libpq's built-in value was not set by the user.
     said = {key for key in values if key != "target_session_attrs"} | given.keys()
     added = {key: value for key, value in defaults.items() if key not in said} | extra
     return make_dsn(dsn, **added)
 
 
 def complete(dsn: str) -> str:
-    """Return ``dsn`` with all that `with_defaults` asks for, which then has nothing to look up.
+    """Return ``dsn`` with everything that `with_defaults` adds, so that no later lookup is necessary.
 
-    In a process with the same variables it means the same. Raises UsageError.
+    It means the same in a process with the same environment variables. Raises UsageError.
     """
     full = with_defaults(dsn)
     given = _parsed(full)
@@ -75,7 +76,7 @@ def complete(dsn: str) -> str:
 
 
 def describe(dsn: str) -> str:
-    """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
+    """Return the target of ``dsn`` for people to read, as ``host:port/dbname``; never a password."""
     try:
         parameters = _parsed(dsn)
     except UsageError:
@@ -88,7 +89,7 @@ def describe(dsn: str) -> str:
 
 
 def each_host(dsn: str) -> list[str]:
-    """Return connection strings to each of the hosts that ``dsn`` names, whatever they are; one for one.
+    """Return a connection string for each host of ``dsn``, whether primary or standby.
 
     Raises UsageError for a string that libpq can't read.
     """
@@ -97,14 +98,14 @@ def each_host(dsn: str) -> list[str]:
 
 
 def split_hosts(dsn: str) -> list[str]:
-    """Return connection strings to each of the hosts that ``dsn`` names, with all else that it says.
+    """Return a connection string for each host of ``dsn``, with all of its other parameters.
 
     Raises UsageError for a string that libpq can't read.
     """
     values = effective(dsn)
     named = {key: values[key].split(",") for key in ("host", "hostaddr", "port") if values.get(key)}
     count = max((len(named[key]) for key in ("host", "hostaddr") if key in named), default=1)
-    # Lists that do not match are libpq's to refuse.
+    # libpq itself rejects lists of different lengths.
     if count == 1 or any(
         len(given) not in (count, 1 if key == "port" else count) for key, given in named.items()
     ):
@@ -116,7 +117,7 @@ def split_hosts(dsn: str) -> list[str]:
 
 
 def names_several(dsn: str) -> bool:
-    """Say whether ``dsn`` names several hosts, of which another may be the primary soon.
+    """Return whether ``dsn`` names several hosts, a different one of which may soon be the primary.
 
     Raises UsageError for a string that libpq can't read.
     """
@@ -133,7 +134,7 @@ def _parsed(dsn: str) -> dict[str, str]:
 
 
 def effective(dsn: str) -> dict[str, str]:
-    """Return what a connection string means with what variables and a service add to it.
+    """Return the parameters of a connection string, including those from variables and a service.
 
     Raises UsageError for a string that libpq can't read.
     """
@@ -141,7 +142,7 @@ def effective(dsn: str) -> dict[str, str]:
 
 
 def _meaning() -> Any:
-    # Not before it is needed: psycopg is a tenth of the memory of a snapshot's worker.
+    # Imported on demand: psycopg takes a tenth of the memory of a snapshot's worker.
     from bwtui.source.failover import meaning
 
     return meaning
@@ -153,7 +154,7 @@ def _effective(given: dict[str, str]) -> dict[str, str]:
 
 
 def _malformed(dsn: str, message: str) -> UsageError:
-    """Return the error for a string that libpq can't read; ``message`` may quote a part of a password."""
+    """Return the error for a string that libpq can't read; ``message`` may quote part of a password."""
     match = _UNKNOWN_KEYWORD.search(message)
     hint = "use key=value pairs or a postgresql:// URI, as for psql"
     if mask_connection(dsn) != dsn and "://" in dsn:

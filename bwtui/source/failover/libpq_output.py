@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from bwtui.model.events import event
 from bwtui.shown import shown
 
-#: Maximum bytes of a message; a login trigger may say anything.
+#: Maximum bytes of a message; a login trigger may print anything.
 _LIMIT = 4096
 _log = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class _Stderr:
         self._libc.fflush(self._file)
         printed = os.pread(self._descriptor, _LIMIT, 0).decode("utf-8", "replace")
         os.ftruncate(self._descriptor, 0)
-        # Sessions at the same time say the same, and libpq looks into the password file once for each host.
+        # Simultaneous sessions print the same, and libpq reads the password file once for each host.
         words = shown("; ".join(dict.fromkeys(printed.splitlines())))
-        # A relay opens sessions for months.
+        # A relay opens sessions for months: log a repeated message once.
         if words and words != self._logged:
             self._logged = words
             _log.warning("PostgreSQL's client library: %s", words, extra=event("notice"))
@@ -75,6 +75,6 @@ def _stderr() -> _Stderr | None:
 
 
 def libpq_output_logged() -> contextlib.AbstractContextManager[None]:
-    """Return the context in which libpq opens a session."""
+    """Return the context manager to open a libpq session in."""
     stderr = _stderr()
     return contextlib.nullcontext() if stderr is None else stderr.logged()

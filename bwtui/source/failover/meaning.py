@@ -1,4 +1,4 @@
-"""What a connection string means beside what it says: variables, services, and what libpq has by itself."""
+"""Resolve the meaning of a connection string: variables, services, and libpq's defaults."""
 
 import functools
 import os
@@ -11,26 +11,26 @@ from bwtui.source.failover.libpq_output import libpq_output_logged
 
 
 def effective(given: dict[str, str]) -> dict[str, str]:
-    """Return what keywords and their values mean with what variables and a service add to them."""
+    """Return the parameters that ``given`` has, including those from variables and a service."""
     if "service" in given:
         return _of_service(make_conninfo("", **given), _service_files()) | given
     return _by_keyword(pq.Conninfo.get_defaults()) | given
 
 
 def keywords() -> list[str]:
-    """Return all that libpq knows."""
+    """Return all keywords that libpq knows."""
     return [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
 
 
 def _service_files() -> tuple[tuple[int, int, int] | None, ...]:
-    """Return what changes when a file of services does."""
+    """Return the inode, size and time of each service file, which change when the file does."""
     own = os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"
     found: list[tuple[int, int, int] | None] = []
     for path in (Path(own), Path(os.environ.get("PGSYSCONFDIR", "/"), "pg_service.conf")):
         try:
             file = path.expanduser().stat()
         except (OSError, RuntimeError):
-            # Not there, or nobody's home.
+            # The file does not exist, or the user has no home directory.
             found.append(None)
         else:
             found.append((file.st_ino, file.st_size, file.st_mtime_ns))
@@ -39,9 +39,10 @@ def _service_files() -> tuple[tuple[int, int, int] | None, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _of_service(dsn: str, files: tuple[tuple[int, int, int] | None, ...]) -> dict[str, str]:
-    """Return what ``dsn`` means with its service, as long as the ``files`` of services are what they are.
+    """Return the parameters of ``dsn`` with its service, cached until one of the service ``files`` changes.
 
-    Only libpq reads services, and only when it connects: asked every time, each connection would cost two.
+    Only libpq reads service files, and only when it connects: without the cache, each connection would need
+    two.
     """
     with libpq_output_logged():
         begun = pq.PGconn.connect_start(dsn.encode())

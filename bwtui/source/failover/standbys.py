@@ -1,4 +1,4 @@
-"""The standbys of a primary, as it sees them, and as they see themselves; nothing is changed."""
+"""Inspect the standbys of a primary, from both ends, without changing anything."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from bwtui.source.connection import Connection, connect, query
 from bwtui.source.failover.hosts import describe, each_host
 from bwtui.source.slot import SlotState, slot_state
 
-# For a standby that sends feedback the primary keeps what its queries see, in its slot or its sender. One
-# that has just come, or of which the role may see nothing, is believed to send it.
+# If a standby sends feedback, the primary keeps the xmin of its queries, in its slot or in its walsender. A
+# standby that has just connected, or whose details the role may not see, is assumed to send it.
 _CONNECTED_SQL = """
 select coalesce(nullif(r.application_name, ''), 'pid ' || r.pid), s.slot_name::text,
        coalesce(r.backend_xmin, s.xmin, s.catalog_xmin) is not null or r.state is null
@@ -22,7 +22,7 @@ select coalesce(nullif(r.application_name, ''), 'pid ' || r.pid), s.slot_name::t
  where s.slot_type is distinct from 'logical' and r.state is distinct from 'backup'
  order by 1, 2
 """
-# Each slot that failover slots wait for, and whether a standby reads it: null where there is none.
+# The slots that failover slots wait for, and whether a standby reads each; null if the slot does not exist.
 _AWAITED_SQL = """
 select pg_catalog.btrim(n.name), s.active
   from pg_catalog.string_to_table(
@@ -47,7 +47,7 @@ class Connected:
     name: str
     #: The physical slot that it reads through.
     slot: str | None
-    #: Whether it tells what its queries, and its slots, still need.
+    #: Whether it reports the xmin that its queries and slots still need (hot_standby_feedback).
     feeds_back: bool
 
 
@@ -58,9 +58,9 @@ class Host:
     place: str
     in_recovery: bool
     system_identifier: str
-    #: Those of `_OWN_SQL` that the role may see.
+    #: The settings of `_OWN_SQL` that the role may see.
     settings: dict[str, str | None]
-    #: Its slot of the relay's name.
+    #: The slot there that has the name of the relay's slot.
     slot: SlotState | None
 
 
@@ -70,12 +70,12 @@ def connected(connection: Connection) -> list[Connected]:
 
 
 def awaited(connection: Connection) -> dict[str, bool | None]:
-    """Return the slots of synchronized_standby_slots: whether a standby reads each; None, it is missing."""
+    """Return whether a standby reads each slot of synchronized_standby_slots; None for a missing slot."""
     return {str(name): active for name, active in query(connection, _AWAITED_SQL)}
 
 
 def hosts(dsn: str, slot: str) -> Iterator[Host | tuple[str, BwtuiError]]:
-    """Yield what answers at each host that ``dsn`` names, or its place and why nothing does."""
+    """Yield the server at each host of ``dsn``, or the host and the error if it can't be reached."""
     for one in each_host(dsn):
         try:
             with contextlib.closing(connect(one)) as connection:

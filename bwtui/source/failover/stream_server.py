@@ -1,7 +1,7 @@
-"""Ordinary sessions next to the stream, with the server that the stream comes from and with no other.
+"""Ordinary sessions alongside the stream, always with the same server as the stream.
 
-A connection string may lead elsewhere meanwhile: it names several hosts, or a name whose address changes. A
-former primary that came back accepts sessions as well. It lacks new rows and holds old values.
+By now the connection string may lead elsewhere: it names several hosts, or a name whose address changes. A
+former primary that came back also accepts sessions, but lacks new rows and holds old values.
 """
 
 import os
@@ -19,7 +19,7 @@ from bwtui.source.failover.hosts import complete, describe
 from bwtui.source.raw.session import ServerError, execute_raw
 from bwtui.source.raw.timeline import TIMELINE
 
-# No other server started in the same microsecond, not even a copy. A promotion does not change it.
+# No other server starts in the same microsecond, not even a copy. A promotion does not change these values.
 _IDENTITY_SQL = f"""
 select system_identifier::text, pg_catalog.pg_postmaster_start_time()::text, {TIMELINE}
   from pg_catalog.pg_control_system()"""
@@ -29,18 +29,18 @@ select system_identifier::text, pg_catalog.pg_postmaster_start_time()::text, {TI
 class ReachedServer:
     """The server of one session."""
 
-    #: Leads to it and to no other host or address.
+    #: Leads to this server and to no other host or address.
     dsn: str
     system_identifier: str
     started: str
-    #: None of a standby.
+    #: None for a standby.
     timeline: int | None
     #: Its host and port, by libpq's keywords.
     place: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identity(self) -> tuple[str, str, int | None]:
-        """Tells it from every other server, and from itself as a standby."""
+        """Identifies the server, and distinguishes a promoted one from the same server as a standby."""
         return self.system_identifier, self.started, self.timeline
 
 
@@ -58,33 +58,36 @@ def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
 
 
 class StreamServer:
-    """Opens ordinary sessions with the stream's server; any thread may ask for one."""
+    """Opens ordinary sessions with the stream's server, in any thread."""
 
     def __init__(self, dsn: str) -> None:
         """Accept any server that ``dsn`` leads to until the first `follow`."""
         self._dsn = dsn
         self._reached: ReachedServer | None = None
         self._is_streaming = False
-        #: Changes when sessions from before may be with another server.
+        #: Changes when sessions opened earlier may be with a different server.
         self.epoch = 0
 
     @property
     def dsn(self) -> str:
-        """A connection string for the stream's server, while there is a stream."""
+        """A connection string for the stream's server, while there is a stream; otherwise the configured
+        one.
+        """
         reached = self._reached
         return reached.dsn if reached is not None and self._is_streaming else self._dsn
 
     def lead(self, dsn: str) -> str:
-        """Return ``dsn`` such that it leads to the stream's server alone, while there is a stream."""
+        """Return ``dsn`` restricted to the stream's server, while there is a stream."""
         reached = self._reached
         if reached is None or not self._is_streaming:
             return dsn
         return make_dsn(dsn, target_session_attrs="any", **reached.place)
 
     def is_all(self, servers: Sequence[Sequence[Any]]) -> bool:
-        """Tell whether ``servers`` are the stream's server and no other, by `ReachedServer.identity`.
+        """Return whether all ``servers`` are the stream's server, compared by `ReachedServer.identity`.
 
-        A standby may lack what the relay has seen, and be the stream's server once it was promoted.
+        The timeline is part of the identity: a standby may lack what the relay has read, and become the
+        stream's server only when it is promoted.
         """
         reached = self._reached
         if reached is None or not self._is_streaming:
@@ -92,17 +95,17 @@ class StreamServer:
         return bool(servers) and all(tuple(one) == reached.identity for one in servers)
 
     def follow(self, reached: ReachedServer) -> None:
-        """Accept ``reached`` alone from now on: a stream from it begins."""
+        """Accept only ``reached`` from now on: a stream from it begins."""
         self._reached, self._is_streaming = reached, True
         self.epoch += 1
 
     def leave(self) -> None:
-        """Accept any server that may be the next: one of the same system that is no former primary."""
+        """Accept any server that may be the next one: of the same system, and not a former primary."""
         self._is_streaming = False
         self.epoch += 1
 
     def connect(self) -> Connection:
-        """Open a session. Raises ConnectionFailed also where another server answers."""
+        """Open a session. Raises ConnectionFailed, also if a different server answers."""
         reached, is_streaming, dsn = self._reached, self._is_streaming, self.dsn
         connection = connect(dsn)
         if reached is None:

@@ -1,1 +1,1 @@
-"""PostgreSQL through libpq itself: sessions, the stream, and which server it is."""
+"""PostgreSQL through libpq directly: sessions, the stream, and the identity of the server."""

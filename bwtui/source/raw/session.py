@@ -1,7 +1,7 @@
-"""Sessions through libpq itself, as psycopg hands it out: for replication, and what belongs to it.
+"""Raw libpq sessions through psycopg's wrapper, mainly for replication.
 
-Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
-transactions that its caller did not. A worker of a snapshot has no need of it, and none of psycopg.
+They are raw because only bwtui may decide what the stream acknowledges: psycopg2's replication cursor
+confirms transactions that its caller did not. A snapshot's worker does not need this module, nor psycopg.
 """
 
 from psycopg import pq
@@ -20,7 +20,7 @@ from bwtui.source.remedies import remedy_for
 def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
     """Open a replication session (``replication=database``), or an ordinary one, through libpq itself.
 
-    With `bwtui.source.connection.PINNED` set. Raises ConnectionFailed.
+    `bwtui.source.connection.PINNED` is set in it. Raises ConnectionFailed.
     """
     info = with_defaults(dsn, **({"replication": "database"} if replication else {}))
     end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)}{' for replication' if replication else ''}")
@@ -41,22 +41,22 @@ def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
 
 
 def raw_decoder(connection: pq.abc.PGconn) -> Decode | None:
-    """Return `decoder_of` a raw session. Raises RefusedError or ConnectionFailed."""
+    """Return `decoder_of` for a raw session. Raises RefusedError or ConnectionFailed."""
     encoding, version = _status(connection, "server_encoding"), str(connection.server_version)
     try:
         return decoder(encoding, version, lambda sql: execute_raw(connection, sql))
     except ServerError as error:
-        # Class 42, "Syntax Error or Access Rule Violation": there is no such language, or no right to it.
+        # Class 42, "Syntax Error or Access Rule Violation": the language is missing, or the right to use it.
         if error.sqlstate.startswith("42"):
             raise no_decoder(encoding, error.message) from error
         raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
 
 
 def speak_server_encoding(connection: pq.abc.PGconn, sql: str) -> bytes:
-    """Let a raw session take and send text as the database stores it; return ``sql`` in that encoding.
+    """Let a raw session exchange text in the database's encoding; return ``sql`` in that encoding.
 
-    What PostgreSQL is asked to convert and can't, it refuses, and the stream would end there every time.
-    Raises ServerError.
+    PostgreSQL raises an error for a character that it can't convert, and the stream would end at the same
+    place every time. Raises ServerError.
     """
     encoding = _status(connection, "server_encoding")
     if encoding == "UTF8":
@@ -83,7 +83,7 @@ def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, .
 
 
 def exec_logged(connection: pq.abc.PGconn, sql: str, encoded: bytes) -> pq.abc.PGresult:
-    """Run one statement on a raw session, and note it in the log of commands."""
+    """Run one statement on a raw session and record it in the command log."""
     end = COMMANDS.begin(POSTGRES, sql)
     try:
         result = connection.exec_(encoded)
@@ -96,7 +96,7 @@ def exec_logged(connection: pq.abc.PGconn, sql: str, encoded: bytes) -> pq.abc.P
 
 
 class ServerError(BwtuiError):
-    """PostgreSQL refused a statement; ``sqlstate`` is its five-character code."""
+    """PostgreSQL rejected a statement; ``sqlstate`` is its five-character code."""
 
     def __init__(self, message: str, sqlstate: str, hint: str) -> None:
         super().__init__(message, hint)
@@ -104,7 +104,7 @@ class ServerError(BwtuiError):
 
 
 def server_error(result: pq.abc.PGresult) -> ServerError:
-    """Return the error that a failed result stands for; only its primary message, which holds no rows."""
+    """Return the error of a failed result, with only its primary message, which contains no rows."""
     primary = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error")
     state = _text(result.error_field(pq.DiagnosticField.SQLSTATE) or b"")
     return ServerError(f"PostgreSQL: {primary}", state, remedy_for(state))

@@ -1,7 +1,7 @@
-"""The replication stream, read raw: CopyBoth frames in, standby status updates out.
+"""Read the replication stream raw: CopyBoth frames in, standby status updates out.
 
 Frames are those of the "Streaming Replication Protocol": ``w`` XLogData, whose payload begins at byte 25, and
-``k`` primary keepalive. The replication cursor of psycopg2 is not used: it confirms transactions that its
+``k`` primary keepalive. psycopg2's replication cursor is not used because it confirms transactions that its
 caller did not (docs/adr/0001-read-the-stream-through-libpq.md).
 """
 
@@ -32,8 +32,8 @@ from bwtui.source.slot import HEAL
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
-#: One row of some ten megabytes may take a second, in which nothing else is done. With less patience than
-#: that the server ends every session there, and the same row comes again and again.
+#: Minimum wal_sender_timeout (seconds). A row of some ten megabytes may take a second during which the relay
+#: does nothing else. With a shorter timeout, the server would end every session at the same row.
 _LEAST_SECONDS = 5
 
 
@@ -48,20 +48,21 @@ class ReplicationStream:
         options: dict[str, str] | None = None,
         start_lsn: int = 0,
     ) -> None:
-        """Start streaming from the confirmed LSN of ``slot``, or from ``start_lsn`` where that is beyond it.
+        """Start streaming from the confirmed LSN of ``slot``, or from ``start_lsn`` if that is later.
 
-        ``options`` are further pgoutput options; protocol version 1 is the default, with which the server
-        keeps a transaction to itself until it commits. Raises SlotLost, RefusedError or ConnectionFailed.
+        ``options`` are further pgoutput options. Protocol version 1 is the default: the server sends a
+        transaction only after it has committed. Raises SlotLost, RefusedError or ConnectionFailed.
         """
         self.connection = connection
         self._ahead: deque[bytes] = deque()
-        #: When the last bytes came, whole messages or not, by ``time.monotonic``.
+        #: When bytes last arrived, complete messages or not, by ``time.monotonic``.
         self.arrived_at = 0.0
-        #: After so many seconds without a word from us the server ends the stream; 0 for never.
+        #: After this time without a status update (seconds) the server ends the stream; 0: never.
         self.patience = _sender_timeout(connection)
         decode = raw_decoder(connection)
         self._transcoder = None if decode is None else Transcoder(decode)
-        #: A warning about the publication: from PostgreSQL 18 on, one that is missing is left out silently.
+        #: A warning about the publication: since PostgreSQL 18, the changes of a missing one are only
+        #: skipped.
         self.warning = ""
         connection.notice_handler = self._on_notice
         chosen = {"proto_version": "1", "publication_names": ",".join(map(quote_identifier, publications))}
@@ -77,12 +78,12 @@ class ReplicationStream:
 
     def _on_notice(self, result: pq.abc.PGresult) -> None:
         notice = server_error(result)
-        # A session that only streams has no other warning of this SQLSTATE.
+        # A session that only streams gets no other warning with this SQLSTATE.
         if notice.sqlstate == errorcodes.OBJECT_NOT_IN_PREREQUISITE_STATE:
             self.warning = notice.message
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for data, and take it from the socket. Raises ConnectionFailed."""
+        """Wait up to ``timeout`` seconds for data, and read it from the socket. Raises ConnectionFailed."""
         readable, _, _ = select.select([self.connection.socket], [], [], timeout)
         if readable:
             self._consume()
@@ -91,8 +92,8 @@ class ReplicationStream:
     def frames(self) -> Iterator[bytes]:
         """Yield whole frames, their texts in UTF-8, until nothing more has arrived.
 
-        Raises ConnectionFailed when the server ended the stream or the connection broke, SlotLost when the
-        slot's WAL is gone.
+        Raises ConnectionFailed if the server ended the stream or the connection broke, SlotLost if the slot's
+        WAL was removed.
         """
         return self._frames(self._ahead)
 
@@ -116,7 +117,7 @@ class ReplicationStream:
     def read_ahead(self, frames: int, size: int) -> Sequence[bytes]:
         """Return what `frames` will yield next, as far as it has arrived: about that many frames or bytes.
 
-        Raises as `frames` does.
+        Raises the same errors as `frames`.
         """
         ahead = self._ahead
         left = size - sum(map(len, ahead))
@@ -127,19 +128,19 @@ class ReplicationStream:
         return ahead
 
     def send_status(self, lsn: int, *, answer: bool = False) -> None:
-        """Tell the server that everything before ``lsn`` is durable: written, flushed and applied alike.
+        """Confirm that everything before ``lsn`` is durable: written, flushed and applied alike.
 
-        All three are the same, since the server answers an idle stream promptly only when write and flush
-        are both behind what it sent. With ``answer`` it is asked for a keepalive at once, which it sends
+        All three are the same, since the server replies promptly on an idle stream only if both write and
+        flush have reached what it sent. ``answer`` requests an immediate keepalive, which the server sends
         between any two records that it reads. Raises ConnectionFailed.
         """
         now = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         self._put(_STATUS.pack(b"r", lsn, lsn, lsn, now, answer))
 
     def end(self, timeout: float = 3.0) -> None:
-        """End the stream in order, so that the last status update is taken, and close the session.
+        """End the stream in order, so that the last status update is processed, and close the session.
 
-        Waits at most ``timeout`` seconds for the server's own end; a broken connection is no error here.
+        Wait at most ``timeout`` seconds for the server's own end; a broken connection is ignored.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -157,7 +158,7 @@ class ReplicationStream:
             self.finish()
 
     def finish(self) -> None:
-        """End the session at once; what was not confirmed will be sent again."""
+        """Close the session at once; the server will resend everything that was not confirmed."""
         self.connection.finish()
 
     def _put(self, message: bytes) -> None:
@@ -169,7 +170,7 @@ class ReplicationStream:
             raise self._broken(str(error)) from error
 
     def _drain_output(self) -> None:
-        """Flush libpq's buffer; take input meanwhile, so that two full buffers can't block each other."""
+        """Flush libpq's buffer; read input meanwhile, so that two full buffers can't block each other."""
         deadline = time.monotonic() + 60
         while self.connection.flush() == 1:
             if time.monotonic() > deadline:
@@ -194,7 +195,7 @@ class ReplicationStream:
                 hint = f"{HEAL}; or drop the slot with 'bwtui slots drop', and take a new snapshot"
                 return SlotLost(f"the slot lost its WAL: {error.message}", hint)
             if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
-                # Before 18 PostgreSQL does not leave such changes out, but can't get past them.
+                # Versions before 18 do not skip such changes, but can't get past them.
                 return leaves_out(error.message)
             return self._broken(error.message)
         return self._broken("the server ended the stream")
@@ -220,13 +221,13 @@ def _in_utf8(transcoder: Transcoder, frame: bytes) -> bytes:
 
 
 def parse_keepalive(frame: bytes) -> tuple[int, bool]:
-    """Return a ``k`` frame's WAL end, and whether the server wants an answer at once. Raises struct.error."""
+    """Return a ``k`` frame's WAL end, and whether the server requests a reply. Raises struct.error."""
     wal_end, _, reply = _KEEPALIVE.unpack_from(frame)
     return wal_end, bool(reply)
 
 
 def _sender_timeout(connection: pq.abc.PGconn) -> float:
-    """Return the session's wal_sender_timeout in seconds, and see to it that it is not too short.
+    """Return the session's wal_sender_timeout in seconds, after raising one that is too short.
 
     Raises ConnectionFailed.
     """
@@ -242,7 +243,7 @@ def _sender_timeout(connection: pq.abc.PGconn) -> float:
 
 
 def _quoted(value: str) -> str:
-    """Return a string of the replication commands' own grammar, to which a backslash means nothing."""
+    """Return a string literal of the replication grammar, in which a backslash has no special meaning."""
     return "'" + value.replace("'", "''") + "'"
 
 

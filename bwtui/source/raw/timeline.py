@@ -1,7 +1,8 @@
-"""Which server answers, and what its WAL has in common with that of the one before.
+"""Identify a server, and determine how much WAL it shares with the previous one.
 
-A promoted standby begins a timeline: a history of its own from one LSN on ("Timelines" in PostgreSQL's
-documentation of continuous archiving). Two servers hold the same WAL up to where their histories part.
+A promoted standby begins a timeline, which has its own history from one LSN on ("Timelines" in PostgreSQL's
+documentation of continuous archiving). Two servers hold the same WAL up to the point where their histories
+diverge.
 """
 
 from dataclasses import dataclass
@@ -12,14 +13,15 @@ from bwtui.model.lsn import parse_lsn
 from bwtui.source.connection import Connection, query
 from bwtui.source.raw.session import ServerError, execute_raw
 
-#: No LSN is as large.
+#: Larger than any LSN.
 ENDLESS = 1 << 64
 
-# The name of a WAL file begins with it. A control file has that of the last checkpoint, which comes later.
+# A WAL file's name begins with the timeline. The control file has the timeline of the last checkpoint, which
+# is updated later.
 TIMELINE = """case when not pg_catalog.pg_is_in_recovery() then ('x' || pg_catalog.left(
          pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int end"""
 
-#: Each timeline in order, with the LSN at which it was left.
+#: Each timeline in order, with the LSN at which it ended.
 Forks = tuple[tuple[int, int], ...]
 
 
@@ -29,21 +31,22 @@ class Server:
 
     system_identifier: str
     timeline: int
-    #: The timelines before it; None where the server has lost their history file.
+    #: The earlier timelines; None if the server has lost their history file.
     forks: Forks | None
-    #: Where its WAL ends, or, in recovery, what of it was replayed.
+    #: The end of its WAL, or, in recovery, of the replayed WAL.
     wal_end: int
     in_recovery: bool
 
     def common_end(self, timeline: int, forks: Forks) -> int | None:
-        """Return up to which LSN its WAL is that of a server on ``timeline``, which came from ``forks``.
+        """Return the LSN up to which it shares the WAL of a server on ``timeline`` with history ``forks``.
 
-        `ENDLESS` where nothing tells the two apart; None where that can't be known for want of a history.
+        `ENDLESS` if nothing distinguishes the two; None if a history is missing.
         """
         if self.forks is None:
             return ENDLESS if self.timeline == timeline else None
         if timeline > 1 and not forks and timeline in [number for number, _ in self._timelines]:
-            # Not known: then it is the timeline of that number here, and what came before that one.
+            # The other server's forks were not recorded: take its timeline for the one with that number here,
+            # and its history for what precedes that.
             forks = tuple(fork for fork in self.forks if fork[0] < timeline)
         end = 0
         theirs = (*forks, (timeline, ENDLESS))
@@ -61,7 +64,7 @@ class Server:
 
 
 def identify(connection: pq.abc.PGconn) -> Server:
-    """Return which server a raw replication session has reached. Raises ServerError."""
+    """Return the server that a raw replication session has reached. Raises ServerError."""
     identifier, timeline, end, *_ = execute_raw(connection, "IDENTIFY_SYSTEM")[0]
     ((recovery,),) = execute_raw(connection, "select pg_catalog.pg_is_in_recovery()")
     number = int(timeline or 0)
@@ -71,7 +74,7 @@ def identify(connection: pq.abc.PGconn) -> Server:
 
 
 def primary_timeline(connection: Connection) -> int | None:
-    """Return a primary's timeline, also right behind its promotion; None of a standby."""
+    """Return a primary's timeline, correct immediately after a promotion too; None for a standby."""
     return query(connection, f"select {TIMELINE}")[0][0]  # type: ignore[no-any-return]
 
 
@@ -88,6 +91,6 @@ def _forks(connection: pq.abc.PGconn, timeline: int) -> Forks | None:
 
 
 def parse_history(text: str) -> Forks:
-    r"""Return the timelines in a history file: ``number \t LSN \t reason`` a line, and ``#`` comments."""
+    r"""Return the timelines in a history file: lines of ``number \t LSN \t reason``, and ``#`` comments."""
     lines = (line.split("\t") for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return tuple((int(line[0]), parse_lsn(line[1])) for line in lines)
