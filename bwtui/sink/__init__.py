@@ -1,1 +1,1 @@
-"""Where messages go. A sink takes messages (Accepted) and says later which of them are durable."""
+"""Sinks deliver messages: a sink accepts them, and later reports which are durable."""

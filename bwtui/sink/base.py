@@ -1,4 +1,4 @@
-"""What the relay needs of every sink, and how a failed delivery is told apart from a service that is down."""
+"""The interface of every sink, and the distinction between a failed delivery and a service outage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Message(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
 
 
-#: What a `Message` is made of, and as good as one wherever it is only taken apart.
+#: The fields of a `Message`, equivalent to one for code that only unpacks it.
 MessageTuple = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """Why a message was not delivered.
+    """The reason why a message was not delivered.
 
     ``is_outage``: the service is at fault, so the same message may succeed later; otherwise the message is.
     ``span`` still counts the message as pending and failed.
@@ -34,9 +34,9 @@ class DeliveryFailure:
     hint: str = "the broker's log says why"
     message: Message | None = None
     span: Span | None = None
-    #: Trying again can't help: the topic is gone, or the producer is broken for good.
+    #: A retry can't help: the topic does not exist, or the producer has a fatal error.
     is_final: bool = False
-    #: Rights or settings are at fault, so no other message for the topic fares better.
+    #: Rights or settings are at fault, so every other message for the topic fails too.
     is_setup: bool = False
     #: The receipt that the message was sent with, if any, and its place in it.
     receipt: Receipt | None = None
@@ -46,7 +46,7 @@ class DeliveryFailure:
 class Sink(Protocol):
     """Delivers messages: each is accepted, then durable or failed; called from the relay's main thread.
 
-    What only some kinds of sinks have stands apart, in `bwtui.sink.destination`.
+    Interfaces that only some kinds of sinks have are separate, in `bwtui.sink.destination`.
     """
 
     def send(
@@ -54,27 +54,27 @@ class Sink(Protocol):
     ) -> None:
         """Accept ``messages``, in order, and count them in ``span.pending`` until each is durable.
 
-        Where each of them then is goes into ``receipt``.
+        ``receipt`` records where each of them is then.
         """
 
     def poll(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for reports of delivery, and let them count down their spans."""
+        """Wait up to ``timeout`` seconds for delivery reports, and let them count down their spans."""
 
     def flush(self, timeout: float) -> bool:
-        """Wait until every message was delivered or has failed; False when ``timeout`` seconds passed."""
+        """Wait until every message was delivered or has failed; return False after ``timeout`` seconds."""
 
     def take_failures(self) -> list[DeliveryFailure]:
         """Return the failures since the last call, in the order of their reports."""
 
     def queued(self) -> int:
-        """Messages that were accepted and are neither durable nor failed."""
+        """Return the number of messages that were accepted and are neither durable nor failed."""
 
     def answered(self) -> int:
-        """Messages that became durable or failed since the sink was made; what is discarded is neither."""
+        """Return the number of messages that became durable or failed; discarded messages do not count."""
 
     def discard(self, *, in_order: bool) -> None:
-        """Forget whatever is still in flight and begin anew: those messages will be read again.
+        """Drop everything that is in flight and start again: those messages will be read again.
 
-        ``in_order``: after a message that fails nothing more is delivered, until the next call; otherwise
-        each message stands for itself. It is True in the beginning.
+        ``in_order``: after a message that fails, nothing more is delivered until the next call; otherwise
+        messages are independent. It is True initially.
         """

@@ -1,4 +1,4 @@
-"""A transactional producer's threads: a commit, and the end of what has failed; and who stands for one."""
+"""A transactional producer's threads, which commit or abort, and a placeholder for the producer."""
 
 import contextlib
 import threading
@@ -14,12 +14,12 @@ from bwtui.kafka.client import NOT_LET_IN, new_client, not_let_in, unreachable
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.sink.delivery_failures import held_back
 
-#: So long one call may wait for the broker, before somebody may look around.
+#: Maximum duration of one call to the broker (seconds), after which other conditions are checked.
 _CALL_SECONDS = 5.0
 _INIT_SECONDS = 20.0
-#: Between two looks whether a commit may begin.
+#: Pause between two checks whether a commit may begin.
 _READY_SECONDS = 0.002
-#: Of so many seconds is told how long commits took, and of so many commits at most.
+#: Period (seconds) and maximum number of commits for the statistics on commit durations.
 _SECONDS, _RECENT = 10.0, 2_000
 _REFUSALS = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "give -C transaction.timeout.ms=N with no more than the brokers' "
@@ -32,7 +32,7 @@ _REFUSALS = {
 
 
 def not_begun(error: KafkaError, broker: str) -> BwtuiError:
-    """Return why transactions can't be begun."""
+    """Return the error for transactions that can't be started."""
     if error.code() in _REFUSALS:
         return ServiceRefused(f"Kafka takes no transactions: {error.str()}", _REFUSALS[error.code()])
     if error.code() in NOT_LET_IN:
@@ -57,7 +57,7 @@ def begun(config: dict[str, Any], check: Callable[[], None]) -> Producer:
 
 
 class NoProducer:
-    """Stands for the producer until a session has one, and after it has ended."""
+    """Placeholder for the producer until a session has one, and after it has ended."""
 
     def __len__(self) -> int:
         return 0
@@ -70,22 +70,24 @@ class NoProducer:
         return 0
 
     def list_topics(self, topic: str, timeout: float) -> None:
-        """Learn nothing: the next producer asks for its topics itself."""
+        """Do nothing: the next producer requests its topics itself."""
 
     def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
-        """Nothing is in it."""
+        """Do nothing: there are no messages."""
 
     def begin_transaction(self) -> None:
         """Refuse: nothing may be sent before the position is known."""
         held_back()
 
     def produce(self, *args: Any) -> None:
-        """Refuse it, too."""
         held_back()
 
 
 class Commit:
-    """One commit under way. What it becomes is not known where it is given up: the next session asks."""
+    """One commit in progress.
+
+    Its outcome is unknown if it is abandoned: the next session finds out.
+    """
 
     def __init__(
         self,
@@ -96,25 +98,25 @@ class Commit:
         stamp: int,
         is_ready: Callable[[], bool],
     ) -> None:
-        """``key`` and ``value``, at ``stamp`` in Unix milliseconds, are the position in ``topic``.
+        """Take the position to write to ``topic``: ``key`` and ``value``, at ``stamp`` in Unix milliseconds.
 
-        It begins once ``is_ready``, which is asked while it is waited for.
+        The commit begins once ``is_ready`` returns True, which `wait` polls.
         """
         self._producer = producer
         self._record = topic, value, key, 0, None, None, stamp
         self._ended = threading.Event()
         self._is_given_up = False
-        #: Why it has failed, once it has ended. Nothing but Kafka's own word makes it None: what ends the
-        #: thread in any other way leaves a transaction that may be in or not.
+        #: Why it has failed, once it has ended. Only Kafka's own confirmation sets it to None: if the thread
+        #: ends in any other way, the transaction may or may not be committed.
         self.error: KafkaError | None = KafkaError(KafkaError._FAIL, "its thread ended before it did")
         self._is_ready = is_ready
         self._is_begun = False
-        #: When its transaction ended, by the monotonic clock.
+        #: The end of its transaction by the monotonic clock.
         self.begun = time.monotonic()
         self._begin_if_ready()
 
     def wait(self, timeout: float) -> bool:
-        """Return whether it has ended, at the latest after ``timeout`` seconds."""
+        """Wait at most ``timeout`` seconds; return whether it has ended."""
         until = time.monotonic() + timeout
         while not self._begin_if_ready():
             if (left := until - time.monotonic()) <= 0:
@@ -123,7 +125,7 @@ class Commit:
         return self._ended.wait(max(0.0, until - time.monotonic()))
 
     def is_over(self, timeout: float) -> bool:
-        """Return whether nothing of it is under way, once it is given up; it may never have begun."""
+        """Return whether nothing of an abandoned commit is in progress; it may never have begun."""
         return not self._is_begun or self._ended.wait(timeout)
 
     def _begin_if_ready(self) -> bool:
@@ -133,7 +135,7 @@ class Commit:
         return self._is_begun
 
     def give_up(self) -> None:
-        """Try no more."""
+        """Stop retrying."""
         self._is_given_up = True
 
     def _run(self) -> None:
@@ -155,23 +157,23 @@ class Commit:
 
 
 class Commits:
-    """What is told of commits: the main thread notes them, any thread may ask."""
+    """Statistics on commits: the main thread records them, any thread may read."""
 
     def __init__(self) -> None:
         self._count = 0
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
 
     def note(self, begun: float) -> None:
-        """Note one that has ended just now; ``begun`` by the monotonic clock."""
+        """Record a commit that has just ended; ``begun`` is by the monotonic clock."""
         now = time.monotonic()
         self._count += 1
         self._recent.append((now, now - begun))
 
     def told(self, identity: str, topic: str) -> ExactlyOnceStatus:
-        """Return what to say, of the transactional id and the topic of positions too."""
+        """Return the statistics, with the transactional id and the topic of positions."""
         recent, now = tuple(self._recent), time.monotonic()
         took = sorted(seconds for at, seconds in recent if at >= now - _SECONDS)
-        # More than are kept may have come: then their own time counts.
+        # If there were more commits than are kept, the period is that of those kept.
         since = min(_SECONDS, now - recent[0][0]) if len(recent) == _RECENT else _SECONDS
         return ExactlyOnceStatus(
             identity,
@@ -184,18 +186,18 @@ class Commits:
 
 
 class Ending:
-    """The end of a transaction that has failed, and the question who has taken our place."""
+    """Aborts a failed transaction, and finds out whether another relay has fenced this one."""
 
     def __init__(self, producer: Producer, is_fenced: Callable[[], str]) -> None:
         self._producer = producer
         self._is_fenced = is_fenced
-        #: Why another relay goes on in our place, if one does.
+        #: The message about the relay that has replaced this one, or "".
         self.fenced = ""
         self._thread = threading.Thread(target=self._run, name="abort", daemon=True)
         self._thread.start()
 
     def wait(self, timeout: float) -> bool:
-        """Return whether it is over, at the latest after ``timeout`` seconds."""
+        """Wait at most ``timeout`` seconds; return whether it has ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -205,20 +207,20 @@ class Ending:
         if abort is None:
             return
         _made(abort)
-        # Whatever came of it: Kafka calls a producer fenced whose transaction took too long, and of one that
-        # had sent nothing yet it is not asked.
+        # Whatever the result of the abort: Kafka also calls a producer fenced if its transaction took too
+        # long, and is not contacted at all if nothing had been sent yet.
         with contextlib.suppress(BwtuiError):
             self.fenced = self._is_fenced()
 
 
 def _made(call: Callable[[float], object]) -> KafkaError | None:
-    """Return why a call has failed; None: it has not."""
+    """Call ``call``; return the error, or None on success."""
     try:
         call(_CALL_SECONDS)
     except KafkaException as error:
         return _reason(error)
     except SystemError:
-        # What a client raises where a fatal error is told within a callback.
+        # Raised by a client if a fatal error is reported within a callback.
         return KafkaError(KafkaError._FENCED, fatal=True)
     return None
 

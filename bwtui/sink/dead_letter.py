@@ -1,13 +1,13 @@
-"""The dead letters: rows that were dropped on purpose, each with its reason, fsynced before it is confirmed.
+"""The dead letters: rows dropped on purpose, each with the reason, fsynced before their LSN is confirmed.
 
-One JSON object a line, in a file that only its owner may read, since it holds row values::
+One JSON object per line, in a file that only its owner may read, since it contains row values::
 
     {"time": "…", "table": "public.orders", "topic": "orders", "operation": "update",
      "commit_lsn": "0/…", "ordinal": 3, "xid": 741, "error": "…", "reason": "…", "key": ["id"],
      "before": {…} | null, "after": {…} | null}
 
-A row is its columns' text forms as PostgreSQL wrote them; null is NULL, a value that PostgreSQL did not send
-(unchanged TOAST) is left out, and bytes that are no UTF-8 stand as lone surrogates (surrogateescape).
+A row is its columns' text forms as PostgreSQL wrote them. null is NULL, a value that PostgreSQL did not send
+(unchanged TOAST) is omitted, and bytes that are not UTF-8 are lone surrogates (surrogateescape).
 """
 
 import datetime
@@ -22,15 +22,16 @@ from bwtui.durable import private
 from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field
 
-#: The columns of a letter whose row is known no more: of it there is only what Kafka refused.
+#: The columns of a dead letter whose row is not available any more: only the message that Kafka rejected is.
 ENCODED = ("base64 of the message's key", "base64 of the message's value")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which change it is: the commit's LSN and the ordinal among its transaction's row changes.
+    """Identifies a change: the commit's LSN, and the ordinal among its transaction's row changes.
 
-    For a row of the snapshot the LSN is the consistent point, the ordinal counts the table's rows, xid is 0.
+    For a row of the snapshot the LSN is the consistent point, the ordinal counts the table's rows, and xid is
+    0.
     """
 
     commit_lsn: int
@@ -40,8 +41,6 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class DroppedRow:
-    """One row that is dropped."""
-
     table: str
     topic: str
     operation: str
@@ -49,7 +48,7 @@ class DroppedRow:
     columns: Sequence[str]
     before: Sequence[Field] | None
     after: Sequence[Field] | None
-    #: The key's columns; none where the table has no key.
+    #: The key's columns; empty if the table has no key.
     key: Sequence[str] = ()
 
 
@@ -60,7 +59,7 @@ class DeadLetters:
         self.path = folder / "dead-letters.jsonl"
 
     def letter(self, row: DroppedRow, error: str, reason: str) -> dict[str, Any]:
-        """Return the letter on ``row``."""
+        """Return the dead letter for ``row``."""
         return {
             "time": datetime.datetime.now(datetime.UTC).isoformat(),
             "table": row.table,
@@ -77,7 +76,7 @@ class DeadLetters:
         }
 
     def keep(self, letter: dict[str, Any]) -> None:
-        """Write ``letter`` down, durably. Raises OSError."""
+        """Write ``letter`` durably. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(self.path, "ab", opener=private) as file:
             file.write(json.dumps(letter).encode() + b"\n")
@@ -85,7 +84,7 @@ class DeadLetters:
             os.fsync(file.fileno())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the letters, oldest first."""
+        """Yield the dead letters, oldest first."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 for line in file:

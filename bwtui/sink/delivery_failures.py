@@ -1,4 +1,4 @@
-"""What Kafka's error of a delivery means: the message's fault, the set-up's, or an outage; and what helps."""
+"""Interpret Kafka's delivery errors: is it the message, the set-up or an outage; with hints."""
 
 from typing import Any, cast
 
@@ -8,12 +8,12 @@ from bwtui.kafka.client import TOPIC_GONE
 from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, Message
 
-#: The broker judged this message, or the batch that it was alone in; everything else may pass when the
-#: service recovers. INVALID_MSG is not among them: a checksum that does not match is damage on the way.
+#: The broker rejected this message, or a batch of only this message; all other errors may pass when the
+#: service recovers. INVALID_MSG is not included: a checksum that does not match is corruption in transit.
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-# Beside these, what a broker's own checks say of the record: a null key in a compacted topic, a schema id.
+# Also the errors of a broker's own checks of the record: a null key in a compacted topic, a schema ID.
 _MESSAGE_ERRORS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
-#: No message for the topic fares better, until somebody mends what the hint names.
+#: Every message for the topic fails until someone fixes what the hint names.
 _SETUP_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) to write to topic {topic}",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) IdempotentWrite",
@@ -23,9 +23,9 @@ _SETUP_ERRORS = {
     ".max.ms and message.timestamp.before.max.ms of topic {topic}",
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
 }
-#: The topic is not there any more: it is made again, so that nothing that comes now is lost.
+#: The topic does not exist any more: it is created again, so that no new message is lost.
 _TOPIC_GONE = TOPIC_GONE | {KafkaError._UNKNOWN_PARTITION}
-#: Nothing is wrong with the message: another one was refused before it, or in the same request (KIP-467).
+#: The message itself is valid: another one was rejected before it, or in the same request (KIP-467).
 _HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._INVALID_DIFFERENT_RECORD})
 
 
@@ -39,9 +39,9 @@ def delivery_failure(
     *,
     ends: bool = False,
 ) -> DeliveryFailure:
-    """Return why ``message`` was not delivered; ``index`` is its place in ``receipt``.
+    """Return the reason why ``message`` was not delivered; ``index`` is its place in ``receipt``.
 
-    ``ends``: what failed takes all else with it, so that it is not tried again by itself.
+    ``ends``: this failure ends the whole transaction, so the message is not retried on its own.
     """
     code = error.code()
     is_setup = code in _SETUP_ERRORS
@@ -72,12 +72,12 @@ def _hint(code: int, topic: str, *, is_outage: bool) -> str:
 
 
 def held_back(*args: Any) -> None:
-    """Refuse a message in librdkafka's stead, as it refuses one that it purges."""
+    """Refuse a message in place of librdkafka, with the same error as for one that it purges."""
     raise KafkaException(KafkaError(KafkaError._PURGE_QUEUE))
 
 
 def reason_of(error: KafkaException | BufferError) -> KafkaError:
-    """Return why librdkafka did not take a message."""
+    """Return the reason why librdkafka did not accept a message."""
     if isinstance(error, KafkaException):
         return cast(KafkaError, error.args[0])
     return KafkaError(KafkaError._QUEUE_FULL)

@@ -1,8 +1,8 @@
-"""The callbacks of recorded batches, which note where each message went; made once, and used again and again.
+"""The delivery callbacks of recorded batches, which record where each message went; created once and reused.
 
-Nothing that librdkafka says of a delivery tells two messages of one callback apart, so each needs its own. To
-make and to free one costs half of what producing its message does in Python, so the callbacks of a section
-that has arrived serve a later one.
+A delivery report has nothing that distinguishes two messages of one callback, so each message needs its own.
+Creating and freeing a callback costs half of producing its message in Python, so the callbacks of a section
+that has been delivered serve a later one.
 """
 
 from array import array
@@ -19,41 +19,41 @@ from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import Message, MessageTuple
 
 Callback = Callable[[KafkaError | None, Any], None]
-#: Takes a failure: topic, error, message, span, receipt, and the message's place in the receipt.
+#: Called for a failure with the topic, error, message, span, receipt, and the message's place in the receipt.
 Failed = Callable[[str, KafkaError, Message, Span, Receipt, int], None]
 
-#: So many sections of about one size may wait to be used again; an outage leaves far more of them.
+#: Maximum number of idle sections of about one size; an outage leaves far more of them.
 _IDLE_SECTIONS = 16
 _NOTHING, _NOBODY = Receipt(0, 0, 0), Span()
 
 
 def as_sent(message: Any, headers: list[tuple[str, bytes]] | None) -> Message:
-    """Return what was sent, of a report, which has all of it but the ``headers``."""
+    """Return the message of a delivery report, which contains everything except the ``headers``."""
     _, stamp = message.timestamp()
     return Message(message.key(), message.value(), stamp, headers)
 
 
 class DeliveryReports:
-    """The callbacks of one producer, whose reports they take; another producer needs others."""
+    """The callbacks of one producer; a different producer needs its own."""
 
     def __init__(self, failed: Failed) -> None:
         self._failed = failed
-        #: By the number of bits of their size, so that a small one never takes a large one's callbacks.
+        #: By the bit length of their size, so that a small section never takes a large one's callbacks.
         self._idle: defaultdict[int, list[Section]] = defaultdict(list)
 
     def take(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> "Section":
         """Return the section whose reports fill in ``receipt`` and count ``span`` down.
 
-        A message that has failed goes to ``failed``, and is still counted.
+        A message that has failed is passed to ``failed``, and stays counted.
         """
-        # The memory of the one that was over last is in the processor's cache yet.
+        # The most recently finished section is still in the processor's cache.
         idle = self._idle[len(messages).bit_length()]
         section = idle.pop() if idle else Section(self._failed, self._over)
         section.begin(topic, messages, span, receipt)
         return section
 
     def _over(self, section: "Section") -> None:
-        # Of what has failed nothing is used again: a late report would stand in another batch's receipt.
+        # A section with failures is not reused: a late report would be written into another batch's receipt.
         idle = self._idle[len(section.callbacks).bit_length()]
         if not section.has_failed and len(idle) < _IDLE_SECTIONS:
             idle.append(section)
@@ -62,10 +62,12 @@ class DeliveryReports:
 
 
 class Section:
-    """The messages of one receipt at a time. Each has one report, which librdkafka gives exactly once."""
+    """The messages of one receipt at a time. librdkafka reports each message exactly once."""
 
     def __init__(self, failed: Failed, over: Callable[["Section"], None]) -> None:
-        """``over`` is called once each of its messages has its report: no callback is called again then."""
+        """Take ``over``, which is called once each message has its report: no callback is called after
+        that.
+        """
         #: One for each message, by its place; there may be more.
         self.callbacks: list[Callback] = []
         self.has_failed = False
@@ -75,19 +77,20 @@ class Section:
         self._places = places_class(self._unplaced, self._over)
 
     def part(self) -> None:
-        """Let go of the callbacks, since they refer back to it."""
+        """Release the callbacks, which refer back to the section."""
         self.callbacks = []
         del self._places
 
     def begin(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> None:
-        """Take reports of ``messages`` from now on, which ``receipt`` has as many places for."""
+        """Accept the reports of ``messages`` from now on; ``receipt`` has a place for each."""
         if len(receipt.partitions) != len(messages):
-            # The last report would be taken too early, or for ever waited for.
+            # Otherwise the last report would be expected too early, or never arrive.
             raise ValueError(f"a receipt for {len(receipt.partitions)} of {len(messages)} messages")
         self._topic, self._span, self._receipt = topic, span, receipt
         self._arriving = len(messages)
-        # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
-        # Either all messages of a section have some, or none: see `bwtui.recording.format.batch.HeaderForm`.
+        # A delivery report returns everything of a message except its headers, so nothing else is kept
+        # meanwhile. Either all messages of a section have headers, or none: see
+        # `bwtui.recording.format.batch.HeaderForm`.
         self._headers = [message[3] for message in messages] if messages and messages[0][3] else None
         self._places.begin(receipt.partitions, receipt.offsets)
         made = len(self.callbacks)
@@ -95,9 +98,9 @@ class Section:
             self.callbacks += self._places.reports(made, len(messages))
 
     def _unplaced(self, index: int, error: KafkaError | None, message: Any) -> None:
-        """Take a message that has failed; of one without an error the broker has forgotten where it is.
+        """Handle a failed message, or one whose report has no offset because the broker no longer knows it.
 
-        Of one that the producer did not accept no report comes: whoever sent it calls back, with ours.
+        A message that the producer did not accept gets no report: the sender calls back with a `Message`.
         """
         if error is None:
             return
@@ -108,35 +111,35 @@ class Section:
         self._failed(self._topic, error, message, self._span, self._receipt, index)
 
     def _over(self) -> None:
-        # Nobody asks before how many are pending: a span is settled when none is.
+        # Nothing reads the pending count before: a span is settled when it is zero.
         self._span.pending -= self._arriving
         self._receipt, self._span, self._headers = _NOTHING, _NOBODY, None
         self._ended(self)
 
 
 class Places:
-    """Notes where the messages of a section are. In C it is the same, at half the cost."""
+    """Records where the messages of a section are. The C extension does the same at half the cost."""
 
     def __init__(
         self, other: Callable[[int, KafkaError | None, Any], None], over: Callable[[], None]
     ) -> None:
-        """``other`` takes a report that says no place, ``over`` is called behind the last one."""
+        """Take ``other``, for reports without an offset, and ``over``, called after the last report."""
         self.begin, self._report = self._closures(other, over)
 
     def reports(self, first: int, stop: int) -> list[Callback]:
-        """Return what is to be called with the error, or None, and the message of each place."""
-        # Made by `map`, a callback costs half of what it does one by one.
+        """Return the callbacks of the places, to be called with the error, or None, and the message."""
+        # Created by `map`, a callback costs half as much as in a loop.
         return list(map(partial, repeat(self._report), range(first, stop)))
 
     @staticmethod
     def _closures(
         other: Callable[[int, KafkaError | None, Any], None], over: Callable[[], None]
     ) -> tuple[Callable[["array[int]", "array[int]"], None], Callable[[int, KafkaError | None, Any], None]]:
-        # What a closure refers to is found sooner than an attribute, and is needed for every message.
+        # Closure variables are faster than attributes, and every message needs them.
         partitions, offsets, left = array("i"), array("q"), 0
 
         def begin(new_partitions: "array[int]", new_offsets: "array[int]") -> None:
-            """Note the places of as many messages as there are in both, from now on."""
+            """Record the places of as many messages as both arrays have, from now on."""
             nonlocal partitions, offsets, left
             partitions, offsets, left = new_partitions, new_offsets, len(new_partitions)
 

@@ -1,6 +1,6 @@
-"""Where a relay's messages go: a sink, and what stands beside it where its kind has that.
+"""The destination of a relay's messages: a sink, and the other interfaces that its kind has.
 
-Another kind of sink is a file in this package with the functions of `Kind`; `RelaySettings.sink` names it.
+Another kind of sink is a module in this package with the functions of `Kind`; `RelaySettings.sink` names it.
 """
 
 import importlib
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from bwtui.encode.local_registry import LocalRegistry
     from bwtui.encode.registry import SchemaRegistry
 
-#: Where nothing bounds a message but the recording's own format.
+#: Maximum message size if only the recording's own format limits it.
 _MAX_MESSAGE_BYTES = 1 << 30
-#: A name, and what checks it: returns what it found in a few words, or raises BwtuiError.
+#: A name, and a check that returns its result in a few words, or raises BwtuiError.
 Precondition = tuple[str, Callable[[], str]]
 #: Offsets by partition.
 Offsets = dict[int, int]
 
 
 class KeyRecord(NamedTuple):
-    """A record as far as its key goes; ``session`` is the header bwtui.session, or None."""
+    """The key of a record; ``session`` is the header bwtui.session, or None."""
 
     key: bytes
     is_tombstone: bool
@@ -37,44 +37,45 @@ class KeyRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What may be sent to a topic: ``compacted`` wants keys, ``max_message_bytes`` bounds one message.
+    """The limits of a topic: ``compacted`` ones require keys, ``max_message_bytes`` limits one message.
 
-    The bound is the producer's: what the topic takes the broker says, which looks at the compressed batch.
+    The limit is the producer's. The topic's own limit applies to the compressed batch, which only the broker
+    sees.
     """
 
     max_message_bytes: int
     compacted: bool
     partitions: int = 1
-    #: Kafka's own id of the topic; "" where it is not known.
+    #: Kafka's own ID of the topic; "" if unknown.
     id: str = ""
-    #: Whether it was created for this, so that nothing was in it.
+    #: Whether it was just created, so that it was empty.
     is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PresentTopic:
-    """What tells a topic from another one of its name, and how many records its beginnings have lost."""
+    """Identifies a topic among those of the same name, and counts the records lost at its start."""
 
-    #: "" where the service has none.
+    #: "" if the service has none.
     id: str
     partitions: int
-    #: The sum of the first offsets of all partitions; None where it is not known.
+    #: The sum of the first offsets of all partitions; None if unknown.
     lost: int | None = None
     #: Whether it deletes records by age or size.
     deletes: bool = False
 
 
-#: Topics by name; None for one that is not there.
+#: Topics by name; None for a missing one.
 PresentTopics = dict[str, PresentTopic | None]
 #: The limits of topics by name, or why a topic can't be used.
 Limits = dict[str, TopicLimits | RefusedError]
 
 
 class Service:
-    """The service behind a sink, and its topics. This one stands for none: every topic will do."""
+    """The service of a sink, and its topics. This class is for sinks without one: any topic is valid."""
 
     name = ""
-    #: So many seconds a message may wait for others to go with it, as the settings say.
+    #: How long a message may wait for others to be sent with it (seconds), from the settings.
     lingers = 0.0
 
     def check(self) -> str:
@@ -86,70 +87,73 @@ class Service:
         return None
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """Make sure that the ``wanted`` topics exist, all of them together; the value says if one is keyed.
+        """Create those of the ``wanted`` topics that are missing; the value says whether a topic is keyed.
 
-        Any thread may ask. Raises ConnectionFailed, which is worth another try.
+        They are created all together. Any thread may call it. Raises ConnectionFailed, which is worth a
+        retry.
         """
         return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
 
     def present_topics(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
-        """Return what ``topics`` are now, as far as that can be told; any thread may ask.
+        """Return the present state of ``topics``, as far as it can be determined; any thread may call it.
 
-        ``with_beginnings``: look at what they have lost, too. Raises ConnectionFailed.
+        ``with_beginnings``: include how many records they have lost. Raises ConnectionFailed.
         """
         return {}
 
     def compact_command(self, topic: str) -> str:
-        """Return the command that has ``topic`` keep the latest record of each key."""
+        """Return the command that makes ``topic`` keep the latest record of each key."""
         return ""
 
     def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
-        """Return where each partition of ``topics`` ends now; one that does not exist is left out.
+        """Return the end offset of each partition of ``topics``; missing topics are left out.
 
-        One thread at a time may ask. Raises ConnectionFailed.
+        Only one thread at a time may call it. Raises ConnectionFailed.
         """
         return {}
 
     def cluster_now(self) -> str:
-        """Return the service's own id, "" where it has none; for the same thread. Raises ConnectionFailed."""
+        """Return the service's ID, "" if it has none; same thread as `ends`. Raises ConnectionFailed."""
         return ""
 
     def refresh(self, topic: str) -> None:
-        """Have the producer learn of a topic's partitions now. Any thread may ask."""
+        """Have the producer fetch a topic's partitions now. Any thread may call it."""
 
     def take_limits(self, limits: Limits) -> None:
-        """Give what `ensure_topics` found to the sink; for the main thread, which alone owns that."""
+        """Pass the result of `ensure_topics` to the sink; for the main thread, which alone owns the sink."""
 
     def close(self) -> None:
-        """Let go of every connection, the sink's too, without waiting for messages in flight."""
+        """Close every connection, the sink's too, without waiting for messages in flight."""
 
 
 class Recall:
-    """What is accepted and not under way can be kept back; here nothing waits."""
+    """Holds back messages that are accepted but not in flight; here no message waits."""
 
     def hold_back(self) -> None:
-        """Send nothing more of what is accepted, until `Sink.discard`; any thread may call it.
+        """Send no more accepted messages until `Sink.discard`; any thread may call it.
 
-        What is under way to the service can't be called back. The rest fails.
+        Messages in flight to the service can't be stopped. The others fail.
         """
 
     def exactly_once(self) -> ExactlyOnceStatus | None:
-        """Return how transactions go where messages are sent in them; any thread may ask."""
+        """Return the state of transactions, or None if messages are sent without; any thread may call it."""
         return None
 
     def handed_over(self, topic: str) -> int:
-        """Return how many messages went to ``topic`` or are on their way; any thread may ask."""
+        """Return how many messages were sent to ``topic`` or are in flight; any thread may call it."""
         return 0
 
     def before_sending(self, look: Callable[[], None]) -> None:
-        """Call ``look`` from now on before anything goes to the service; it may call `hold_back`."""
+        """Call ``look`` before anything is sent to the service; it may call `hold_back`."""
 
 
 class Readback:
-    """What topics hold, for the rows of a snapshot that was cut off; here they are empty."""
+    """Reads topics back, for the rows of an interrupted snapshot; here they are empty."""
 
     def end_offsets(self, topic: str) -> Offsets:
-        """Return where each partition of ``topic`` ends now; any thread may ask. Raises ConnectionFailed."""
+        """Return each partition's end offset in ``topic``; any thread may call it. Raises
+        ConnectionFailed.
+        """
         return {}
 
     def keys(
@@ -157,50 +161,50 @@ class Readback:
     ) -> Iterator[KeyRecord]:
         """Yield every keyed record in ``[start, end)``, in order within a partition. Raises ConnectionFailed.
 
-        ``on_wait`` is called between reads, and may raise to end it.
+        ``on_wait`` is called between reads, and may raise to stop.
         """
         return iter(())
 
 
 class Readers(Protocol):
-    """Who reads the topics; for one thread."""
+    """Finds the consumers of the topics; for one thread."""
 
     def look(self, topics: Collection[str]) -> Consumers:
-        """Return who reads ``topics``, and how far behind they are; what can't be told is said in it."""
+        """Return the consumers of ``topics`` and their lag; the result reports what can't be determined."""
 
     def close(self) -> None:
-        """Hang up; the next look connects again."""
+        """Disconnect; the next call of `look` connects again."""
 
 
 class NoReaders:
-    """There are no topics; see `Readers`."""
+    """For a destination without topics; see `Readers`."""
 
     def look(self, topics: Collection[str]) -> Consumers:
-        """Say so."""
+        """Return that there are no topics."""
         return Consumers(time.time(), "this relay only records: it writes into no topic")
 
     def close(self) -> None:
-        """Nothing is open."""
+        pass
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A sink with all that goes with it."""
+    """A sink with all interfaces that belong to it."""
 
     sink: Sink
-    #: Gives ids to the schemas of its messages.
+    #: Assigns IDs to the schemas of its messages.
     registry: "SchemaRegistry | LocalRegistry"
     service: Service = field(default_factory=Service)
     recall: Recall = field(default_factory=Recall)
     readback: Readback = field(default_factory=Readback)
     readers: Readers = field(default_factory=NoReaders)
-    #: Where the service is, as the user named it.
+    #: The service's address as the user gave it.
     address: str = ""
-    #: What is asked before the relay begins, beside PostgreSQL, in words.
+    #: The services that are checked before the relay starts, in addition to PostgreSQL, in words.
     checked: str = ""
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self.service.close()
         self.registry.close()
 
@@ -212,10 +216,10 @@ class Kind(Protocol):
         """Open it; no connection is needed yet. Raises UsageError."""
 
     def open_service(self, settings: RelaySettings) -> tuple[Sink, Service]:
-        """Open the sink and its service alone, in a process that needs nothing else. Raises UsageError."""
+        """Open only the sink and its service, in a process that needs nothing else. Raises UsageError."""
 
     def preconditions(self, settings: RelaySettings) -> Sequence[Precondition]:
-        """Return what must hold there before a relay starts; nothing is made or changed by looking."""
+        """Return the prerequisites there for starting a relay; the checks create and change nothing."""
 
 
 def kind_of(settings: RelaySettings) -> Kind:

@@ -1,8 +1,8 @@
-"""The first message into each partition goes alone, so that none can overtake one that is refused.
+"""Send the first message to each partition alone, so that none can overtake one that is rejected.
 
-A broker takes any sequence number as the first of a producer in a partition (KIP-360). So if it refuses a new
-producer's first request and the second is under way by then, it takes the second: a key's later row would
-stand before its earlier one, which is sent again. Behind a request that it took, it refuses such a gap.
+A broker accepts any sequence number as the first of a producer in a partition (KIP-360). So if it rejects a
+new producer's first request while the second is already in flight, it accepts the second: a key's later row
+would be before its earlier one, which is sent again. After a request that it accepted, it rejects such a gap.
 """
 
 from collections import deque
@@ -14,21 +14,21 @@ from confluent_kafka import KafkaError
 from bwtui.sink.base import Message, MessageTuple
 from bwtui.sink.delivery_reports import Callback
 
-#: Takes the error of a message that did not get into the producer's queue, and the message.
+#: Called with the error of a message that the producer did not accept, and the message.
 Refuse = Callable[[KafkaError, Message], None]
-#: Hands a message to the producer, with its callback; False when it was refused, which is reported by then.
+#: Passes a message with its callback to the producer; False if it was rejected, which has then been reported.
 Put = Callable[[MessageTuple, Callback, Refuse], bool]
 
 
 class FirstRequests:
-    """The messages of one topic, until each of its partitions has taken one; then it is open.
+    """The messages of one topic, until each of its partitions has accepted one; then it is open.
 
-    Only the first report of a key says which partition it belongs to. So a key that is not known yet waits
-    until nothing of the topic is under way whose partition isn't known, and the others wait after it.
+    Only the first report of a key shows its partition. So a message with a new key waits until no message
+    with an unknown partition is in flight for the topic, and all later messages wait after it.
     """
 
     def __init__(self, partitions: int) -> None:
-        """``partitions`` is how many the topic has."""
+        """Take the number of partitions of the topic."""
         self._partitions = partitions
         self._waiting: deque[tuple[MessageTuple, Callback, Refuse]] = deque()
         self._keys: set[bytes | None] = {None}
@@ -36,16 +36,16 @@ class FirstRequests:
         self._is_asking = False
 
     def __len__(self) -> int:
-        """Messages that wait."""
+        """Return the number of waiting messages."""
         return len(self._waiting)
 
     @property
     def is_open(self) -> bool:
-        """Whether every partition has taken a message."""
+        """Whether every partition has accepted a message."""
         return len(self._seen) >= self._partitions
 
     def knows(self, messages: Sequence[MessageTuple]) -> bool:
-        """Whether ``messages`` may go as they are: nothing waits, and the partition of each key is known."""
+        """Return whether ``messages`` may be sent now: none waits, and the partition of each key is known."""
         keys = self._keys
         return not self._waiting and all(message[0] in keys for message in messages)
 
@@ -54,7 +54,7 @@ class FirstRequests:
         self._waiting.append((message, callback, refuse))
 
     def pump(self, put: Put) -> None:
-        """Hand over what may go by now. Messages without a key have no order, and go at once."""
+        """Send the messages whose turn has come. Messages without a key have no order, and never wait."""
         waiting = self._waiting
         while waiting:
             message, callback, refuse = waiting[0]

@@ -1,7 +1,7 @@
 """The Kafka sink: an idempotent producer whose delivery reports count down the spans.
 
-The relay bounds what is in flight (`Acknowledgements.bytes_in_flight`), so librdkafka's queue never fills:
-a message refused for a full queue while the next one is taken would change the order of a key.
+The relay limits what is in flight (`Acknowledgements.bytes_in_flight`), so librdkafka's queue never fills: a
+message rejected for a full queue, while the next one is accepted, would change the order of a key.
 """
 
 import shlex
@@ -38,12 +38,12 @@ from bwtui.sink.producing import REFUSALS, hand_over, tally
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
-# librdkafka warns of each setting that it calls experimental, and this one is meant: see `IN_ORDER`.
+# librdkafka warns about each experimental setting, and this one is used on purpose: see `IN_ORDER`.
 log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 
-#: Between two looks of a flush at what waits in the relay.
+#: Interval at which a flush checks the messages that wait in the relay.
 _FLUSH_SECONDS = 0.05
-#: Where messages wait longer for others (linger.ms), a stop would end before they are sent.
+#: If messages wait longer for others (linger.ms), a stop would end before they are sent.
 _LONG_LINGER = 5.0
 _CONNECTION_ERRORS = frozenset(
     {
@@ -62,13 +62,13 @@ def open_destination(settings: RelaySettings) -> Destination:
 
 
 def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
-    """Open Kafka alone: a client of the registry is a large part of a small process. Raises UsageError."""
+    """Open only Kafka: a registry client takes much memory in a small process. Raises UsageError."""
     sink = KafkaSink(settings)
     return sink, KafkaService(settings, sink)
 
 
 def destination_of(settings: RelaySettings, sink: "KafkaSink") -> Destination:
-    """Return what stands beside ``sink``, with it."""
+    """Return ``sink`` with the other interfaces of Kafka."""
     from bwtui.encode.registry import SchemaRegistry
 
     service = KafkaService(settings, sink)
@@ -86,7 +86,7 @@ def destination_of(settings: RelaySettings, sink: "KafkaSink") -> Destination:
 
 
 def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
-    """Return that Kafka and the schema registry answer."""
+    """Return the checks that Kafka and the schema registry respond."""
 
     def brokers() -> str:
         cluster = TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).check()
@@ -103,27 +103,27 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
 
 
 class KafkaSink(Recall):
-    """Sends messages to Kafka: a `bwtui.sink.base.Sink` that can hold back what waits."""
+    """Sends messages to Kafka: a `bwtui.sink.base.Sink` that can hold back waiting messages."""
 
     def __init__(self, settings: RelaySettings) -> None:
-        """Check the settings and make the producer; no connection is needed yet. Raises UsageError."""
+        """Check the settings and create the producer; no connection is needed yet. Raises UsageError."""
         self._config = producer_config(settings)
         self._in_bulk = producer_config(settings, defaults=IN_BULK)
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
         self._heard_error = False
-        #: Messages, less those that were discarded.
+        #: Number of messages, without those that were discarded.
         self._accepted = 0
         self._handed_over: Counter[str] = Counter()
         self._in_order = True
-        #: A letter that is refused is sent shorter, and no row has to wait for it.
+        #: A dead letter that is rejected is sent again in a shorter form, and no row has to wait for it.
         self._letters = settings.dead_letter_topic
-        #: Of the topics whose limits are known.
+        #: For the topics whose limits were fetched.
         self.partitions: dict[str, int] = {}
         self._first: dict[str, FirstRequests] = {}
-        #: Those of them in which messages wait.
+        #: Those of them with waiting messages.
         self._held: dict[str, FirstRequests] = {}
-        #: Topics of which every partition has taken a message from this producer.
+        #: Topics of which every partition has accepted a message from this producer.
         self._open: set[str] = set()
         self._outbox = Outbox(self._unanswered)
         self._look: Callable[[], None] = lambda: None
@@ -164,7 +164,7 @@ class KafkaSink(Recall):
             self._send_unrecorded(topic, messages, span)
 
     def _send_unrecorded(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
-        """Send with one callback for all that follow one another with the same headers."""
+        """Send with one callback for each run of messages with the same headers."""
         self._handed_over[topic] += len(messages)
         place = 0
         while place < len(messages):
@@ -177,7 +177,7 @@ class KafkaSink(Recall):
     def _send_recorded(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
     ) -> None:
-        """Send with a callback for each message, which notes where it went."""
+        """Send with a callback for each message, which records where it went."""
         self._handed_over[topic] += len(messages)
         callbacks, place = self._reports.take(topic, messages, span, receipt).callbacks, 0
         while place < len(messages):
@@ -193,7 +193,7 @@ class KafkaSink(Recall):
         span: Span,
         receipt: Receipt | None,
     ) -> None:
-        """Send to a topic of which not every partition has taken a message from this producer."""
+        """Send to a topic of which not every partition has accepted a message from this producer."""
         span.pending += len(messages)
         if receipt is not None:
             section = self._reports.take(topic, messages, span, receipt)
@@ -207,7 +207,7 @@ class KafkaSink(Recall):
         self._pump()
 
     def _pump(self) -> None:
-        """Let go what need not wait any more: for its turn, or for the first message into a partition."""
+        """Send what need not wait any more, for its turn or for the first message into a partition."""
         self._look()
         if self._produce is held_back:
             self._outbox.clear()
@@ -234,7 +234,7 @@ class KafkaSink(Recall):
 
     def poll(self, timeout: float) -> None:
         self._heard_error = False
-        # The number of events counts errors too.
+        # The number of events includes errors.
         if self._serve(self._producer.poll, timeout) and not self._heard_error:
             self._outage = None
         if self._held or len(self._outbox):
@@ -244,10 +244,10 @@ class KafkaSink(Recall):
         until = time.monotonic() + timeout
         while True:
             if self._produce is held_back:
-                # What the broker sends back when the producer has ended would wait in its queue for ever.
+                # What the broker returns after the producer has ended would stay in its queue without end.
                 self._producer.purge(in_flight=False)
-            # Not its `flush`: of a producer that ends meanwhile it loses reports of delivery. But nothing
-            # else sends what still waits for other messages.
+            # Not its `flush`, which loses delivery reports if the producer ends meanwhile. But only a flush
+            # sends messages that still wait for others.
             call = self._producer.flush if self.lingers > _LONG_LINGER else self._producer.poll
             left = max(0.0, until - time.monotonic()) if len(self._producer) else 0.0
             self._serve(call, min(left, _FLUSH_SECONDS))
@@ -259,9 +259,9 @@ class KafkaSink(Recall):
 
     @staticmethod
     def _serve(call: Callable[[float], int], timeout: float) -> int | None:
-        """Return what ``call`` returns, or None when the producer has just broken for good.
+        """Return the result of ``call``, or None if the producer has just failed fatally.
 
-        That comes as an exception here, and once. What it means for messages, their reports say.
+        A fatal error is raised here, once. The delivery reports show its effect on messages.
         """
         try:
             return call(timeout)
@@ -276,11 +276,12 @@ class KafkaSink(Recall):
         return failures
 
     def refresh(self, topic: str) -> None:
-        """Have the producer learn of a topic's partitions now; any thread may call."""
+        """Have the producer fetch a topic's partitions now; any thread may call it."""
         self._producer.list_topics(topic, timeout=REQUEST_SECONDS)
 
     def outage(self) -> str | None:
-        # With nothing to deliver nothing would clear it, so it counts only while something waits.
+        # If nothing is to be delivered, nothing would clear the outage, so it counts only while messages
+        # wait.
         return self._outage if len(self._producer) else None
 
     def hold_back(self) -> None:
@@ -294,10 +295,10 @@ class KafkaSink(Recall):
         return self._handed_over[topic]
 
     def discard(self, *, in_order: bool) -> None:
-        # What it says of brokers counts in its queue, until it is heard.
+        # Notices about brokers count as messages of the producer's queue until they are read.
         self._serve(self._producer.poll, 0)
         answered = self.answered()
-        # A new producer also leaves behind whatever made the old one unusable.
+        # A new producer also clears whatever made the old one unusable.
         self._in_order = in_order
         self._first.clear()
         self._held.clear()
@@ -318,7 +319,7 @@ class KafkaSink(Recall):
         return max(0, self._accepted - self.queued())
 
     def close(self) -> None:
-        """Let go of the producer, without waiting for messages in flight."""
+        """Release the producer, without waiting for messages in flight."""
         self._producer.purge()
 
     def _new_producer(self) -> Producer:
@@ -346,22 +347,22 @@ class KafkaSink(Recall):
         self._failures.append(delivery_failure(topic, error, message, span, receipt, index))
 
     def _noticed(self, error: KafkaError) -> None:
-        """Note that a connection failed; the next delivery clears it."""
+        """Record a failed connection; the next delivery clears it."""
         if error.code() in _CONNECTION_ERRORS:
             self._heard_error = True
             if self._outage is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:
-                # It follows what says why.
+                # It follows a more specific error.
                 return
             self._outage = f"Kafka can't be reached: {error.str()}{self._may_be_refused}"
 
 
 class KafkaService(Service):
-    """The brokers behind a `KafkaSink`, and its topics."""
+    """The brokers of a `KafkaSink`, and its topics."""
 
     name = "Kafka"
 
     def __init__(self, settings: RelaySettings, sink: KafkaSink) -> None:
-        """Make the clients; no connection is needed yet. Raises UsageError."""
+        """Create the clients; no connection is needed yet. Raises UsageError."""
         self._sink = sink
         self._broker = settings.broker
         self.lingers = sink.lingers
@@ -371,7 +372,7 @@ class KafkaService(Service):
         self._now, self._ends = TopicsNow(client), TopicsNow(client)
 
     def check(self) -> str:
-        # A relay that starts waits for a broker that is being started again.
+        # A relay that starts waits for a broker that is restarting.
         return str(self._admin.check(REQUEST_SECONDS)["cluster_id"])
 
     def outage(self) -> str | None:
@@ -398,7 +399,7 @@ class KafkaService(Service):
         try:
             self._sink.refresh(topic)
         except KafkaException as error:
-            # It learns of them by itself, within five minutes.
+            # It finds out on its own, within five minutes.
             log.info("topic %s: %s", topic, error, extra=event("topics_unseen"))
 
     def take_limits(self, limits: Limits) -> None:

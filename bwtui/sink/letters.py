@@ -1,4 +1,4 @@
-"""The dead letters of a relay as others read them: which there are, while it may write more, and each row."""
+"""Read the dead letters of a relay, also while it writes: an index of all, and single rows."""
 
 import datetime
 import hashlib
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from bwtui.kafka.letters import identity
 from bwtui.sink.dead_letter import ENCODED
 
-#: Of a larger file its end is read; and so many letters are kept, the newest ones.
+#: Only the end of a larger file is read (bytes); and the maximum number of letters kept, the newest ones.
 _MOST_BYTES = 64 << 20
 _MOST_LETTERS = 20_000
-#: A larger letter is not shown.
+#: Maximum size of a letter that is shown.
 _LARGEST = 8 << 20
 
 #: A row's columns and their texts; None is NULL.
@@ -25,9 +25,9 @@ Row = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One letter without its row."""
+    """One dead letter without its row."""
 
-    #: Where in the file it begins, and its bytes.
+    #: Its offset in the file, and its size in bytes.
     place: int
     size: int
     #: Unix seconds, or 0.
@@ -40,64 +40,66 @@ class Letter:
     xid: int
     error: str
     reason: str
-    #: The key columns' texts by name; empty where the key is not known.
+    #: The key columns' texts by name; empty if the key is not known.
     key: tuple[tuple[str, str | None], ...] = ()
-    #: The same of the row before, where the change was to give it another key.
+    #: The same for the row before, if the change assigned a different key.
     former_key: tuple[tuple[str, str | None], ...] = ()
-    #: Its name for people: the same in the file and in the topic.
+    #: Its ID for users, the same in the file and in the topic.
     id: str = ""
-    #: The row is known no more, only the message that Kafka has refused.
+    #: The row is not available any more, only the message that Kafka rejected.
     is_encoded: bool = False
 
     @property
     def identity(self) -> str:
-        """Which change it is of; see `bwtui.kafka.letters`."""
+        """The identity of its change; see `bwtui.kafka.letters`."""
         return identity(self.table, self.operation, self.commit_lsn, self.ordinal)
 
 
 class Rows(NamedTuple):
-    """A letter's row before and after; None where PostgreSQL said none, or the letter is cut."""
+    """A letter's row before and after; None if PostgreSQL sent none, or the letter is truncated."""
 
     before: Row | None
     after: Row | None
 
 
 class LetterFile:
-    """Reads a relay's dead letters, and goes on where it has read before."""
+    """Reads a relay's dead letters incrementally."""
 
     def __init__(self, path: Path, key_columns: Callable[[str], Sequence[str]]) -> None:
-        """``key_columns`` returns those of a table, or none where they are not known."""
+        """Take ``key_columns``, which returns the key columns of a table, or none if they are not known."""
         self.path = path
         self._key_columns = key_columns
         self._forget()
 
     def _forget(self) -> None:
         self.letters: list[Letter] = []
-        #: Lines that are no letter, and bytes before the end that were left out.
+        #: Number of lines that are not valid letters, and bytes skipped at the start of the file.
         self.unreadable = self.left_out = 0
-        #: Letters that were read, and are older than those that are kept.
+        #: Number of letters that were read, but are older than those that are kept.
         self.cut = 0
-        #: Up to where it was read.
+        #: The offset up to which the file was read.
         self.end = 0
         self._file: tuple[int, int] | None = None
 
     @property
     def first(self) -> int:
-        """From which byte on all letters are kept."""
+        """The offset from which on all letters are kept."""
         if self.cut and self.letters:
             return self.letters[0].place
         return self.left_out
 
     def size(self) -> int:
-        """Return the file's bytes. Raises OSError."""
+        """Return the file's size in bytes. Raises OSError."""
         return self._look()[1]
 
     def is_changed(self) -> bool:
-        """Say whether there is something to read, by the file's size alone. Raises OSError."""
+        """Return whether there is more to read, judged only by the file's identity and size. Raises
+        OSError.
+        """
         return self._look() != (self._file, self.end)
 
     def read(self) -> None:
-        """Read what is new. Raises OSError."""
+        """Read the new letters. Raises OSError."""
         identity, size = self._look()
         if identity != self._file or size < self.end:
             self._forget()
@@ -112,7 +114,7 @@ class LetterFile:
             file.seek(self.end)
             for line in file:
                 if not line.endswith(b"\n"):
-                    # It is being written, or was when its relay was killed.
+                    # The line is being written, or was when its relay was killed.
                     break
                 self._take(line)
                 self.end += len(line)
@@ -120,7 +122,7 @@ class LetterFile:
         del self.letters[:-_MOST_LETTERS]
 
     def rows(self, letter: Letter) -> Rows | None:
-        """Return the row of a letter; None when it is too large, or not there any more. Raises OSError."""
+        """Return the row of a letter; None if it is too large, or not there any more. Raises OSError."""
         if letter.size > _LARGEST:
             return None
         with self.path.open("rb") as file:
@@ -129,7 +131,7 @@ class LetterFile:
         return None if found is None else Rows(_row(found.get("before")), _row(found.get("after")))
 
     def line(self, letter: Letter) -> str:
-        """Return a letter as it stands in the file, or nothing. Raises OSError."""
+        """Return a letter as it is in the file, or "". Raises OSError."""
         with self.path.open("rb") as file:
             file.seek(letter.place)
             return file.read(min(letter.size, _LARGEST)).decode("utf-8", "replace").strip()
@@ -153,7 +155,7 @@ class LetterFile:
         try:
             table = str(found["table"])
             before, after = _row(found.get("before")), _row(found.get("after"))
-            # Older letters do not say it themselves, or not of a table that is refused as a whole.
+            # Older letters lack the key columns, or have none for a table that is rejected as a whole.
             named = found.get("key")
             columns = list(map(str, named)) if isinstance(named, list) else []
             columns = columns or list(self._key_columns(table))
@@ -194,25 +196,27 @@ def _row(given: object) -> Row | None:
 
 
 def _key(row: Row | None, columns: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
-    """Return the key of a row, in the order of the table's columns; nothing where not all of it is there."""
+    """Return the key of a row, in the order of the table's columns; empty if part of it is missing."""
     if not row or not columns or not all(name in row for name in columns):
         return ()
     return tuple((name, value) for name, value in row.items() if name in columns)
 
 
 def letter_id(found: Mapping[str, Any]) -> str:
-    """Return what a letter is called on the command line, wherever it stands, and with or without its row."""
+    """Return a letter's ID for the command line, the same in the file and the topic, with or without its
+    row.
+    """
     about = [found.get(name) for name in ("time", "table", "operation", "commit_lsn", "ordinal", "xid")]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
 
 def keys_of(letter: Letter) -> list[tuple[tuple[str, str | None], ...]]:
-    """Return the keys whose rows a letter is about: its row's, and the one that the row had before."""
+    """Return the keys of the rows that a letter concerns: the present one, and the row's former one."""
     return [key for key in (letter.key, letter.former_key) if key]
 
 
 def printed_name(table: str) -> str:
-    """Return a table's name as an expression for ``--table`` of a printed command, quoted if need be."""
+    """Return a table's name as a pattern for ``--table`` in a printed command, quoted if necessary."""
     return table if re.fullmatch(r"[\w.]+", table, re.ASCII) else shlex.quote(re.escape(table))
 
 

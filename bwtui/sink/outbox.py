@@ -1,7 +1,7 @@
-"""Batches that wait in the relay, where they can be kept back, and not in librdkafka's queue.
+"""Batches that wait in the relay, where they can be held back, and not in librdkafka's queue.
 
-What librdkafka has it sends as soon as it can, in threads of its own: after a suspension, before anybody can
-purge it (docs/adr/0010-queue-messages-in-the-relay.md). So it is handed little more than it sends at once.
+librdkafka sends its messages as soon as it can, in threads of its own: after a suspension, before anything
+can purge them (docs/adr/0010-queue-messages-in-the-relay.md). So it gets little more than it sends at once.
 """
 
 from collections import deque
@@ -11,9 +11,9 @@ from typing import NamedTuple
 from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import MessageTuple
 
-#: So many handovers may be unanswered: as many requests as librdkafka has under way to one broker.
+#: Maximum number of unanswered handovers: as many requests as librdkafka has in flight to one broker.
 HANDOVERS = 5
-#: What one handover takes together of what waits, and the rest of its last batch.
+#: Limits of one handover of waiting messages; its last batch is taken whole.
 HANDOVER_ROWS = 10_000
 HANDOVER_BYTES = 4 << 20
 
@@ -28,24 +28,26 @@ class Entry(NamedTuple):
 
 
 class Outbox:
-    """Lets batches go in the order in which they came, a few handovers at a time."""
+    """Releases batches in the order of arrival, a few handovers at a time."""
 
     def __init__(self, unanswered: Callable[[], int]) -> None:
-        """``unanswered`` counts the messages that were handed over and not answered yet."""
+        """Take ``unanswered``, which counts the messages that were handed over and have no report yet."""
         self._unanswered = unanswered
         self._waiting: deque[Entry] = deque()
         self._rows = 0
         self._sent = 0
-        #: For each handover that is not answered, how many messages had been sent with it.
+        #: For each unanswered handover, the number of messages sent up to its end.
         self._handed: deque[int] = deque()
         self._last: Span | None = None
 
     def __len__(self) -> int:
-        """Messages that wait."""
+        """Return the number of waiting messages."""
         return self._rows
 
     def may_go(self, span: Span, count: int) -> bool:
-        """Say whether ``count`` messages of ``span`` go at once, and count them as handed over if so."""
+        """Return whether ``count`` messages of ``span`` may be sent now, and if so count them as handed
+        over.
+        """
         if self._waiting:
             return False
         # A batch is one handover, however many topics it is for.
@@ -61,7 +63,7 @@ class Outbox:
         self._rows += len(entry.messages)
 
     def take(self) -> Iterator[Entry]:
-        """Yield what may go by now; it counts as handed over."""
+        """Yield the entries whose turn has come; they count as handed over."""
         waiting = self._waiting
         while waiting and self._has_turn():
             rows = size = 0
@@ -77,7 +79,7 @@ class Outbox:
                 yield entry
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Drop everything that waits."""
         self._waiting.clear()
         self._rows = 0
 

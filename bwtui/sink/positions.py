@@ -1,4 +1,4 @@
-"""The topic of positions: a record within each Kafka transaction says how far the stream is with it."""
+"""The topic of positions: one record within each Kafka transaction has the stream's position."""
 
 import time
 from collections.abc import Mapping
@@ -13,23 +13,23 @@ from bwtui.model.position import Position
 from bwtui.settings import RelaySettings
 from bwtui.sink.topics import TopicAdmin
 
-#: Offsets at the end that are read first, and how many times as many next: each commit has two.
+#: Number of offsets to read at the end first, and the factor for each next step: a commit has two offsets.
 _STEP, _FACTOR = 200, 32
 _WAIT_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
-#: How long a position may be hidden by an open transaction: the commit of a relay that runs takes less.
+#: How long an open transaction may hide a position: the commit of a live relay takes less.
 _HIDDEN_SECONDS, _LOOK_SECONDS = 1.0, 0.02
-#: A record each commit: small segments, which are compacted soon, keep the topic short.
+#: One record per commit: small segments, which are compacted soon, keep the topic short.
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
 
 
 def positions_topic(settings: RelaySettings) -> str:
-    """Return the topic's name. It has a part more than that of a table under the same prefix can have."""
+    """Return the topic's name. It has more parts than a table's topic under the same prefix can have."""
     name = f"bwtui.position.{settings.slot}"
     return f"{settings.topic_prefix}.{name}" if settings.topic_prefix else name
 
 
 class Positions(TopicAdmin):
-    """Makes the topic, and reads what stands in it last."""
+    """Creates the topic, and reads the last position in it."""
 
     def __init__(self, settings: RelaySettings, config: Mapping[str, Any]) -> None:
         super().__init__(dict(config), 1_048_576)
@@ -39,12 +39,12 @@ class Positions(TopicAdmin):
             **READING,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            # A start waits for the topic's end twice; half a second each would be the broker's default.
+            # A start waits twice for the topic's end, each time half a second by the broker's default.
             "fetch.wait.max.ms": 10,
         }
 
     def prepare(self) -> None:
-        """Make the topic where it is missing. Raises RefusedError and ConnectionFailed."""
+        """Create the topic if it is missing. Raises RefusedError and ConnectionFailed."""
         if not self.ensure(self.topic, keyed=True).compacted:
             raise RefusedError(
                 f"topic {self.topic} is not compacted: the relay's position in it would expire",
@@ -57,11 +57,9 @@ class Positions(TopicAdmin):
     def last(self, key: bytes) -> Position | None:
         """Return the newest committed position of ``key``, or None. Raises ConnectionFailed, RefusedError.
 
-        A leader that changes is waited for: a start would end by it.
-
-        Relays of other servers with the same slot name and prefix write to the same partition, and a
-        read_committed consumer sees nothing after the first record of an open transaction. Raises
-        PositionHidden where a transaction stays open.
+        A leader election is waited for, since it would fail a start. Relays of other servers with the same
+        slot name and prefix write to the same partition, and a read_committed consumer sees nothing after the
+        first record of an open transaction. Raises PositionHidden if a transaction stays open.
         """
         until = time.monotonic() + _WAIT_SECONDS
         while True:
@@ -89,7 +87,7 @@ class Positions(TopicAdmin):
             consumer.close()
 
     def _bounds(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-        """Return where the partition begins, and an end before which every transaction has ended."""
+        """Return the partition's first offset, and an end offset before which every transaction has ended."""
         wanted = {place: OffsetSpec.latest()}
         level = IsolationLevel.READ_UNCOMMITTED
         asked = self._asked().list_offsets(wanted, isolation_level=level, request_timeout=_WAIT_SECONDS)
@@ -108,7 +106,7 @@ class Positions(TopicAdmin):
             time.sleep(_LOOK_SECONDS)
 
     def _read(self, consumer: Consumer, start: int, key: bytes) -> bytes | None:
-        """Return the newest value of ``key`` behind ``start``; what is not committed is not read."""
+        """Return the newest committed value of ``key`` from offset ``start`` on."""
         consumer.assign([TopicPartition(self.topic, 0, start)])
         found = None
         while (record := consumer.poll(_WAIT_SECONDS)) is not None:

@@ -1,4 +1,4 @@
-"""What topics are at this moment: which ones, of how many partitions, and what their beginnings have lost."""
+"""Read the present state of topics: identity, partitions, and how many records they have lost."""
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
@@ -12,16 +12,16 @@ from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.sink.destination import Offsets, PresentTopic, PresentTopics
 
 _REQUEST_SECONDS = 10.0
-#: Partitions whose offsets are asked for in one request.
+#: Maximum number of partitions whose offsets one request asks for.
 _AT_ONCE = 300
-#: Nobody has answered, of whichever topic.
+#: No broker has responded, whatever the topic.
 _NO_ANSWER = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
-#: A broker from before Kafka 2.8 knows of none.
+#: The ID from a broker older than Kafka 2.8, which has none.
 _NO_ID = "A" * 22
 
 
 class TopicsNow:
-    """Asks Kafka what topics are."""
+    """Queries Kafka for the state of topics."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._heard = Heard()
@@ -29,7 +29,7 @@ class TopicsNow:
         self._broker = str(config["bootstrap.servers"])
 
     def cluster(self) -> str:
-        """Return the cluster's id. Raises ConnectionFailed."""
+        """Return the cluster's ID. Raises ConnectionFailed."""
         try:
             asked = self._asked().describe_cluster(request_timeout=_REQUEST_SECONDS)
             return str(asked.result().cluster_id or "")
@@ -37,9 +37,9 @@ class TopicsNow:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
 
     def look(self, topics: Collection[str], *, with_beginnings: bool) -> PresentTopics:
-        """Return what ``topics`` are, None for one that is not there; those are missing that can't be told.
+        """Return the state of ``topics``, None for a missing one, without those that can't be determined.
 
-        ``with_beginnings``: what they have lost as well. Raises ConnectionFailed.
+        ``with_beginnings``: include how many records they have lost. Raises ConnectionFailed.
         """
         if not topics:
             return {}
@@ -50,7 +50,9 @@ class TopicsNow:
             raise unreachable(self._broker, self._heard.instead_of(error.args[0])) from error
 
     def ends(self, topics: Collection[str]) -> dict[str, Offsets]:
-        """Return where each partition of ``topics`` ends; see `Service.ends`. Raises ConnectionFailed."""
+        """Return the end offset of each partition of ``topics``; see `Service.ends`. Raises
+        ConnectionFailed.
+        """
         if not topics:
             return {}
         try:
@@ -91,7 +93,8 @@ class TopicsNow:
             for place, offset in self._offsets(described, OffsetSpec.earliest()):
                 lost[place.topic] += offset
                 looked[place.topic] += 1
-        # Kafka deletes no records of a topic that is only compacted, and compaction moves no beginning.
+        # Kafka deletes no records from the start of a topic that is only compacted: compaction moves no first
+        # offset.
         deleting = self._deleting([topic for topic in lost if lost[topic]])
         return {
             topic: PresentTopic(
@@ -104,7 +107,7 @@ class TopicsNow:
         }
 
     def _deleting(self, topics: Collection[str]) -> set[str]:
-        """Return those of ``topics`` that delete records; not one whose settings we may not see."""
+        """Return those of ``topics`` that delete records, without those whose settings can't be read."""
         if not topics:
             return set()
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
@@ -122,9 +125,9 @@ class TopicsNow:
     def _offsets(
         self, described: dict[str, TopicDescription], which: OffsetSpec
     ) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield ``which`` offset of each partition; one that has no leader at present is left out."""
+        """Yield the ``which`` offset of each partition; partitions without a leader are left out."""
         places = [TopicPartition(topic, one.id) for topic, now in described.items() for one in now.partitions]
-        # Not all at once: confluent-kafka 2.16 damages its memory where a call with many is slow.
+        # In batches: confluent-kafka 2.16 corrupts memory if a call for many partitions is slow.
         for begin in range(0, len(places), _AT_ONCE):
             wanted = dict.fromkeys(places[begin : begin + _AT_ONCE], which)
             asked = self._client.list_offsets(
@@ -139,6 +142,6 @@ class TopicsNow:
 
 
 def topic_id(topic: TopicDescription) -> str:
-    """Return Kafka's own id of a topic; "" where it has none."""
+    """Return Kafka's own ID of a topic; "" if it has none."""
     text = str(topic.topic_id)
     return "" if text == _NO_ID else text

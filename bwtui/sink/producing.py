@@ -1,4 +1,4 @@
-"""What is done for each message that goes to Kafka, and for each report of one: in C the same, for less."""
+"""The work for each message sent to Kafka and each delivery report; the C extension does it faster."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from bwtui.model.delivery import Span
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.delivery_reports import as_sent
 
-#: What librdkafka's `produce` refuses a message with.
+#: The exceptions by which librdkafka's `produce` rejects a message.
 REFUSALS = (KafkaException, BufferError)
 
 
@@ -22,10 +22,11 @@ def hand_over_in_python(
     reports: Any,
     refusals: tuple[type[Exception], ...],
 ) -> tuple[int, Exception | None]:
-    """Hand ``messages`` over from ``first`` on, each with its report of a list, or with the one report.
+    """Produce ``messages`` from index ``first`` on, with a list of callbacks or one callback for all.
 
-    Those of one report have the same headers: a report of delivery has none, so others need another one.
-    Return the place behind the last message that was tried, and what that one was refused with, or None.
+    Messages of one callback have the same headers, since a delivery report contains none: at different
+    headers it stops. Return the index after the last message that was tried, and the error that rejected that
+    one, or None.
     """
     headers = messages[first][3] if first < len(messages) else None
     has_each = isinstance(reports, list)
@@ -35,7 +36,7 @@ def hand_over_in_python(
             return place, None
         report = reports[place] if has_each else reports
         try:
-            # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
+            # Positional arguments cost half as much as keywords: …, partition, callback, on_delivery, ….
             produce(topic, value, key, -1, report, None, timestamp, own)
         except refusals as error:
             return place + 1, error
@@ -43,26 +44,25 @@ def hand_over_in_python(
 
 
 class Tally(Protocol):
-    """The callback of many messages, which calls something once all of them have their report."""
+    """The callback of many messages, which calls a function once all of them have their report."""
 
     def __call__(self, error: KafkaError | None, message: Any) -> None:
-        """Take the report of one message."""
+        pass
 
     def expect(self, count: int) -> None:
-        """Say how many were accepted, and have a report each."""
+        """Set the number of messages that were accepted and will have a report."""
 
 
 class TallyInPython:
-    """A `Tally`."""
+    """A `Tally` in Python."""
 
     def __init__(self, failed: Callable[[KafkaError, Any], None], over: Callable[[int], None]) -> None:
-        """``failed`` takes each that failed, and ``over`` is called last, with how many were delivered."""
+        """Take ``failed``, called for each failure, and ``over``, called last with the number delivered."""
         self._failed, self._over = failed, over
         self._reported = self._delivered = 0
         self._expected = -1
 
     def __call__(self, error: KafkaError | None, message: Any) -> None:
-        """Take the report of one message."""
         if error is None:
             self._delivered += 1
         else:
@@ -71,7 +71,6 @@ class TallyInPython:
         self._end()
 
     def expect(self, count: int) -> None:
-        """Say how many were accepted, and have a report each."""
         self._expected = count
         self._end()
 
@@ -87,10 +86,10 @@ tally_class: Any = PACKAGE.Tally if PACKAGE is not None else TallyInPython
 def tally(
     failed: Callable[..., None], topic: str, span: Span, headers: list[tuple[str, bytes]] | None
 ) -> Tally:
-    """Return what counts ``span`` down, once there is a report of each message with the same ``headers``.
+    """Return a callback that counts ``span`` down once each message with the same ``headers`` has its report.
 
-    Nobody asks before how many are pending: a span is settled when none is. One that has failed goes to
-    ``failed``, as `DeliveryReports` calls it, and is still counted.
+    Nothing reads the pending count before: a span is settled when it is zero. A failed message is passed to
+    ``failed``, as by `DeliveryReports`, and stays counted.
     """
 
     def refused(error: KafkaError, message: Any) -> None:

@@ -1,7 +1,8 @@
-"""How a dropped row gets into its topic after all: by an UPDATE of it that changes nothing.
+"""Re-send a dropped row to its topic by an UPDATE that changes nothing.
 
-Sent by anybody but the relay's stream, the row of a letter could stand behind a newer one of the same key. An
-UPDATE makes PostgreSQL write the row, as it is by then, into its WAL: the relay sends it in its place.
+If anything but the relay's stream sent a dead letter's row, it could be placed after a newer row of the same
+key. An UPDATE makes PostgreSQL write the present row into its WAL, and the relay sends it in the correct
+order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,22 +12,22 @@ from itertools import count
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.sink.letters import Letter, Rows
 
-#: Keys of one statement.
+#: Maximum number of keys in one statement.
 _KEYS = 500
 
 
 @dataclass(slots=True)
 class Plan:
-    """The statements that have rows sent again, and how many letters there are none for, by the reason."""
+    """The statements that re-send rows, and the number of letters without one, by the reason."""
 
     statements: list[str] = field(default_factory=list)
-    #: Rows that the statements name: a row with several letters is sent once.
+    #: Number of rows that the statements name: a row with several letters is sent once.
     rows: int = 0
     refused: dict[str, int] = field(default_factory=dict)
 
 
 def plan(letters: Iterable[tuple[Letter, Rows | None]]) -> Plan:
-    """Return what has the rows of ``letters`` sent again."""
+    """Return the statements that re-send the rows of ``letters``."""
     made = Plan()
     groups: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], None]] = {}
     for letter, rows in letters:
@@ -44,7 +45,7 @@ def plan(letters: Iterable[tuple[Letter, Rows | None]]) -> Plan:
 
 
 def refusal(letter: Letter, rows: Rows | None) -> str:
-    """Return why no statement has the row of ``letter`` sent again, or nothing."""
+    """Return why no statement can re-send the row of ``letter``, or ""."""
     if letter.operation == "delete":
         return "a row that was deleted: there is nothing left that an UPDATE could have sent"
     if rows is None or rows.after is None:
@@ -59,7 +60,7 @@ def refusal(letter: Letter, rows: Rows | None) -> str:
     return ""
 
 
-#: No letter says which columns an UPDATE may not set.
+#: A letter does not say which columns an UPDATE may not set.
 _STATEMENT = """DO {quote}
 DECLARE spare text;
 BEGIN
@@ -90,7 +91,7 @@ def _statements(table: str, names: Sequence[str], keys: Sequence[tuple[str, ...]
 
 
 def _quote(*texts: str) -> str:
-    """Return a dollar quote that is in none of ``texts``."""
+    """Return a dollar quote that does not occur in any of ``texts``."""
     return next(quote for n in count(1) if not any((quote := f"$q{n}$") in text for text in texts))
 
 

@@ -1,4 +1,4 @@
-"""Reads keys back from topics: where each partition ends now, and which keys lie between two such offsets."""
+"""Read keys back from topics: the end offset of each partition, and the keys between two offsets."""
 
 import threading
 import time
@@ -15,19 +15,19 @@ from bwtui.model.headers import SESSION
 from bwtui.sink.destination import KeyRecord, Offsets, Readback
 
 _REQUEST_SECONDS = 10.0
-#: So long a caller waits until it may look around.
+#: Timeout of one attempt, after which the caller may check other conditions.
 _TRY_SECONDS = 1.0
 _AGAIN = WITHOUT_LEADER | {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
-#: Not all of these take their time.
+#: For errors that are returned immediately.
 _PAUSE_SECONDS = 0.1
 _BATCH = 10_000
 
 
 class TopicReader(Readback):
-    """A consumer without a group: it commits nothing, and nobody sees it."""
+    """A consumer without a group: it commits nothing, and Kafka lists no group for it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        #: Held by `end_offsets`, which may hang in a thread that its caller has given up.
+        #: Held by `end_offsets`, which may block in a thread that its caller has abandoned.
         self._asking = threading.Lock()
         self._config = {
             **config,
@@ -35,8 +35,8 @@ class TopicReader(Readback):
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            # What is in an open transaction counts: a snapshot's own is open while it looks for what an
-            # earlier one has left, and others' may be committed at any time. Ends are those of the log, too.
+            # Records of open transactions count: a snapshot's own is open while it looks for the remains of
+            # an earlier one, and others may be committed at any time. End offsets are those of the log, too.
             "isolation.level": "read_uncommitted",
         }
 
@@ -52,7 +52,7 @@ class TopicReader(Readback):
                 raise _unreadable(topic, error.args[0]) from error
             if metadata.error is not None:
                 raise _unreadable(topic, metadata.error)
-            # Nothing to look around for meanwhile: another thread does.
+            # Nothing to check meanwhile: another thread does that.
             return {n: self._watermarks(topic, n, lambda: None)[1] for n in metadata.partitions}
 
     def keys(
@@ -70,13 +70,13 @@ class TopicReader(Readback):
             self._consumer.unassign()
 
     def close(self) -> None:
-        """Close the connection; one that is still asked ends with the process."""
+        """Close the connection; a consumer that is in use ends with the process."""
         if "_consumer" in vars(self) and self._asking.acquire(blocking=False):
             self._consumer.close()
 
     @staticmethod
     def _take(message: ConsumerMessage, topic: str, open_ends: dict[int, int]) -> bytes | None:
-        """Return the key of a message before its partition's end, and close partitions that are read."""
+        """Return a message's key if it is before its partition's end, and remove completed partitions."""
         number, offset, error = message.partition(), message.offset(), message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise _unreadable(topic, error)

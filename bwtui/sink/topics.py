@@ -1,4 +1,4 @@
-"""Topics: made before the first message, and asked for their limits."""
+"""Create topics before the first message, and read their limits."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,9 @@ from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.sink.destination import Limits, PresentTopic, TopicLimits
 from bwtui.sink.present_topics import topic_id
 
-#: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
-#: not dropped for that. All else counts as an outage, which is waited for; but for a name that is no topic's.
+#: Errors that no retry fixes: the cluster's settings or the user's rights forbid it. A table's rows are not
+#: dropped for that. Every other error counts as an outage, which is waited for, except for an invalid topic
+#: name.
 _REFUSALS = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -46,10 +47,12 @@ _KEPT_FOR_GOOD = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
 class TopicAdmin:
-    """Makes topics and reads their settings."""
+    """Creates topics and reads their settings."""
 
     def __init__(self, config: dict[str, Any], max_message_bytes: int, ordered: str = "") -> None:
-        """``ordered``: a topic whose messages stand in one order, and which expire as the brokers have it."""
+        """Take ``ordered``, a topic with a single partition, whose messages expire by the brokers'
+        defaults.
+        """
         self._ordered = ordered
         self._heard = Heard()
         self._client = new_client(LoggedAdmin, {**config, "error_cb": self._heard})
@@ -57,9 +60,9 @@ class TopicAdmin:
         self._broker = str(config["bootstrap.servers"])
 
     def check(self, patience: float = QUICK_SECONDS) -> dict[str, Any]:
-        """Return the cluster's id and number of brokers. Raises ConnectionFailed.
+        """Return the cluster's ID and number of brokers. Raises ConnectionFailed.
 
-        Brokers that are down are given ``patience`` seconds to come back.
+        Brokers that are down have ``patience`` seconds to come back.
         """
         try:
             cluster = cluster_metadata(self._asked(), self._heard, self._broker, patience)
@@ -68,32 +71,32 @@ class TopicAdmin:
         return {"cluster_id": cluster.cluster_id, "brokers": len(cluster.brokers)}
 
     def ensure(self, topic: str, *, keyed: bool) -> TopicLimits:
-        """Make one topic as `ensure_all` does, and return its limits. Raises RefusedError as well."""
+        """Create one topic like `ensure_all`, and return its limits. Raises RefusedError as well."""
         limits = self.ensure_all({topic: keyed})[topic]
         if isinstance(limits, RefusedError):
             raise limits
         return limits
 
     def ensure_all(self, wanted: Mapping[str, bool]) -> Limits:
-        """Make the topics that are missing, and return the limits of all, or why one is refused.
+        """Create the topics that are missing, and return the limits of all, or why one is refused.
 
-        ``wanted`` says which of them are keyed. A topic of ours keeps every key's latest row for good: keyed
-        ones are compacted, unkeyed ones (which can't be) are kept without a time limit. Partitions and
-        replicas are the broker's defaults. A topic is refused by ServiceRefused where somebody has to
-        mend something first, and RefusedError where no topic can have that name. Raises ConnectionFailed when
-        another try may help; what it has made by then, the next try finds.
+        ``wanted`` says which of them are keyed. A topic created here keeps every key's latest row without a
+        time limit: keyed ones are compacted, and unkeyed ones, which can't be, have unlimited retention.
+        Partitions and replicas are the broker's defaults. The refusal is ServiceRefused if someone has to fix
+        something first, and RefusedError if no topic can have that name. Raises ConnectionFailed if a retry
+        may help; the retry then finds the topics created so far.
         """
         existing = self._limits(list(wanted))
         missing = [topic for topic in wanted if topic not in existing]
         if missing:
             existing |= self._create({topic: wanted[topic] for topic in missing})
-            # Somebody else made these at the same moment, maybe with other settings.
+            # Another client created these at the same moment, possibly with different settings.
             existing |= self._limits([topic for topic in missing if topic not in existing])
         limits = {topic: existing.get(topic) or self._ours(keyed) for topic, keyed in wanted.items()}
         return self._with_partitions(limits)
 
     def existing(self, topics: Sequence[str]) -> Limits:
-        """Return the limits of ``topics`` as `ensure_all` does, and make none."""
+        """Return the limits of ``topics`` like `ensure_all`, without creating any."""
         found = self._limits(topics)
         return self._with_partitions({topic: found.get(topic) or topic_gone(topic) for topic in topics})
 
@@ -111,12 +114,12 @@ class TopicAdmin:
         return TopicLimits(self._max_message_bytes, compacted=keyed)
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, PresentTopic | RefusedError]:
-        """Return id and partitions of each topic, one partition if we may not know.
+        """Return the ID and partitions of each topic; one partition if the user may not see them.
 
         Raises ConnectionFailed.
         """
         counts: dict[str, PresentTopic | RefusedError] = {}
-        # A broker may learn of a topic a little after the controller has made it.
+        # A broker may learn of a topic slightly after the controller has created it.
         until = time.monotonic() + _REQUEST_SECONDS
         while left := [topic for topic in topics if topic not in counts]:
             asked = self._asked().describe_topics(TopicCollection(left), request_timeout=_REQUEST_SECONDS)
@@ -135,7 +138,7 @@ class TopicAdmin:
         return counts
 
     def _create(self, wanted: Mapping[str, bool]) -> Limits:
-        """Make topics; those that somebody else has made meanwhile are not in what it returns."""
+        """Create topics; the result leaves out those that another client has created meanwhile."""
         topics = [self._new(topic, keyed) for topic, keyed in wanted.items()]
         limits: Limits = {}
         asked = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
@@ -157,7 +160,7 @@ class TopicAdmin:
         return NewTopic(topic, -1, -1, config=config)
 
     def _limits(self, topics: Sequence[str]) -> Limits:
-        """Return the limits of those of ``topics`` that are there."""
+        """Return the limits of those of ``topics`` that exist."""
         if not topics:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
@@ -170,7 +173,7 @@ class TopicAdmin:
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    # Without the right to describe it, the broker's own refusal of a message is what is left.
+                    # Without the right to describe it, only the broker's rejection of a message remains.
                     limits[topic] = self._ours(keyed=False)
                 elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     limits[topic] = self._refused(error, topic)
@@ -179,7 +182,7 @@ class TopicAdmin:
         return limits
 
     def _refused(self, error: KafkaException, topic: str) -> RefusedError:
-        """Return the refusal of one topic. Raises ConnectionFailed when another try may help."""
+        """Return the error for one topic. Raises ConnectionFailed if a retry may help."""
         failed = self._failed(error.args[0], topic)
         if isinstance(failed, RefusedError):
             return failed

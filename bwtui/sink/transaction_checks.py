@@ -1,7 +1,7 @@
-"""What doctor asks of the brokers for --exactly-once; nothing is made or changed.
+"""The checks of the brokers for --exactly-once by doctor; they create and change nothing.
 
-Whether the relay's user may write under its transactional.id is not asked: the only way would be to begin a
-transaction, which fences whoever has one open. A start says it at once.
+Whether the relay's user may write under its transactional.id is not checked: the only way would be to begin a
+transaction, which fences any relay that has one open. The relay reports it when it starts.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _LONGEST, _MIN_ISR, _REPLICAS = (
 
 
 def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
-    """Return that Kafka and the schema registry answer, and that the brokers take transactions."""
+    """Return the checks that Kafka and the schema registry respond, and that transactions work."""
 
     def transactions() -> str:
         found, brokers = _asked(settings)
@@ -38,10 +38,10 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
 
 
 def judged(settings: RelaySettings, found: dict[str, int], brokers: int, wanted: int | None) -> str:
-    """Return what is found in a few words. Raises ServiceRefused where transactions can't be had.
+    """Return the result in a few words. Raises ServiceRefused if transactions are not possible.
 
-    ``wanted`` is the transaction.timeout.ms that was given, in milliseconds. What the brokers do not tell is
-    not in ``found``.
+    ``wanted`` is the given transaction.timeout.ms (milliseconds). Settings that the brokers do not show are
+    missing from ``found``.
     """
     longest = found.get(_LONGEST)
     if longest is not None and wanted is not None and wanted > longest:
@@ -63,7 +63,7 @@ def judged(settings: RelaySettings, found: dict[str, int], brokers: int, wanted:
 
 
 def _asked(settings: RelaySettings) -> tuple[dict[str, int], int]:
-    """Return the numbers that one broker tells, and how many brokers are up. Raises ConnectionFailed."""
+    """Return the settings of one broker, and how many brokers are up. Raises ConnectionFailed."""
     admin = new_client(LoggedAdmin, client_config(settings))
     try:
         nodes = admin.describe_cluster(request_timeout=_WAIT_SECONDS).result().nodes

@@ -1,9 +1,9 @@
-"""The Kafka sink of --exactly-once: what it sends becomes durable as Kafka transactions commit.
+"""The Kafka sink of --exactly-once: messages become durable when their Kafka transaction commits.
 
-Each transaction holds a record of how far the stream is with it (`bwtui.sink.positions`), so that a restart
-leaves out what is in. The relay marks where a transaction may end, and the sink ends it: between two
-transactions of PostgreSQL once it is due, and in the middle of one that is too large. A commit takes several
-round trips, in a thread; what is sent meanwhile waits for the next transaction. See
+Each transaction contains a record with the stream's position (`bwtui.sink.positions`), so that a restart
+skips what was committed. The relay marks where a transaction may end, and the sink ends it: between two
+transactions of PostgreSQL once it is due, or within one that is too large. A commit takes several round
+trips, in a thread; messages sent meanwhile wait for the next transaction. See
 docs/adr/0012-commit-the-position-with-the-rows.md.
 """
 
@@ -28,30 +28,32 @@ from bwtui.sink.kafka import KafkaService, KafkaSink, destination_of
 from bwtui.sink.outbox import Entry
 from bwtui.sink.transaction_checks import preconditions
 
-#: A transaction of PostgreSQL with more than so many rows or bytes is split. Bytes are within what the relay
-#: has in flight at most (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it reads no further until they are committed.
+#: A transaction of PostgreSQL that exceeds this number of rows or bytes is split. The bytes are below the
+#: maximum that the relay has in flight (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it stops reading until they are
+#: committed.
 SPLIT_ROWS, SPLIT_BYTES = 200_000, 32 << 20
-#: So is one that takes longer than this share of what Kafka gives a transaction: Kafka would abort it, and so
-#: again whenever it is read again.
+#: So is one that takes longer than this share of Kafka's transaction timeout: Kafka would abort it, and again
+#: whenever it is read again.
 _SHARE = 0.5
-#: How long Kafka keeps a transaction open that is not heard of: of a relay that was killed it holds up
-#: readers until then, or until the relay is started again. A snapshot is one transaction: Kafka's own limit.
+#: transaction.timeout.ms: how long Kafka keeps an inactive transaction open. That of a killed relay blocks
+#: readers until then, or until the relay is started again. A snapshot is one transaction: it has Kafka's
+#: maximum.
 _STREAM_MS, _SNAPSHOT_MS = 60_000, 900_000
-#: Where nothing more is there to send, a transaction ends this share of the interval after the last one.
+#: If nothing more is there to send, a transaction ends this share of the interval after the last one.
 _IDLE_SHARE = 0.2
-#: Where messages wait for others longer than so many seconds (linger.ms), a commit has them sent.
+#: If messages wait longer for others (linger.ms, seconds), only a commit sends them.
 _SHORT_LINGER = 0.02
 
 __all__ = ["TransactionalSink", "open_destination", "preconditions"]
 
 
 def open_destination(settings: RelaySettings) -> Destination:
-    """Open Kafka and the schema registry, as `bwtui.sink.kafka` does, for transactions."""
+    """Open Kafka and the schema registry, like `bwtui.sink.kafka`, for transactions."""
     return destination_of(settings, TransactionalSink(settings))
 
 
 def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
-    """Open Kafka alone, as `bwtui.sink.kafka` does."""
+    """Open only Kafka, like `bwtui.sink.kafka`."""
     sink = TransactionalSink(settings)
     return sink, KafkaService(settings, sink)
 
@@ -59,34 +61,35 @@ def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
 class TransactionalSink(KafkaSink):
     """Sends messages in Kafka transactions: a `bwtui.sink.base.Sink`.
 
-    A span counts one more as pending until the transaction is committed that holds its messages.
+    A span has one additional pending count until the transaction with its messages is committed.
     """
 
     def __init__(self, settings: RelaySettings) -> None:
-        #: What waits for the next transaction.
+        #: Entries that wait for the next transaction.
         self._next: deque[Entry] = deque()
         self._forget()
         self._is_idle = False
         self._committed_at = time.monotonic()
         self._opened_at = 0.0
-        #: Messages of transactions that were committed.
+        #: Number of messages in committed transactions.
         self._durable = 0
         self._commit_rows = settings.commit_rows
-        #: It holds where each message went. Else only failures are reported: what one failed in is no commit.
+        #: A recording needs each message's offset. Otherwise only failures are reported: a failure prevents
+        #: the commit.
         self._is_recorded = bool(settings.record)
         super().__init__(settings)
-        #: After so many seconds a transaction ends wherever it may.
+        #: A transaction older than this (seconds) ends at the next place where it may.
         self._old = int(self._config.get("transaction.timeout.ms", _STREAM_MS)) / 1_000 * _SHARE
         self._commit_seconds = min(settings.commit_ms / 1_000, self._old)
-        #: What Kafka said no to of this session, for reasons of the message.
+        #: Messages that Kafka rejected in this session for reasons of the message.
         self.refused: list[DeliveryFailure] = []
-        #: Each boundary is committed at once.
+        #: Whether to commit at each boundary at once.
         self.is_eager = False
-        #: Asked before a transaction of PostgreSQL is split, and may say no.
+        #: Called before a transaction of PostgreSQL is split, and may forbid it.
         self.may_split: Callable[[], bool] = lambda: True
-        #: Returns why another relay goes on in our place, if one does.
+        #: Returns the message about another relay that has replaced this one, or "".
         self.is_fenced: Callable[[], str] = str
-        #: Called at the end of a transaction; what it returns says whether all of it is recorded.
+        #: Called at the end of a transaction; returns a check whether all of it is recorded.
         self.promise: Callable[[], Callable[[], bool]] = lambda: lambda: True
         self.topic = ""
         self.identity = ""
@@ -103,13 +106,14 @@ class TransactionalSink(KafkaSink):
         one_by_one: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> Producer:
-        """Return a producer of our own: whoever had ``identity`` is fenced, and what was open is aborted.
+        """Return a new producer, which fences any earlier one with ``identity`` and aborts its transaction.
 
-        Any thread may call it. ``one_by_one``: each message is a request. ``check`` raises where nobody wants
-        it any more, which is asked before somebody is fenced. Raises ConnectionFailed, and ServiceRefused.
+        Any thread may call it. ``one_by_one``: each message is a request. ``check`` is called before anything
+        is fenced, and raises if the producer is not needed any more. Raises ConnectionFailed and
+        ServiceRefused.
         """
         config = {**self._config, "transactional.id": identity, "error_cb": self._noticed}
-        # It may not exceed the transaction's, which librdkafka sees to by itself.
+        # It may not exceed the transaction's timeout, which librdkafka ensures on its own.
         del config["message.timeout.ms"]
         config.setdefault("transaction.timeout.ms", _SNAPSHOT_MS if snapshot else _STREAM_MS)
         config["delivery.report.only.error"] = not (snapshot or one_by_one or self._is_recorded)
@@ -118,7 +122,9 @@ class TransactionalSink(KafkaSink):
         return begun(config, check)
 
     def begin(self, producer: Producer, *, snapshot: bool = False, one_by_one: bool = False) -> None:
-        """Send by ``producer``, of such a `connect`, from now on; nothing of the one before is under way."""
+        """Send by ``producer``, a result of `connect`, from now on; the previous one has nothing in
+        flight.
+        """
         self._forget()
         self.refused = []
         self._committed_at = time.monotonic()
@@ -127,7 +133,9 @@ class TransactionalSink(KafkaSink):
         self._produce = producer.produce
 
     def discard(self, *, in_order: bool) -> None:
-        """Forget what is not committed. Raises ServiceRefused where another relay has fenced this one."""
+        """Drop everything that is not committed. Raises ServiceRefused if another relay has fenced this
+        one.
+        """
         fenced = self._ending.fenced if self._ending is not None else ""
         if self._commit is not None:
             self._commit.give_up()
@@ -149,7 +157,7 @@ class TransactionalSink(KafkaSink):
         self._ending: Ending | None = None
         self._is_open = self._is_broken = self._is_snapshot = self._is_quiet = False
         self._rows = self._bytes = self._next_rows = 0
-        # What was sent by another producer is never reported.
+        # Messages sent by the previous producer are never reported.
         self._reports = DeliveryReports(self._failed)
 
     # -- sending -------------------------------------------------------------------------------------------
@@ -172,7 +180,7 @@ class TransactionalSink(KafkaSink):
     ) -> None:
         if not self._is_open and not self._is_broken:
             self._open_transaction()
-        # The rows of a snapshot are confirmed by their slot, which is made before the transaction's commit.
+        # The rows of a snapshot are confirmed by their slot, which is created before the transaction commits.
         if not self._is_snapshot and (not self._spans or self._spans[-1] is not span):
             span.pending += 1
             self._spans.append(span)
@@ -191,7 +199,7 @@ class TransactionalSink(KafkaSink):
 
     @property
     def has_uncommitted(self) -> bool:
-        """Whether anything was sent that no commit was begun of."""
+        """Whether messages were sent for which no commit has begun."""
         return (self._is_open and self._commit is None) or bool(self._next)
 
     @property
@@ -201,9 +209,9 @@ class TransactionalSink(KafkaSink):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a commit, or a message, is under way."""
+        """Whether a commit or a message is in flight."""
         if self._is_broken:
-            # What is in it will not get anywhere.
+            # Its messages will not be delivered.
             return not self._end(0.0)
         return self._commit is not None or bool(len(self._producer))
 
@@ -213,7 +221,7 @@ class TransactionalSink(KafkaSink):
         return self._is_open and self._commit is None and self._is_due()
 
     def mark(self, position: Position, *, is_whole: bool, is_idle: bool = False) -> None:
-        """Say that what was sent so far brings the stream to ``position``.
+        """Record that everything sent so far brings the stream to ``position``.
 
         ``is_whole``: that is between two transactions of PostgreSQL. ``is_idle``: nothing more is there to
         send.
@@ -230,7 +238,7 @@ class TransactionalSink(KafkaSink):
         return self._rows >= SPLIT_ROWS or self._bytes >= SPLIT_BYTES or self._age() >= self._old
 
     def commit_when_due(self) -> None:
-        """Begin to commit if it is time to, and the relay has marked where."""
+        """Begin a commit if one is due, and the relay has marked a position."""
         if self._mark is None or not self._is_open or self._is_broken or self._commit is not None:
             return
         _, is_whole = self._mark
@@ -245,7 +253,8 @@ class TransactionalSink(KafkaSink):
     def _begin_commit(self) -> None:
         assert self._mark is not None
         position = self._mark[0]
-        # First the recording, then Kafka: what is committed is never read again, and so must stand in it.
+        # First the recording, then Kafka: what is committed is never read again, so the recording must have
+        # it.
         is_recorded, is_idle = self.promise(), self._is_idle
         self._commit = Commit(
             self._producer,
@@ -257,10 +266,10 @@ class TransactionalSink(KafkaSink):
         )
 
     def _is_reported(self) -> bool:
-        """Whether every message of the transaction has its report; what has come is taken.
+        """Return whether every message of the transaction has its report, after handling the new ones.
 
-        A commit takes the others in its thread, and for each it waits until a relay that is behind lets go of
-        the interpreter: 5 ms.
+        Otherwise a commit waits for reports in its thread, each time until a relay that lags releases the
+        interpreter lock: 5 ms.
         """
         if self.lingers > _SHORT_LINGER:
             return True
@@ -268,7 +277,7 @@ class TransactionalSink(KafkaSink):
         return not len(self._producer)
 
     def commit_now(self, position: Position) -> Commit:
-        """Begin to commit the open transaction, whatever is in it, and return what to wait for."""
+        """Begin to commit the open transaction, whatever its content, and return the commit to wait for."""
         if not self._is_open:
             self._open_transaction()
         self._mark = position, True
@@ -291,7 +300,7 @@ class TransactionalSink(KafkaSink):
             self._hand_over(*entry)
 
     def _settle(self, commit: Commit) -> None:
-        """Note that Kafka has committed the open transaction: what is in it counts, whatever comes next."""
+        """Record that Kafka has committed the open transaction: its messages count, whatever happens next."""
         self._commits.note(commit.begun)
         self._committed_at = time.monotonic()
         spans, self._spans = self._spans, []
@@ -317,7 +326,7 @@ class TransactionalSink(KafkaSink):
                 if not self._is_open:
                     return True
                 if self._mark is None:
-                    # In the middle of what has no position: a restart sends it again.
+                    # There is no position in the middle: a restart sends it again.
                     self._break(None)
                     break
                 self._begin_commit()
@@ -327,9 +336,9 @@ class TransactionalSink(KafkaSink):
         return self._end(max(0.0, until - time.monotonic()))
 
     def _end(self, timeout: float) -> bool:
-        """Have the open transaction aborted, and see whether another relay has taken our place.
+        """Abort the open transaction, and find out whether another relay has replaced this one.
 
-        A commit that gets through at that moment counts: nobody sends again what is in it.
+        A commit that succeeds at that moment counts: nothing sends its messages again.
         """
         until = time.monotonic() + timeout
         if self._ending is None:
@@ -347,7 +356,7 @@ class TransactionalSink(KafkaSink):
         return True
 
     def queued(self) -> int:
-        # What a broken transaction holds is read again.
+        # The messages of a broken transaction are read again.
         return 0 if self._is_broken else super().queued() + self._next_rows + len(self._spans)
 
     def answered(self) -> int:
@@ -357,7 +366,6 @@ class TransactionalSink(KafkaSink):
         return self._outage if len(self._producer) or self._commit is not None else None
 
     def exactly_once(self) -> ExactlyOnceStatus:
-        """See `bwtui.sink.destination.Recall`."""
         return self._commits.told(self.identity, self.topic)
 
     # -- failures ------------------------------------------------------------------------------------------
@@ -367,7 +375,7 @@ class TransactionalSink(KafkaSink):
         super().hold_back()
 
     def close(self) -> None:
-        """Let go of the producer; Kafka aborts what is open when the relay is started again, or in time."""
+        """Release the producer; Kafka aborts the open transaction at the next start, or after the timeout."""
         if self._commit is not None:
             self._commit.give_up()
         super().close()
@@ -376,7 +384,7 @@ class TransactionalSink(KafkaSink):
         return cast(Producer, NoProducer())
 
     def _break(self, error: KafkaError | None) -> None:
-        """Send nothing more until a session begins anew; ``error`` says why a commit has failed."""
+        """Send nothing more until a new session begins; ``error`` is the reason for a failed commit."""
         self._is_broken = True
         self._produce = held_back
         if error is not None:
