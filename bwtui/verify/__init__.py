@@ -1,1 +1,1 @@
-"""Both sides of an audit brought together: a recording or a table, and what Kafka holds."""
+"""Compare the two sides of an audit: a recording or a table, and the contents of Kafka."""

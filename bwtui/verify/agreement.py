@@ -1,10 +1,10 @@
-"""Which rows have a latest record that says the same: found by digests, and not looked at any more.
+"""Find the keys whose latest record equals the row, by digests, so that they need no further comparison.
 
-Tables are digested by PostgreSQL (`bwtui.verify.table_digests`), topics here: every record whose key is plain
-becomes a line of ``record_digest``, with the digests of key and row. Where the latest record of a key has the
-digest of the key's row, and the key is in one partition only, which is its own, the two say the same. All
-other keys are *suspects*: it is only of them that records are read again, and rows, and compared one by one.
-So nothing is told to differ by its digest.
+PostgreSQL digests the tables (`bwtui.verify.table_digests`), and this module the topics: every record with a
+plain key becomes a line of ``record_digest``, with the digests of key and row. If the latest record of a key
+has the digest of the key's row, and the key is only in one partition, which is the right one, the two are
+equal. All other keys are *suspects*: only their records and rows are read again and compared one by one. So
+no difference is reported on the basis of digests alone.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ from bwtui.verify.canonical import PARTS, Layout, clear_no_texts
 from bwtui.verify.table_digests import digest_table
 from bwtui.verify.tables import CHUNK, RowTexts, Shape, rows_at
 
-#: Name → columns. ``part`` is made of a digest. A record's ``state`` is `ROW`, `TOMBSTONE` or `OTHER`;
-#: ``spelling`` is the id of its key's schema; ``is_away``: its partition is not its key's.
-#: A row is found again by ``table_oid`` (of the partition, or 0), ``block`` and ``line``.
-#: ``suspect`` has what `Agreement.suspect` found, ``copies`` only without a key.
+#: Name → columns. ``part`` is derived from a digest. A record's ``state`` is `ROW`, `TOMBSTONE` or `OTHER`;
+#: ``spelling`` is the ID of its key's schema; ``is_away``: its partition is not its key's. A row is found
+#: again by ``table_oid`` (of the partition, or 0), ``block`` and ``line``. ``suspect`` has the results of
+#: `Agreement.suspect`, and ``copies`` only without a key.
 TABLES = {
     "record_digest": "topic usmallint, part utinyint, key0 ubigint, key1 ubigint, row0 ubigint, row1 ubigint,"
     " state utinyint, spelling bigint, partition_id integer, log_offset bigint, is_away boolean",
@@ -43,25 +43,25 @@ TABLES = {
     "suspect": "key0 ubigint, key1 ubigint, spelling bigint, table_oid uinteger, block uinteger,"
     " line usmallint, row0 ubigint, row1 ubigint, copies bigint",
 }
-#: What a record has for a value: a row that is plain, null, or anything else.
+#: The value of a record: a plain row, null, or anything else.
 ROW, TOMBSTONE, OTHER = range(3)
-#: Messages that are read side by side, and bytes of them.
+#: Maximum number and bytes of messages that are decoded together, column by column.
 _BATCH, _BATCH_BYTES = 40_000, 32 << 20
-#: Records or rows that are looked at together.
+#: Maximum number of records or rows that are compared in one query.
 _AT_ONCE = 2_000_000
 _NONE = -1
-#: How long a log may end too early.
+#: How long to wait for a log that ends too early.
 _PATIENCE_SECONDS = 5.0
-#: More than a table has columns.
+#: More than a table's maximum number of columns.
 _MOST_FIELDS = 1_700
 
 Digests = NDArray[np.uint64]
-#: Says which keys of a split belong into another partition.
+#: Returns which keys of a split belong into another partition.
 FindAway = Callable[[Split, Sequence[bytes | None]], NDArray[np.bool_]]
 
 
 class _Held(NamedTuple):
-    """What is read side by side next."""
+    """The messages to decode together next."""
 
     messages: list[Message]
     offsets: list[int]
@@ -77,19 +77,19 @@ class Agreement:
         self._schemas = schemas
         self._hasher = duckdb.connect(config={"threads": 1})
         self._fields: dict[tuple[Layout, int, tuple[str, ...]], list[Field] | None] = {}
-        #: Topic → the number that stands for it.
+        #: Topic → its number.
         self._numbers: dict[str, int] = {}
-        #: Topic and schema of keys → the newest record's milliseconds.
+        #: Topic and key schema → the newest record's timestamp (milliseconds).
         self._newest: dict[tuple[str, int], int] = {}
         for name, columns in TABLES.items():
             store.execute(f"create table {name} ({columns})")
 
     def number(self, topic: str) -> int:
-        """Return the number that stands for a topic."""
+        """Return the number of a topic."""
         return self._numbers.setdefault(topic, len(self._numbers))
 
     def close(self) -> None:
-        """Give back what the digests took."""
+        """Release the memory of the digests."""
         self._hasher.close()
         for name in TABLES:
             self._store.execute(f"truncate {name}")
@@ -119,7 +119,7 @@ class Agreement:
     def screened(
         self, shape: Shape, split: Split, parts: Iterable[Delivered], find_away: FindAway
     ) -> Iterator[Delivered]:
-        """Digest the records of a split; yield its holes, and the records that are to be read one by one."""
+        """Digest the records of a split; yield its holes, and the records that have to be read one by one."""
         held = _Held([], [], [], [])
         size = 0
         for part in parts:
@@ -143,7 +143,7 @@ class Agreement:
         is_null = np.fromiter((value is None for value in held.values), np.bool_, count)
         states = np.where(is_null, TOMBSTONE, np.where(schemas == _NONE, OTHER, ROW))
         if shape.records.key is None:
-            # Without a key a row is all there is to know a record by.
+            # Without a key, a record is identified only by its row.
             keys, spellings, taken = np.zeros_like(rows), np.zeros(count, np.int64), states == ROW
             is_away = np.zeros(count, np.bool_)
         else:
@@ -179,9 +179,9 @@ class Agreement:
     def _digests(
         self, layout: Layout, found: Sequence[bytes | None], names: tuple[str, ...] = ()
     ) -> tuple[Digests, Int64]:
-        """Return the digests, and the ids of the schemas; -1 where one has to look at the bytes themselves.
+        """Return the digests and the schema IDs; -1 for values whose bytes have to be decoded one by one.
 
-        ``names``: a key has just these columns.
+        ``names``: a key has exactly these columns.
         """
         messages = Messages.of([one or b"" for one in found], _MOST_FIELDS)
         digests, schemas = np.zeros((len(found), 2), np.uint64), messages.schema_ids()
@@ -194,7 +194,8 @@ class Agreement:
             some = messages if len(chosen) == len(found) else messages.some(chosen)
             columns, is_plain, is_short = read(fields, some)
             if names:
-                # Bytes that a plain encoder would write otherwise are another key; and none has a null.
+                # Bytes that a plain encoder would write differently are a different key; and no key contains
+                # a null.
                 is_plain &= is_short
                 for column in columns:
                     is_plain &= ~column.is_null
@@ -219,9 +220,9 @@ class Agreement:
     # -- suspects --------------------------------------------------------------------------------------------
 
     def suspect(self, shape: Shape, spelling: str) -> int:
-        """Find the suspects of a table; return how many keys, or rows without one, agree.
+        """Find the suspects of a table; return how many keys, or rows without one, are equal.
 
-        ``spelling``: how the table's keys are written.
+        ``spelling``: the encoding of the table's keys.
         """
         assert shape.records is not None
         self._store.execute("truncate suspect")
@@ -248,20 +249,20 @@ class Agreement:
         return int(agreed)
 
     def rows(self, shape: Shape) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table."""
         sql = "select count(*) from row_digest where topic = ?"
         return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
 
     def records(self, shape: Shape) -> int:
-        """Return how many records of a topic were digested."""
+        """Return the number of digested records of a topic."""
         sql = "select count(*) from record_digest where topic = ?"
         return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
 
     def spellings(self, shapes: Sequence[Shape], others: Container[str]) -> list[tuple[str, str, int, int]]:
-        """Return topic, how keys are written, how many of these have a row, and when the newest came.
+        """Return topic, key encoding, number of its keys that have a row, and their newest timestamp.
 
-        They are counted only where it matters: in topics with keys that are written in several ways, or of
-        which ``others`` are known.
+        Keys are counted only if it matters: in topics with several key encodings, or if others were found
+        (``others``).
         """
         found: list[tuple[str, str, int, int]] = []
         for topic in [shape.table.topic for shape in shapes]:
@@ -273,7 +274,7 @@ class Agreement:
         return found
 
     def places(self, topic: str) -> dict[int, Int64]:
-        """Return partition → the offsets, in order, of the suspects' latest records."""
+        """Return partition → the sorted offsets of the suspects' latest records."""
         found = self._store.execute(
             """select partition_id, max(log_offset) as log_offset
                  from record_digest semi join (select distinct key0, key1 from suspect) using (key0, key1)
@@ -287,7 +288,7 @@ class Agreement:
     def suspect_rows(
         self, snapshot: Connection, shape: Shape
     ) -> Iterator[list[tuple[RowTexts, tuple[int, int], int]]]:
-        """Yield the rows that are suspects, with their digests, and how many copies the topic has of each."""
+        """Yield the rows that are suspects, with their digests, and the number of copies in the topic."""
         cursor = self._store.cursor()
         cursor.execute(
             """select table_oid, block, line, row0, row1, copies
@@ -302,7 +303,7 @@ class Agreement:
 
 
 def records_at(config: Config, topic: str, places: Mapping[int, Int64]) -> Iterator[tuple[Split, Delivered]]:
-    """Yield the records at places, partition → offsets in order; what has gone since has newer ones.
+    """Yield the records at ``places``, partition → sorted offsets; removed records have newer ones.
 
     Raises ConnectionFailed.
     """

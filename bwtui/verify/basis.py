@@ -1,4 +1,4 @@
-"""What an audit is based on: sealed files, the journal's facts, and where the topics begin and end."""
+"""The inputs of an audit: sealed files, the journal's facts, and the offsets of the topics."""
 
 import contextlib
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from bwtui.verify.facts import Facts, read_facts
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recording as it was opened: what is sealed of it, None if nothing is, and the journal's facts."""
+    """A recording when it was opened: its sealed part, None if there is none, and the journal's facts."""
 
     folder: Path
     sealed: Sealed | None
     facts: Facts
 
     def whole(self) -> Sealed | None:
-        """Return what is sealed, if that is all that is finished by now. Raises UsageError or StateFailed."""
+        """Return the sealed part if it has everything that is finished. Raises UsageError or StateFailed."""
         return self.sealed if self.sealed is not None and self.sealed.is_complete() else None
 
     def unsealed_bytes(self) -> int:
@@ -34,34 +34,37 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """A checked recording, and what Kafka has of it; its offsets are pinned last, so that it may have all."""
+    """A checked recording, and Kafka's offsets for it.
+
+    The offsets are pinned last, so that they include all of its messages.
+    """
 
     sealed: Sealed
     facts: Facts
-    #: How many messages each topic is to have.
+    #: Number of messages that each topic should have.
     sent: dict[str, int]
-    #: Whether any message has headers; then those of all are compared.
+    #: Whether any message has headers; if so, the headers of all are compared.
     has_headers: bool
     pinned: Pinned
 
     @property
     def rows(self) -> int:
-        """How many rows both sides have to be read of."""
+        """Number of rows to read on both sides."""
         return self.sealed.manifest.rows + self.pinned.messages
 
 
 def find_sealed(folder: Path) -> Sealed | None:
-    """Open what is sealed of a recording, without its rows. Raises DamagedRecording or StateFailed."""
+    """Open the sealed part of a recording, without its rows. Raises DamagedRecording or StateFailed."""
     with contextlib.suppress(UsageError):
         return open_sealed(folder, check_files=False)
     return None
 
 
 def open_recorded(folder: Path) -> Recorded:
-    """Open a recording before it is sealed, or found to be.
+    """Open a recording before its missing parts are sealed.
 
-    The facts are those of the sealed segments, or of all finished ones if some must be sealed first: what is
-    wrong with these is said at once. Raises UsageError, DamagedRecording or StateFailed.
+    The facts are those of the sealed segments, or of all finished ones if some must be sealed first, so that
+    an error in them is reported at once. Raises UsageError, DamagedRecording or StateFailed.
     """
     recorded = Recorded(folder, find_sealed(folder), Facts())
     whole = recorded.whole()
@@ -69,21 +72,22 @@ def open_recorded(folder: Path) -> Recorded:
 
 
 def facts_of(sealed: Sealed) -> Facts:
-    """Return the facts of the segments that are sealed.
+    """Return the facts of the sealed segments.
 
-    Raises DamagedRecording, also for a segment that is not there any more, or StateFailed.
+    Raises DamagedRecording, also for a sealed segment that is missing now, or StateFailed.
     """
     names = {segment.name for segment in sealed.manifest.segments}
     gone = names - {segment.path.name for segment in segments(sealed.folder)}
     if gone:
-        # Without what it says of the LSNs that were confirmed, messages that were lost would be pending.
+        # Without the LSNs that it reports as confirmed, lost messages would count as pending.
         raise damaged(Place(min(gone), 0), "it was sealed, and is missing now")
     return read_facts(sealed.folder, names)
 
 
 def check_cluster(facts: Facts, config: Config) -> None:
-    """Raise RefusedError for another cluster than the recording's, or ConnectionFailed."""
-    # A recording without Kafka has none; that nothing was sent is said when its messages are counted.
+    """Check that Kafka is the recording's cluster. Raises RefusedError if not, or ConnectionFailed."""
+    # A recording without Kafka has no cluster; that nothing was sent is reported when its messages are
+    # counted.
     if not facts.cluster:
         return
     cluster, _ = partitions(config)
@@ -97,7 +101,7 @@ def check_cluster(facts: Facts, config: Config) -> None:
 def basis(sealed: Sealed, facts: Facts, config: Config) -> Basis:
     """Count the messages of a recording whose files were checked, and pin its topics.
 
-    Raises RefusedError where nothing was sent, or for a topic that is gone, and ConnectionFailed.
+    Raises RefusedError if nothing was sent or a topic is missing, and ConnectionFailed.
     """
     sent, has_headers = _sent(sealed)
     try:
@@ -112,7 +116,7 @@ def _sent(sealed: Sealed) -> tuple[dict[str, int], bool]:
                     coalesce(bool_or(header_form <> 'none'), false)
                from read_parquet(?)
               where topic is not null group by topic"""
-    # It needs no room to spill, and would take it in the current folder.
+    # The query does not spill, and DuckDB would otherwise create a folder in the current one.
     with session(temp_directory="") as connection:
         rows = connection.execute(sql, [paths]).fetchall() if paths else []
     if all(messages == unsent for _, messages, unsent, _ in rows):

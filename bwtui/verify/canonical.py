@@ -1,12 +1,12 @@
-"""One digest for a row, whether PostgreSQL makes it or it is made of messages.
+"""Digest rows so that PostgreSQL and decoded messages give the same result.
 
-A digest is the MD5 of what PostgreSQL's ``record_send`` writes of a record with these fields: which of the
-columns of a fixed width are null, as bits; these columns, zeros for null; and then the columns of any width.
-Each field comes with its type and its length, so two records with the same bytes have the same values, bit
-for bit: -0 is not 0, and 1.0 is not 1.00. PostgreSQL writes these bytes of its own values; for messages they
-are put together here, out of what `bwtui.audit.columns` has read.
+A digest is the MD5 of the output of PostgreSQL's ``record_send`` for a record with these fields: a bit mask
+of the null columns among those of fixed width; these columns, with zeros for null; and then the columns of
+variable width. Each field has its type and its length, so two records with the same bytes have the same
+values, bit for bit: -0 is not 0, and 1.0 is not 1.00. PostgreSQL writes these bytes for its own values; for
+messages, this module builds them from the result of `bwtui.audit.columns`.
 
-That two rows differ and have the same digest is as likely as 1 : 2¹²⁸, and nobody chooses them.
+The probability that two different rows have the same digest is 2⁻¹²⁸, and no attacker chooses the rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from bwtui.audit.columns import Bool, Column, Field, Int64, Messages
 from bwtui.model.sql import quote_identifier
 from bwtui.types.registry import TypeInfo
 
-#: Digests are counted in so many parts, each of which can be looked at by itself.
+#: Number of partitions of the digests, each of which can be compared separately.
 PARTS = 64
 
 _HEXADECIMAL = np.full(256, 16, np.uint8)
 _HEXADECIMAL[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _HYPHENS = [8, 13, 18, 23]
 _DIGITS = [at for at in range(36) if at not in _HYPHENS]
-#: Days and microseconds from 1970, where Avro begins, to 2000, where PostgreSQL does.
+#: Days and microseconds from 1970, Avro's epoch, to 2000, PostgreSQL's.
 _EPOCH_DAYS, _EPOCH_MICROSECONDS = 10_957, 946_684_800_000_000
 _BITS = 31
 _INT4 = 23
@@ -37,14 +37,14 @@ _WRITTEN = "case when {0} is distinct from null then pg_catalog.concat({0}) end"
 
 
 class _Kind(NamedTuple):
-    """How columns of some types are written: as which type of PostgreSQL's, None where it has any width."""
+    """How columns of some types are written: the PostgreSQL type, and None for a variable width."""
 
     oid: int
     dtype: str | None
-    #: SQL for a value, with ``{}`` for the column, and for what stands for null.
+    #: SQL for a value, with ``{}`` for the column, and SQL for the placeholder of null.
     sql: str
     zero: str
-    #: Kinds of Avro fields that say just this.
+    #: Kinds of Avro fields that have exactly these values.
     said_by: tuple[str, ...]
 
 
@@ -69,14 +69,14 @@ _BY_OID = {
     701: "double", 790: "money", 1043: "text", 1082: "date", 1083: "time", 1114: "timestamp",
     1184: "timestamptz", 2950: "uuid",
 }  # fmt: skip
-#: Sent as numbers, which PostgreSQL does not make of them for all: xid, cid, xid8.
+#: Types that are sent as numbers, but that not every PostgreSQL version casts to numbers: xid, cid, xid8.
 _OTHERS = frozenset({28, 29, 5069})
-#: What a key's field says of types that its row's field says otherwise: their text.
+#: Types that a key's field contains as text, unlike a row's field.
 _TEXT_IN_KEYS = frozenset({"date", "time", "timestamp", "timestamptz"})
 
 
 def base_of(oid: int, types: Mapping[int, TypeInfo]) -> int:
-    """Return the type that a domain is of in the end; any other type is itself."""
+    """Return a domain's base type, through all levels; any other type is returned unchanged."""
     info = types.get(oid)
     while info is not None and info.kind == "d":
         oid = info.base_oid
@@ -85,9 +85,9 @@ def base_of(oid: int, types: Mapping[int, TypeInfo]) -> int:
 
 
 def kind_of(oid: int, types: Mapping[int, TypeInfo], *, in_key: bool = False) -> str | None:
-    """Return how a column is written, or None where a value has more than one form.
+    """Return how a column is written, or None if a value can have more than one form.
 
-    ``types`` are those of `bwtui.source.catalog.load_types`.
+    ``types`` is a result of `bwtui.source.catalog.load_types`.
     """
     oid = base_of(oid, types)
     info = types.get(oid)
@@ -108,7 +108,7 @@ class Layout:
 
     @classmethod
     def of(cls, kinds: Mapping[str, str]) -> "Layout":
-        """Return the layout of columns of these kinds."""
+        """Return the layout for columns of these kinds."""
         every = [(name, _KINDS[kind]) for name, kind in kinds.items()]
         return cls(
             tuple(one for one in every if one[1].dtype is not None),
@@ -116,7 +116,7 @@ class Layout:
         )
 
     def sql(self) -> str:
-        """Return SQL for the record's bytes, of a row of the table."""
+        """Return SQL for the record's bytes, for a row of the table."""
         names = [(quote_identifier(name), kind) for name, kind in self.fixed]
         fields = [
             " + ".join(
@@ -129,7 +129,7 @@ class Layout:
         return f"pg_catalog.record_send(row({', '.join(fields)}))"
 
     def takes(self, fields: Sequence[Field]) -> bool:
-        """Whether these fields say of a table's columns what is digested; a column may lack its field."""
+        """Return whether these fields contain the columns to digest; a column may lack its field."""
         found = {one.column: one for one in fields}
         for name, kind in (*self.fixed, *self.loose):
             field = found.get(name)
@@ -142,7 +142,7 @@ class Layout:
     def digests(
         self, hasher: duckdb.DuckDBPyConnection, columns: Sequence[Column], messages: Messages, is_plain: Bool
     ) -> NDArray[np.uint64]:
-        """Return two words for each message; clear ``is_plain`` where there are none."""
+        """Return two words for each message; clear ``is_plain`` where a value can't be digested."""
         pieces = self._pieces(hasher, columns, messages, is_plain)
         names = [f"p{number}" for number in range(len(pieces))]
         hasher.register("pieces", pa.table(pieces, names))
@@ -177,7 +177,7 @@ class Layout:
 
 
 def _is_written(field: Field, kind: _Kind) -> bool:
-    # Money is a number of cents; of decimals DuckDB writes so many digits.
+    # Money is a number of cents; DuckDB's decimals have at most 38 digits.
     return field.scale == 2 if kind is _KINDS["money"] else 0 <= field.scale <= 38
 
 
@@ -199,7 +199,7 @@ def _number(column: Column, kind: _Kind, messages: Messages, is_plain: Bool) -> 
     numbers = column.numbers
     assert numbers is not None
     if numbers.dtype.kind == "f":
-        # Not a number has many bytes, and is one value.
+        # NaN has many bit patterns, but is one value.
         is_plain &= ~np.isnan(numbers) | column.is_null
     if column.field.kind == "date":
         numbers = numbers - _EPOCH_DAYS
@@ -212,7 +212,7 @@ def _uuids(column: Column, messages: Messages, is_plain: Bool) -> NDArray[Any]:
     assert column.starts is not None and column.lengths is not None
     is_text = column.lengths == 36
     starts = np.where(is_text, column.starts, 0)
-    # In small numbers there may be fewer bytes than one has.
+    # A small batch may have fewer bytes than a UUID.
     texts = messages.data[np.minimum(starts[:, None] + np.arange(36), len(messages.data) - 1)]
     digits = _HEXADECIMAL[texts[:, _DIGITS]]
     is_text &= (digits < 16).all(axis=1) & (texts[:, _HYPHENS] == ord("-")).all(axis=1)
@@ -225,7 +225,7 @@ def _uuids(column: Column, messages: Messages, is_plain: Bool) -> NDArray[Any]:
 def _text(
     hasher: duckdb.DuckDBPyConnection, column: Column | None, messages: Messages, count: int
 ) -> tuple[Int64, pa.Array]:
-    """Return the lengths of a column of any width, -1 for null, and what is in it."""
+    """Return the lengths of a column of variable width, -1 for null, and its bytes."""
     if column is None:
         nothing = np.zeros(count, np.int64)
         return nothing - 1, views(messages.data, nothing, nothing)
@@ -237,7 +237,7 @@ def _text(
 
 
 def _decimals(hasher: duckdb.DuckDBPyConnection, column: Column) -> tuple[Int64, pa.Array]:
-    """Return the texts of decimals, by DuckDB, which writes them as PostgreSQL does."""
+    """Return decimals as text, written by DuckDB in the same way as by PostgreSQL."""
     assert column.numbers is not None
     numbers = np.stack([column.numbers, column.numbers >> 63], axis=1)
     kind = pa.decimal128(38, column.field.scale)
@@ -253,7 +253,7 @@ def _decimals(hasher: duckdb.DuckDBPyConnection, column: Column) -> tuple[Int64,
 
 
 def views(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> pa.Array:
-    """Return parts of ``data`` as an array that shares its bytes."""
+    """Return slices of ``data`` as an array that shares its bytes."""
     made = np.zeros(len(starts), np.dtype([("length", "<i4"), ("text", "V12")]))
     made["length"] = lengths
     short, long = np.flatnonzero(lengths <= 12), np.flatnonzero(lengths > 12)
@@ -270,7 +270,7 @@ def views(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> pa.Array:
 
 
 def clear_no_texts(column: Column, messages: Messages, is_plain: Bool) -> None:
-    """Clear ``is_plain`` where a text is no UTF-8, so that nobody can read the message."""
+    """Clear ``is_plain`` where a text is not valid UTF-8, so that no consumer can read the message."""
     if column.field.kind != "string" or not is_plain.any():
         return
     assert column.starts is not None and column.lengths is not None
@@ -287,7 +287,7 @@ def clear_no_texts(column: Column, messages: Messages, is_plain: Bool) -> None:
 
 
 def _twelve(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> NDArray[Any]:
-    """Return texts of up to twelve bytes, with zeros behind them."""
+    """Return texts of up to twelve bytes, padded with zeros."""
     places = starts[:, None] + np.arange(12)
     found = data[np.minimum(places, len(data) - 1)] if len(data) else np.zeros(places.shape, np.uint8)
     found[np.arange(12) >= lengths[:, None]] = 0
@@ -322,7 +322,7 @@ def _fixed(
 
 
 def _blobs(rows: NDArray[np.uint8]) -> pa.Array:
-    """Return rows of bytes of one length as blobs."""
+    """Return rows of bytes of equal length as blobs."""
     count, size = rows.shape
     kind = pa.binary(size)
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(np.ascontiguousarray(rows))])

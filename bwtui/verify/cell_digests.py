@@ -1,9 +1,9 @@
-"""What becomes of a key, a value, or headers on both sides of an audit: a number of 63 bits.
+"""Digest each key, value and header list on both sides of an audit to a number of 63 bits.
 
-It is DuckDB's MD5, or in a quarter of the time SipHash-2-4 (Aumasson and Bernstein, 2012) of the compiled
-twin, with a key that is drawn for each audit. What is equal has the same one, and what differs has another
-but for one pair in 2^63, whoever has made it. The ways are not mixed in an audit: tasks on other machines may
-lack the twin.
+The digest is DuckDB's MD5, or, in a quarter of the time, SipHash-2-4 (Aumasson and Bernstein, 2012) of the C
+extension, with a random key for each audit. Equal values have equal digests; two different ones have the same
+with a probability of 1 in 2^63, whatever their producer. One audit uses only one of the two: tasks on other
+machines may lack the extension.
 """
 
 import secrets
@@ -20,25 +20,25 @@ _PARTS = ("key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The way of one audit."""
+    """The digest function of one audit."""
 
-    #: SipHash's, of 16 bytes; None: it is MD5.
+    #: SipHash's key, 16 bytes; None: MD5.
     key: bytes | None = None
 
     def __repr__(self) -> str:
         return "Digest(MD5)" if self.key is None else "Digest(SipHash-2-4)"
 
     def columns(self, headers: str) -> str:
-        """Return what a query selects of ``rows``, for `put_in`; ``headers`` makes a text of those."""
+        """Return the columns that a query selects for `put_in`; ``headers`` is SQL for the headers' text."""
         if self.key is not None:
             return f"key, value, {headers} as headers"
         texts = zip(_PARTS, ("key", "value", headers), strict=True)
         return ", ".join(f"(md5_number({text}) >> 65)::bigint as {part}_digest" for part, text in texts)
 
     def put_in(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch that has digests in place of the parts, of which headers may be left out.
+        """Return a batch with digests in place of the parts; headers may be missing.
 
-        They stand at its end. Those that a query has made are there already.
+        The digests are its last columns. Digests that a query has computed are there already.
         """
         if self.key is None:
             return batch
@@ -59,5 +59,5 @@ class Digest:
 
 
 def drawn(*, is_here: bool) -> Digest:
-    """Return the way of an audit; ``is_here``: all its tasks run in this process."""
+    """Return the digest function for an audit; ``is_here``: all of its tasks run in this process."""
     return Digest(secrets.token_bytes(16) if is_here and PACKAGE is not None else None)

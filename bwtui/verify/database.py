@@ -1,17 +1,18 @@
-"""Does the latest value of every key equal the table's row, at one LSN, while writes go on?
+"""Check that the latest value of every key equals the table's row, at one LSN, while writes continue.
 
-A temporary slot's exported snapshot shows the tables at an exact LSN, a *fence*. Once the relay's slot has
-confirmed the fence, everything up to it is in the topics; they are read up to their ends then, and folded to
-the latest record of each key. That may be newer than the fence. So a key that differs is looked at again
-after another fence: if no record of it has come since, its last one must be its row there, and a difference
-is one. A key that is written all the time is tried until the two agree, a number of times; at the last one it
-is enough that one of the records says the row which may have been the latest one at the fence.
+The exported snapshot of a temporary slot shows the tables at an exact LSN, a *fence*. Once the relay's slot
+has confirmed the fence, everything up to it is in the topics; they are read up to their ends at that time,
+and folded to the latest record of each key. That record may be newer than the fence. So a key that differs is
+checked again after another fence: if it has no newer record since, its last one must equal its row there, and
+any difference is real. A key that is written all the time is checked repeatedly until both sides agree, up to
+a maximum number of rounds; in the last round it is enough that the row equals one of the records that may
+have been the latest at the fence.
 
-Rows without a key are counted: what the table has at the fence more often than the topic has ever had it is
-missing. That the topic has more says nothing, as rows are deleted, and sent again.
+Rows without a key are counted: a row that the table has more often at the fence than the topic ever had it is
+missing. More copies in the topic mean nothing, as rows are deleted, and sent again.
 
-A table that the relay is to carry and that no publication of its has is a finding by itself: what its topic
-holds, if there is one, is of another time.
+A table that the relay should capture, but that is in none of its publications, is itself a finding: its
+topic, if there is one, is out of date.
 """
 
 import contextlib
@@ -45,20 +46,20 @@ from bwtui.verify.tables import Shape, Table, shapes
 
 __all__ = ["Difference", "Doubt", "Fence", "OnDifferences", "Request", "Table", "verify_database"]
 
-#: How often a key is looked at before it is left undecided, and how long a fence is waited for.
+#: Maximum number of rounds before a key is left undecided, and the timeout for a fence.
 ROUNDS = 8
 FENCE_SECONDS = 120.0
-#: A relay whose connection was cut is back sooner than this.
+#: A relay that lost its connection has reconnected within this time.
 _RECONNECT_SECONDS = 5.0
 
 
-#: Called with a table, why its differing keys may not be all that its readers have wrong, and these keys.
+#: Called with a table, the doubts about its topic, and its differing keys.
 OnDifferences = Callable[[Table, Sequence[Doubt], Iterator[Difference]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A snapshot that a session has exported, which shows the tables at ``lsn``, and lives meanwhile."""
+    """A snapshot exported by a session that stays open; it shows the tables at ``lsn``."""
 
     lsn: int
     snapshot: str
@@ -66,34 +67,34 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which tables to compare with their topics, and how to reach both."""
+    """The tables to compare with their topics, and how to reach both."""
 
     dsn: str
     slot: str
     tables: Sequence[Table]
     config: Config
-    #: The partitioner of the relay's producer; "" where it is not known.
+    #: The partitioner of the relay's producer; "" if unknown.
     partitioner: str = ""
     show_values: bool = False
     samples: int = 1_000
-    #: Tables that the relay is to carry, and does not: each with the reason.
+    #: Tables that the relay should capture but does not, each with the reason.
     not_captured: Mapping[str, str] = field(default_factory=dict)
-    #: Returns the name of the relay that runs with the slot of a database, if there is one here.
+    #: Returns the name of the local relay that uses the slot of a database, if there is one.
     reconnecting: Callable[[str], str | None] = lambda _: None
-    #: What the report says besides, such as rows that are not published.
+    #: Further notes for the report, such as rows that are not published.
     notes: Sequence[str] = ()
     #: Relay → its open dead letters.
     letters: Mapping[str, Sequence[Letter]] = field(default_factory=dict)
     #: Called at the end for each table that was compared, with all of its differences.
     on_differences: OnDifferences | None = None
-    #: The one fence, where no relay runs: the topics hold what they will, and nobody is waited for.
+    #: The only fence if no relay runs: the topics are compared as they are, without waiting.
     at: Fence | None = None
 
 
 def verify_database(
     request: Request, ask: AskRegistry, on_phase: Callable[[str], None] = lambda _: None
 ) -> Report:
-    """Compare the tables with their topics; ``on_phase`` is called with what is under way.
+    """Compare the tables with their topics; ``on_phase`` is called with a description of each phase.
 
     Raises Indeterminate, RefusedError or ConnectionFailed.
     """
@@ -112,7 +113,7 @@ def verify_database(
 
 
 class _Live:
-    """One audit of tables while writes go on: its fences, and what is found at them."""
+    """One audit of tables while writes continue: its fences, and its results."""
 
     def __init__(
         self, request: Request, connection: Connection, store: duckdb.DuckDBPyConnection, schemas: Schemas
@@ -122,14 +123,14 @@ class _Live:
         self._store = store
         self._fold = Fold(store, request.config, schemas, request.partitioner)
         self._fences: list[str] = []
-        #: The servers that the fences are of.
+        #: The servers on which the fences were taken.
         self._servers: set[tuple[str, str, int | None]] = set()
         self._lacking: set[str] = set()
         #: Topic → its table as it was at the last fence at which it was compared.
         self._shapes: dict[str, Shape] = {}
 
     def run(self, on_phase: Callable[[str], None]) -> Report:
-        """Compare until nothing is in doubt, or a key was written too often to say."""
+        """Compare until no key is in doubt, or only keys remain that were written too often to decide."""
         cluster = ""
         for number in range(ROUNDS if self._request.tables else 0):
             on_phase(f"waiting for the relay at fence {number + 1}")
@@ -151,14 +152,14 @@ class _Live:
 
     @contextlib.contextmanager
     def _fence(self, *, is_first: bool) -> Iterator[tuple[Pinned, Connection, list[Shape]]]:
-        # What has no key is compared once.
+        # Tables without a key are compared once.
         tables = [table for table in self._request.tables if table.key or is_first]
         for _ in range(ROUNDS):
             lsn, snapshot = self._snapshot()
             with contextlib.closing(snapshot):
                 if self._request.at is None:
                     self._wait(lsn)
-                # At once: what arrives after the fence makes keys seem to differ that do not.
+                # Immediately: records that arrive after the fence make keys seem to differ that do not.
                 pinned = pin(self._request.config, [table.topic for table in tables], some_may_lack=True)
                 self._lacking = (self._lacking | {one.topic for one in tables}) - pinned.topics.keys()
                 try:
@@ -176,7 +177,7 @@ class _Live:
                 connect(self._request.dsn), self._request.at.snapshot
             )
         raw = connect_raw(self._request.dsn)
-        # Whatever happens: the slot ends with its session.
+        # In every case: the slot ends with its session.
         with contextlib.ExitStack() as stack:
             stack.callback(raw.finish)
             self._servers.add(reached_server(raw, self._request.dsn).identity)
@@ -254,7 +255,9 @@ class _Live:
         )
 
     def _proven(self, *, is_clean: bool) -> dict[str, list[str]]:
-        """Return the tables whose topics lack nothing, and those whose topics have nothing else either."""
+        """Return the tables whose topics lack nothing, and those whose topics have no additional rows
+        either.
+        """
         complete = [
             table
             for table in self._request.tables
@@ -295,7 +298,7 @@ class _Live:
         return notes
 
     def _note_letters(self) -> list[str]:
-        """Return which tables lack rows that are in dead letters, and note that on the keys."""
+        """Add notes on dead letters to the differing keys; return notes on the tables that have some."""
         notes = []
         for relay, letters in self._request.letters.items():
             for shape in self._shapes.values():
@@ -356,12 +359,12 @@ class _Live:
 
 
 def _visible(text: Any) -> Any:
-    """Return a text without the zero byte that marks the hexadecimal of bytes that are no text."""
+    """Return a text without the zero byte that marks the hexadecimal form of invalid bytes."""
     return text.removesuffix("\0") if isinstance(text, str) else text
 
 
 def _balance(counts: Mapping[str, int], rows: int, keys: int) -> dict[str, dict[str, int]]:
-    """Return what both sides hold; keys that were looked at again at a later fence count as of the first."""
+    """Return the totals of both sides; keys that were checked again later count as of the first fence."""
     missing = {name: counts.get(name, 0) for name in balance_classes("database", "expected")}
     extra = {name: counts.get(name, 0) for name in balance_classes("database", "actual")}
     return {"expected": {"rows": rows, **missing}, "actual": {"rows": keys, **extra}}

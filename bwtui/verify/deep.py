@@ -1,7 +1,7 @@
-"""Does the message say what PostgreSQL said? A second decoder's word, for some messages or for all.
+"""Compare messages with the row that PostgreSQL sent, by a second decoder.
 
-Decoding and comparing costs some 30 µs a message, five times what the rest of the audit costs; so it is
-done for so many messages, spread over each table, unless all are asked for.
+Decoding and comparing costs some 30 µs a message, five times as much as the rest of the audit. So a sample
+spread over each table is compared, unless all messages are requested.
 """
 
 import json
@@ -14,30 +14,30 @@ from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.texts import differing, of_json, parse_row, says
 from bwtui.recording.manifest import SealedFile
 
-#: So many messages are compared when not all are asked for, shared out among the tables by their numbers; but
-#: at least so many of each, since a fault of an encoder is one table's.
+#: Number of messages in a sample, divided among the tables in proportion to their messages; and the minimum
+#: for each table, since an encoder's error may affect a single table.
 SOME, SOME_OF_EACH = 10_000, 250
 COLUMNS = ("position", "part", "key", "value", "key_json", "after", "unchanged", "op")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Compares every message, or one of so many of each table."""
+    """Compares every message, or one of every n messages of each table."""
 
-    #: The schemas that the recording knows, by id.
+    #: The schemas that the recording contains, by ID.
     texts: Mapping[int, str]
     is_json: bool
-    #: Table → one of how many of its messages is compared.
+    #: Table → n, if one of every n of its messages is compared.
     every: Mapping[str, int]
 
     def wrong(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return those of the messages, which have `COLUMNS`, that do not say what PostgreSQL said."""
+        """Return the messages (with `COLUMNS`) that differ from what PostgreSQL sent."""
         schemas = Schemas(self.texts)
         return [row for row in rows if _is_wrong(row, schemas, self.is_json)]
 
 
 def one_of(files: Iterable[SealedFile]) -> dict[str, int]:
-    """Return one of how many messages of each table is compared."""
+    """Return table → n, if one of every n of its messages is compared."""
     rows: Counter[str] = Counter()
     for file in files:
         rows[file.table] += file.rows
@@ -51,7 +51,7 @@ def _is_wrong(row: dict[str, Any], schemas: Schemas, is_json: bool) -> bool:
     try:
         if row["value"] is not None and _value(row, schemas, is_json):
             return True
-        # A table has none, or one that holds a large value which was not sent.
+        # A table without a key, or a key with a large value that was not sent.
         if row["key_json"] is None:
             return False
         return row["key"] is None or bool(_key(row, schemas, is_json))
@@ -74,7 +74,7 @@ def _key(row: dict[str, Any], schemas: Schemas, is_json: bool) -> list[str]:
     schema, decoded = schemas.decode(row["key"])
     escaped = decoded.get("__escaped") or {}
     names = [name for name in decoded if name != "__escaped"]
-    # A key's schema has no original names, but its fields are in the order of the key's columns.
+    # A key's schema lacks the original names, but its fields are in the order of the key's columns.
     if len(names) != len(texts):
         return names
     return [
@@ -105,7 +105,7 @@ def _json_says(value: Any, text: str | None) -> bool:
         return text == ("t" if value else "f")
     if value is None or text is None or value == text:
         return bool(value == text)
-    # A negative zero has a point in JSON, and money neither sign nor commas.
+    # JSON writes negative zero with a decimal point, and money without currency sign and commas.
     if text.lstrip("-").startswith("$"):
         return bool(value == text.replace("$", "").replace(",", ""))
     return (value, text) == ("-0.0", "-0")

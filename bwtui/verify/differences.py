@@ -1,7 +1,7 @@
-"""Every key in which a table and its topic differ, as what mends the topic needs it.
+"""Every key in which a table and its topic differ, with everything that a repair of the topic needs.
 
-The report has samples of them, for people. Here are all, with the key as PostgreSQL writes it, by which its
-row can be read again, and with the bytes of the key in the topic.
+The report has samples for people. This module has all of them, with the key as PostgreSQL writes it, by which
+its row can be read again, and the bytes of the key in the topic.
 """
 
 import json
@@ -16,7 +16,7 @@ from bwtui.audit.forms import readable
 from bwtui.verify.fold_tables import SPELLED
 from bwtui.verify.tables import CHUNK, Shape, Table
 
-#: How the note of a value begins that can't be read.
+#: Prefix of the note for a value that can't be decoded.
 UNDECODABLE = "the value can't be decoded"
 
 DoubtName = Literal[
@@ -35,7 +35,7 @@ _DOUBTS: dict[DoubtName, str] = {
 }
 
 
-#: Doubts that a relay does not answer by itself: readers may have wrong what no comparison can find.
+#: Doubts that a relay does not resolve: consumers may have errors that no comparison can find.
 UNTRUSTED: frozenset[DoubtName] = frozenset(
     {"expired", "damaged", "open", "unknown_schema", "undecodable", "no_key", "unsent"}
 )
@@ -43,15 +43,15 @@ UNTRUSTED: frozenset[DoubtName] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a table's topic may not be right after its differing keys were sent again."""
+    """The reason why a table's topic may be wrong even after its differing keys were re-sent."""
 
     name: DoubtName
-    #: In words, with how many.
+    #: The description, with the number of cases.
     text: str
 
 
 class Place(NamedTuple):
-    """A partition whose latest record of a key is a row, with that record's timestamp and key."""
+    """A partition in which the latest record of a key is a row, with that record's timestamp and key."""
 
     partition: int
     timestamp_ms: int
@@ -60,25 +60,25 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key, or a row without one, of which a table and its topic say something else."""
+    """A key, or a row without one, in which a table and its topic differ."""
 
-    #: ``missing_key``, ``extra_key``, ``different_row``, ``missing_row``, or ``stray_row`` where the newest
-    #: record alone is right: docs/audit.md defines them.
+    #: ``missing_key``, ``extra_key``, ``different_row``, ``missing_row``, or ``stray_row`` if only the newest
+    #: record is right: docs/audit.md defines them.
     name: str
-    #: Whether it is one; else it was written to at every look, or nothing can prove it.
+    #: Whether it is certain; otherwise it was written to in every round, or can't be proven.
     is_proven: bool
-    #: The texts of the key's columns in the key's order, as PostgreSQL writes them; of an ``extra_key`` texts
-    #: that it reads. None: the table has no key, or none of its rows can have this one in these bytes.
+    #: The texts of the key's columns in key order, as PostgreSQL writes them; for an ``extra_key``, texts
+    #: that it accepts. None: the table has no key, or no row of it can have this key in these bytes.
     key: tuple[str, ...] | None
-    #: The key of the topic's newest record of it, which may be a tombstone; None where the topic has none.
+    #: The key of the topic's newest record for it, which may be a tombstone; None if the topic has none.
     raw: bytes | None
     note: str | None
-    #: Where the topic has a row of the key.
+    #: The partitions in which the topic has a row of the key.
     places: tuple[Place, ...] = ()
 
 
 def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Difference]:
-    """Yield what differs between the table and its topic, in the order of keys."""
+    """Yield the differences between the table and its topic, in the order of keys."""
     cursor = store.cursor()
     cursor.execute(
         """with found as (
@@ -103,9 +103,9 @@ def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Diff
 def note_letters(
     store: duckdb.DuckDBPyConnection, shape: Shape, letters: Mapping[tuple[str, ...], str]
 ) -> int:
-    """Note the dead letter of each differing key that has one; return the number of such keys.
+    """Add a note to each differing key that has a dead letter; return the number of such keys.
 
-    ``letters`` has the letters' ids by the key's texts.
+    ``letters`` has the letters' IDs by the key's texts.
     """
     topic, number = shape.table.topic, 0
     cursor = store.cursor()
@@ -134,12 +134,12 @@ def _texts(shape: Shape, key: str, texts: str | None) -> tuple[str, ...] | None:
     found: list[Any] = json.loads(key if texts is None else texts)
     if texts is None:
         found = [readable(one, shape.forms[name]) for one, name in zip(found, names, strict=True)]
-    # No row has NULL in its key; what ends so are bytes that are no text.
+    # No row has NULL in its key. A trailing zero byte marks bytes that are not text.
     return None if any(one is None or one.endswith("\0") for one in found) else tuple(found)
 
 
 def doubts(store: duckdb.DuckDBPyConnection, table: Table, counted: Mapping[DoubtName, int]) -> list[Doubt]:
-    """Return what was counted while the topic was read, and what is seen in its latest records, as doubts."""
+    """Return doubts about a topic, from the counts of reading it and from its latest records."""
     [(undecodable,)] = store.execute(
         """select (select count(*) from latest where topic = $topic and starts_with(key, 'undecodable '))
                   + (select count(*) from wrong where topic = $topic and starts_with(note, $note))

@@ -1,11 +1,12 @@
-"""Both sides of the audit as digests, made by tasks.
+"""Both sides of the audit as digests, computed by tasks.
 
-A task reads files of the recording or a piece of a partition, and keeps what the audit needs of it: places
-and digests. Rows stay in the task's Python: sent through Java they cost ten times as much as reading them.
-Which of `bwtui.verify.engines` runs the tasks makes no difference to the report.
+A task reads files of the recording or part of a partition, and keeps what the audit needs: positions and
+digests. Rows stay in the task's Python process: passing them through Java costs ten times as much as reading
+them. Which of `bwtui.verify.engines` runs the tasks makes no difference to the report.
+
 Both sides are hashed by MD5 or SipHash (`bwtui.verify.cell_digests`). DuckDB's `hash` costs a tenth of its
-MD5, but multiplies word by word: rows that differ in nothing but the last bytes of two words often have the
-same one.
+MD5, but multiplies word by word: rows that differ only in the last bytes of two words often have the same
+hash.
 """
 
 import contextlib
@@ -34,10 +35,10 @@ from bwtui.verify.sides import Sides
 
 T = TypeVar("T")
 
-#: Called with how many rows were read, and how many there are.
+#: Called with the number of rows read, and the total.
 OnCount = Callable[[int, int], None]
 
-#: The headers that a record has, as `SENT_HEADERS` writes them.
+#: The headers of a record, written like `SENT_HEADERS`.
 _FOUND_HEADERS = """
 case when len(headers) > 0 then array_to_string(
   list_transform(headers, lambda h: h.key || '=' || coalesce(hex(h.value), 'null')), ';') end
@@ -59,13 +60,13 @@ _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "ke
 
 _BATCH = 100_000
 _BATCH_BYTES = 32 << 20
-#: Files of a recording are gathered into tasks of so many rows.
+#: Files of a recording are grouped into tasks of up to this number of rows.
 _TASK = 250_000
 _MEMORY = "512MB"
 
 
 class Compared(NamedTuple):
-    """What was compared with PostgreSQL: how many messages, and the ids of those that say something else."""
+    """The result of comparing messages with PostgreSQL: their number, and the IDs of those that differ."""
 
     messages: int
     miscoded: list[int]
@@ -73,7 +74,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The tasks that make both sides' digests, of which each can be run anywhere, in any order."""
+    """The tasks that compute both sides' digests; each can run anywhere, in any order."""
 
     root: Path
     #: Files of the recording, or a piece of a partition.
@@ -85,13 +86,13 @@ class Job:
 
     @property
     def with_headers(self) -> bool:
-        """Whether headers have digests, too."""
+        """Whether headers are digested, too."""
         return "headers" in self.wanted.columns
 
     def run(
         self, number: int, config: Config, check: Callable[[], None] = lambda: None
     ) -> Iterator[Compared]:
-        """Run a task; yield what was compared with PostgreSQL. ``check`` may raise, to end it."""
+        """Run a task; yield what was compared with PostgreSQL. ``check`` may raise to stop it."""
         task = self.tasks[number]
         if isinstance(task, Split):
             batches = read_split(config, task, self.wanted, check)
@@ -107,18 +108,20 @@ class Job:
 
 
 class Engine(Protocol):
-    """What runs the tasks of a job."""
+    """Runs the tasks of a job."""
 
     @property
     def cores(self) -> int:
-        """How many tasks are run at the same time."""
+        """Number of tasks that run at the same time."""
 
     @property
     def is_here(self) -> bool:
         """Whether all run in this process."""
 
     def run(self, job: Job, config: Config) -> Iterable[Compared]:
-        """Run all tasks. Raises ConnectionFailed, RefusedError, StateFailed, and what else tasks raise."""
+        """Run all tasks. Raises ConnectionFailed, RefusedError, StateFailed, and any other error of a
+        task.
+        """
 
 
 def make_digests(
@@ -133,11 +136,11 @@ def make_digests(
     *,
     with_headers: bool,
 ) -> Compared:
-    """Make the digests of what was sent, and of what Kafka has: records and holes.
+    """Compute the digests of the messages that were sent, and of Kafka's records and holes.
 
-    Meanwhile ``comparison`` decodes the messages that it chooses; return what it found. Both sides are one
-    job, so that no core waits for the end of one before it begins the other. ``with_headers``: headers have
-    digests, too. Raises ConnectionFailed, DamagedRecording, StateFailed, and what the engine raises.
+    Meanwhile ``comparison`` decodes the messages that it selects; return its results. Both sides are one job,
+    so that no core waits for the end of one side before it begins the other. ``with_headers``: headers are
+    digested, too. Raises ConnectionFailed, DamagedRecording, StateFailed, and the engine's errors.
     """
     columns = (*_KAFKA, "headers") if with_headers else _KAFKA
     tasks: list[list[SealedFile] | Split] = [*_gathered(files), *split(pinned.offsets, engine.cores)]
@@ -152,7 +155,7 @@ def make_digests(
 
 
 def _gathered(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
-    """Gather small files; the largest tasks come first."""
+    """Group small files; the largest tasks come first."""
     gathered: list[tuple[int, list[SealedFile]]] = []
     for file in sorted(files, key=lambda one: one.rows, reverse=True):
         if gathered and gathered[-1][0] + file.rows <= _TASK:
@@ -164,7 +167,7 @@ def _gathered(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
 
 
 def _sampled(files: Sequence[SealedFile], every: Mapping[str, int]) -> Iterator[tuple[int, list[SealedFile]]]:
-    """Yield the files of which one row of so many is compared; every table has its own share."""
+    """Yield n, and the files of which one of every n rows is compared; n differs by table."""
     by_share: dict[int, list[SealedFile]] = {}
     for file in files:
         by_share.setdefault(every[file.table], []).append(file)
@@ -173,7 +176,7 @@ def _sampled(files: Sequence[SealedFile], every: Mapping[str, int]) -> Iterator[
 
 @contextlib.contextmanager
 def _database() -> Iterator[duckdb.DuckDBPyConnection]:
-    # What streams through needs no room to spill, and would take it in the current folder.
+    # Streaming queries do not spill, and DuckDB would otherwise create a folder in the current one.
     with duckdb.connect(config={"threads": 1, "memory_limit": _MEMORY, "temp_directory": ""}) as connection:
         yield connection
 
@@ -193,7 +196,7 @@ def _expected(
     headers = SENT_HEADERS if with_headers else "null::varchar"
     columns = digest.columns(headers)
     if digest.key is None:
-        # No value leaves DuckDB but the key, of which the partitioner's hash is.
+        # No value leaves DuckDB except the key, from which the partitioner's hash is computed.
         columns = f"key, {columns}"
     made = _EXPECTED.format(parts=PARTS, digests=columns)
     sql = f"with rows as (select * from {_rows_of(root, files)}) {made}"
@@ -222,7 +225,7 @@ def _actual(
 
 
 def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put small batches together: to plan a query for each costs as much as to hash what is in it."""
+    """Merge small batches: planning a query for each costs as much as hashing its rows."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
@@ -245,7 +248,7 @@ def _queried(connection: duckdb.DuckDBPyConnection, table: pa.Table, digest: Dig
 def _compared(
     connection: duckdb.DuckDBPyConnection, source: str, every: int, comparison: Comparison
 ) -> Iterator[Compared]:
-    # By a hash of the position, so that no run of similar rows is passed over.
+    # Selected by a hash of the position, so that no run of similar rows is skipped.
     chosen = f"topic is not null and hash(position) % {every} = 0"
     rows = connection.sql(f"select {', '.join(COLUMNS)} from {source} where {chosen}")
     for batch in rows.to_arrow_reader(_BATCH // 20):
@@ -256,7 +259,7 @@ def _compared(
 
 @contextlib.contextmanager
 def _counting(sides: Sides, total: int, on_count: OnCount | None) -> Iterator[None]:
-    """While the block runs, and after, call ``on_count`` with the rows that are there, and ``total``."""
+    """Call ``on_count`` with the finished rows and ``total``, while the block runs and once after."""
     if on_count is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What the audit takes from a recording's journal besides its messages: passes, gaps, and how far it came."""
+"""Read the audit's facts from a recording's journal: passes, gaps, and the confirmed LSNs."""
 
 import contextlib
 from collections.abc import Collection, Iterator
@@ -17,39 +17,40 @@ LARGEST = (1 << 63) - 1
 
 @dataclass(slots=True)
 class Facts:
-    """What the segments of a recording say beside its messages."""
+    """The facts in the segments of a recording, apart from its messages."""
 
-    #: Pass → whether what it sent may be taken for confirmed once the LSN is; False: a snapshot given up.
+    #: Pass → whether its messages count as confirmed once the LSN is; False for an abandoned snapshot.
     passes: dict[int, bool] = field(default_factory=dict)
-    #: Pass over the stream → up to which LSN it says that all of it had reached Kafka.
+    #: Pass over the stream → the LSN up to which all of it had reached Kafka, by its own report.
     reached: dict[int, int] = field(default_factory=dict)
-    #: Those in which each change was to get into Kafka once.
+    #: The passes in which each change was to be written to Kafka once.
     exactly_once: set[int] = field(default_factory=set)
-    #: Pass → the id before which Kafka has committed all that it sent, heard of or not, and nothing more.
+    #: Pass → the ID before which Kafka has committed everything that it sent, acknowledged or not, and
+    #: nothing after.
     committed: dict[int, int] = field(default_factory=dict)
-    #: Pass → the run that it is of.
+    #: Pass → the run that it belongs to.
     runs: dict[int, str] = field(default_factory=dict)
-    #: For each gap the id of the first message after it.
+    #: The ID of the first message after each gap.
     gaps: list[int] = field(default_factory=list)
-    #: The highest LSN that the recording knows to be confirmed, or 0.
+    #: The highest LSN that the recording reports as confirmed, or 0.
     confirmed: int = 0
-    #: The ids of the relay's sessions, as messages' headers have them in hexadecimal.
+    #: The IDs of the relay's sessions in hexadecimal, as in the messages' headers.
     sessions: set[str] = field(default_factory=set)
-    #: The Kafka cluster's id, or empty.
+    #: The Kafka cluster's ID, or empty.
     cluster: str = ""
-    #: Changes in the segments that were read.
+    #: Number of changes in the segments that were read.
     changes: int = 0
-    #: Segments that were not looked at: they are not sealed, or not even finished.
+    #: Number of segments that were not read: they are not sealed, or not even finished.
     later: int = 0
     #: Changes that commit at or after this LSN may have been sent again in those segments.
     resumed: int = LARGEST
 
 
 def read_facts(folder: Path, names: Collection[str] | None = None) -> Facts:
-    """Read the events of the segments that ``names`` holds, or of every finished one.
+    """Read the events of the segments in ``names``, or of every finished one.
 
-    The facts must be of the segments that the messages are of: what a later segment confirmed was sent again
-    by a session of which the audit has no message. Raises DamagedRecording or StateFailed.
+    The facts must come from the same segments as the messages: changes that a later segment confirms were
+    sent again by a session of which the audit has no messages. Raises DamagedRecording or StateFailed.
     """
     facts = Facts()
     kinds: dict[int, str] = {}
@@ -81,7 +82,7 @@ def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -
     facts.cluster = str(segment.head["source"].get("cluster") or "")
     newest = -1
     if (last := segment.last_transaction()) is not None:
-        # The rest of it may be in the next segment.
+        # The rest of the transaction may be in the next segment.
         facts.resumed, newest = last.commit_lsn, segment.first_position + last.position
     _read_reached(segment, facts)
     for position, _, event in segment.events():
@@ -94,7 +95,7 @@ def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -
 
 
 def _read_reached(segment: SegmentReader, facts: Facts) -> None:
-    """Note how far each pass came; only of one over the stream that says anything."""
+    """Record how far each pass came; only passes over the stream report it."""
     number = segment.head["pass"]["pass"]
     for entry in segment.index:
         if entry.kind == Kind.EVENT:
@@ -110,19 +111,20 @@ def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:
     if event.get("exactly_once"):
         facts.exactly_once.add(event["pass"])
     facts.sessions.add(event.get("session", ""))
-    # A stream begins at what its slot has confirmed.
+    # A stream begins at the LSN that its slot has confirmed.
     if event["kind"] != "snapshot":
         facts.confirmed = max(facts.confirmed, event["start_lsn"])
-    # Nor does anything come again that Kafka had when a pass with --exactly-once began.
+    # Changes that were in Kafka when a pass with --exactly-once began are not sent again either.
     if (behind := event.get("behind")) is not None:
         facts.confirmed = max(facts.confirmed, behind["lsn"] + (behind["ordinal"] is None))
         _take_recorded(event, behind, facts)
 
 
 def _take_recorded(event: Event, behind: Behind, facts: Facts) -> None:
-    """Note what Kafka had of an earlier pass, if that is what the position says."""
+    """Record what Kafka had committed of an earlier pass, if the position belongs to this recording."""
     recorded = behind.get("recorded")
-    # A session may have been lost behind its first word. Another recording has passes of the same numbers.
+    # A session may be missing from the recording, so that a later pass has its number. Another recording has
+    # passes with the same numbers, too.
     if recorded is None or recorded["pass"] >= event["pass"]:
         return
     if facts.runs.get(recorded["pass"]) == recorded["session"]:
@@ -130,7 +132,7 @@ def _take_recorded(event: Event, behind: Behind, facts: Facts) -> None:
 
 
 def _read_later(path: SegmentPath, facts: Facts) -> None:
-    """Note who writes a segment that is not looked at, and from where on."""
+    """Record the sessions that write an unread segment, and the LSN at which they begin."""
     for event in _passes(path):
         facts.sessions.add(event.get("session", ""))
         if event.get("kind") == "stream":
@@ -138,7 +140,7 @@ def _read_later(path: SegmentPath, facts: Facts) -> None:
 
 
 def _passes(path: SegmentPath) -> Iterator[Event]:
-    """Yield the passes that begin in a segment, up to where it can be read."""
+    """Yield the passes that begin in a segment, as far as it can be read."""
     with (
         contextlib.suppress(OSError, DamagedRecording),
         path.path.open("rb") as file,

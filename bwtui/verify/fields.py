@@ -1,4 +1,4 @@
-"""Adds to findings the key, and the fields that differ; values only if they are asked for."""
+"""Add the key and the differing fields to findings, with values only on request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from bwtui.audit.report import Finding
 from bwtui.audit.texts import ESCAPED, parse_row, written
 from bwtui.verify.look import KafkaByteReader, KafkaRecord, RowReader
 
-#: Stands for a value that is not shown.
+#: Replaces a value that is not shown.
 MASKED = "…"
 _MOST = 1_000
 _DIFFERING = ("corrupted", "regressed", "resurrected", "misrouted", "duplicated", "phantom", "foreign")
@@ -23,7 +23,7 @@ def add_fields(
     *,
     show_values: bool,
 ) -> None:
-    """Look at both sides of the first findings."""
+    """Read both sides of the first findings."""
     shown = findings[:_MOST]
     ids = {
         id(finding): finding.position * PARTS + (finding.part or 0)

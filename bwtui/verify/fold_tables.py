@@ -1,26 +1,26 @@
 """The tables that `bwtui.verify.folding.Fold` keeps in DuckDB.
 
-In all of them ``topic`` and ``key`` are texts (a key's is JSON, with how it is
-written if that differs from its topic's other keys), ``partition_id`` and ``log_offset`` say where a record
-is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
+In all of them ``topic`` and ``key`` are texts. A key's text is JSON, followed by its encoding if that differs
+from its topic's other keys. ``partition_id`` and ``log_offset`` are the position of a record, and
+``timestamp_ms`` is its timestamp in milliseconds since 1970:
 
-- ``latest``: the latest record of each key in each partition; ``arrived``: records read since it was folded.
-- ``differing``: keys that differ at this fence; ``doubtful``: those that differed at the one before.
+- ``latest``: the latest record of each key in each partition; ``arrived``: records read since the last fold.
+- ``differing``: keys that differ at this fence; ``doubtful``: those that differed at the previous one.
   ``class`` and ``fields`` (JSON) say how, ``note`` why. ``key_bytes`` is the key of the topic's newest
-  record, ``key_texts`` PostgreSQL's texts of the key (JSON) where they are not those of ``key``.
-- ``doubted``: what ``doubtful`` was after the first fence.
-- ``changed_key``: doubtful keys with a record since; ``history``: every record that may have been a doubtful
-  key's latest at the fence; ``agreed``: keys of which one of these says the row.
-- ``in_letter``: differing keys of which the relay has a dead letter.
-- ``wrong``: what is decided; ``undecided``: what can't be.
+  record, ``key_texts`` PostgreSQL's texts of the key (JSON) if they differ from those of ``key``.
+- ``doubted``: the content of ``doubtful`` after the first fence.
+- ``changed_key``: doubtful keys with a newer record; ``history``: every record that may have been a doubtful
+  key's latest at the fence; ``agreed``: keys for which one of these equals the row.
+- ``in_letter``: differing keys for which the relay has a dead letter.
+- ``wrong``: keys that are decided; ``undecided``: keys that can't be.
 - ``stray``: rows of keys whose newest record is in another partition, ``newest_id``, at the last fence; null:
-  the key's partition is another one. Those are found in ``away``.
+  the key belongs into a different partition. ``away`` has the latter.
 - ``table_row``: the rows of the table being compared, as texts; ``key_texts`` as above.
-- ``row_count``: how often (``n``) the topic had a row, by its MD5: rows without a key, and those sent under
-  none, or under another key than the table's.
+- ``row_count``: how often (``n``) the topic had a row, by its MD5: rows without a key, and those sent without
+  one, or under a different key than the table's.
 """
 
-#: Separates a key's text from how it is written, where its topic's other keys are written otherwise.
+#: Separates a key's text from its encoding, if that differs from the topic's other keys.
 SPELLED = "\x01"
 
 _DIFFERENCE = (

@@ -29,53 +29,54 @@ from bwtui.verify.tables import CHUNK, Shape, Table, rows
 from bwtui.verify.unknown_schemas import UnknownSchema, undecide_unknown
 
 _PATIENCE_SECONDS = 5.0
-#: Notes of findings: of a key with other columns than the table's, and of a row that was sent under such a
-#: key, or under none.
+#: Notes of findings: for a key with other columns than the table's, and for a row that was sent under such a
+#: key or without one.
 _UNREADABLE = "its key can't be decoded"
 _OTHER = "a key of other columns than the table's"
 _SENT = "the row was sent before the table had this key"
 _SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
 _ALONE = "the topic has the row only under this key in other bytes"
-#: So many records are folded at a time.
+#: Maximum number of records that are folded at a time.
 _FOLD = 500_000
 
 
 class Fold:
-    """The topics' latest values in DuckDB, and where the tables differ from them."""
+    """The topics' latest values in DuckDB, and their differences from the tables."""
 
     def __init__(
         self, store: duckdb.DuckDBPyConnection, config: Config, schemas: Schemas, partitioner: str = ""
     ) -> None:
         self._hashes = hashes_of(partitioner) if partitioner else None
-        #: Topic → its partitions.
+        #: Topic → its number of partitions.
         self._partitions: dict[str, int] = {}
         self._store = store
         self._config = config
         self._schemas = schemas
         self._read_to: dict[tuple[str, int], int] = {}
         self._arrived = 0
-        #: Topics with records after an open transaction, and those that may rightly have lost records.
+        #: Topics with records after an open transaction, and those that may legitimately have lost records.
         self._hidden: set[str] = set()
         self._unproven: set[str] = set()
-        #: Topic of a table with a key → how many records have none.
+        #: Topic of a table with a key → number of records without one.
         self.without_key: Counter[str] = Counter()
-        #: Topic → offsets in batches that can't be read.
+        #: Topic → number of offsets in batches that can't be read.
         self.damaged: Counter[str] = Counter()
-        #: Topic → offsets at its beginning, or its end, that retention or a broker's failure took.
+        #: Topic → number of offsets lost at its start or end by retention or a broker's failure.
         self._expired: Counter[str] = Counter()
-        #: Topic → how most of its keys are written.
+        #: Topic → the encoding of most of its keys.
         self._spelling: dict[str, str] = {}
-        #: Tables that are compared by digests first, and how many keys agree, and are not looked at any more.
+        #: Tables that are compared by digests first, and the number of equal keys that need no further
+        #: comparison.
         self._quick: list[Shape] = []
         self._agreement = Agreement(store, schemas)
         self._agreed = 0
         #: Rows of the tables, and the topics' keys with a value and rows without a key, at the first fence.
         self.rows = self.keys = 0
-        #: Topic of a table without a key → how many records it has more than the table has rows.
+        #: Topic of a table without a key → how many more records it has than the table has rows.
         self.surplus: Counter[str] = Counter()
-        #: Rows of which columns were not sent.
+        #: Number of rows with columns that were not sent.
         self.unsent: Counter[str] = Counter()
-        #: Records that can't be read, since the registry does not have their schemas.
+        #: Records that can't be read because the registry does not have their schemas.
         self.unknown_schemas: list[UnknownSchema] = []
         store.execute("set preserve_insertion_order = false; set memory_limit = '1500MB'")
         for name, columns in TABLES.items():
@@ -84,9 +85,9 @@ class Fold:
     # -- topics ----------------------------------------------------------------------------------------------
 
     def read(self, pinned: Pinned, snapshot: Connection, found: Sequence[Shape]) -> None:
-        """Read the topics on to the pinned ends and fold them; note which doubtful keys have new records.
+        """Read the topics on to the pinned ends and fold them; record which doubtful keys have newer records.
 
-        The first time tables that can be are digested meanwhile. Raises ConnectionFailed and psycopg2.Error.
+        The first time, tables are digested meanwhile if possible. Raises ConnectionFailed and psycopg2.Error.
         """
         self._hidden.clear()
         self._partitions |= {name: topic.partitions for name, topic in pinned.topics.items()}
@@ -113,7 +114,7 @@ class Fold:
         for part in parts:
             for hole in part.holes:
                 if hole.kind == "open":
-                    # What comes after it can be read once the transaction has ended.
+                    # Records after it can be read once the transaction has ended.
                     self._read_to[split.topic, split.partition] = hole.low
                     self._hidden.add(split.topic)
                 elif hole.kind == "damaged":
@@ -146,7 +147,7 @@ class Fold:
         self._count(shape, others)
 
     def _key(self, shape: Shape, data: bytes) -> str:
-        """Return a key as the texts of its columns, and how it is written, or what can't be one."""
+        """Return a key as the texts of its columns, with its encoding, or a text for invalid ones."""
         try:
             row, spelled = decode_key(data, self._schemas)
         except Undecodable:
@@ -169,7 +170,7 @@ class Fold:
     def _count(self, shape: Shape, values: Sequence[bytes | None]) -> None:
         counts: Counter[str] = Counter()
         for data in values:
-            # What can't be read is not a row of the table.
+            # A value that can't be decoded is not a row of the table.
             with contextlib.suppress(Undecodable):
                 if data is not None:
                     row = decode(data, self._schemas)
@@ -183,12 +184,10 @@ class Fold:
     # -- tables ----------------------------------------------------------------------------------------------
 
     def compare(self, snapshot: Connection, shape: Shape, *, again: bool, is_last: bool) -> None:
-        """Put the keys whose latest record is not their row into `differing`.
+        """Put the keys whose latest record differs from their row into `differing`.
 
-        ``again``: only of the doubtful keys.
-
-        ``is_last``: of a key that was written at every fence, any record will do that may have been its
-        latest one.
+        ``again``: only the doubtful keys. ``is_last``: a key that was written at every fence counts as equal
+        if any record that may have been its latest one equals the row.
         """
         if not shape.table.key:
             self._compare_counts(snapshot, shape)
@@ -213,7 +212,7 @@ class Fold:
             {"topic": shape.table.topic},
         )
         self._store.execute(
-            # By equality, which is hashed: a prefix would be looked for in each pair of keys.
+            # By equality, which is hashed: a prefix would be tested for each pair of keys.
             """update differing set note = $note
                   from (select distinct split_part(key, chr(1), 1) as key from latest
                          where topic = $topic and value is not null and contains(key, chr(1))) as l
@@ -224,7 +223,7 @@ class Fold:
             self._agree(shape)
 
     def _load_suspects(self, snapshot: Connection, shape: Shape) -> None:
-        """Read again what the digests of a table do not prove to be right: records, and rows."""
+        """Read the records and rows again that the digests of a table do not prove to be equal."""
         topic = shape.table.topic
         self.rows += self._agreement.rows(shape)
         self._agreed += self._agreement.suspect(shape, self._spelling.get(topic, ""))
@@ -256,16 +255,18 @@ class Fold:
         cursor.close()
 
     def _keys_to_read(self, shape: Shape) -> list[str] | None:
-        """Return the doubtful keys, or None where it is better to read the whole table."""
+        """Return the doubtful keys, or None if it is better to read the whole table."""
         sql = "select key from doubtful where topic = ?"
         keys = [key for (key,) in self._store.execute(sql, [shape.table.topic]).fetchall()]
-        # What is written in other bytes is no key of the table's. Bytes that are no text can't be asked for.
+        # A key in different bytes is not a key of the table. Bytes that are not text can't be queried.
         keys = [key for key in keys if SPELLED not in key]
         is_few = bool(shape.key_types) or len(keys) <= CHUNK
         return keys if shape.has_plain_keys and is_few and not any("\\u0000" in key for key in keys) else None
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield key, row, value, partition, offset, and two more columns, of each key that one side has."""
+        """Yield key, row, value, partition, offset, key bytes and key texts of each key that either side
+        has.
+        """
         asked = (
             "semi join (select key from doubtful where topic = $topic) as asked using (key)" if again else ""
         )
@@ -319,7 +320,7 @@ class Fold:
         records += self._one(sql, topic)
         self.keys += records
         self.surplus[topic] += max(0, records - (self.rows - before))
-        # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
+        # An unpublished UPDATE, or a log that has lost its start, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
             f"""insert into {into}
@@ -334,9 +335,9 @@ class Fold:
         )
 
     def _load_surplus(self, snapshot: Connection, shape: Shape) -> int:
-        """Read the rows that the table has more often than the topic, as far as that can be digested.
+        """Read the rows that the table has more often than the topic, by their digests.
 
-        Return how many records of the topic are not looked at one by one.
+        Return the number of the topic's records that are not compared one by one.
         """
         self.rows += self._agreement.rows(shape)
         self._agreement.suspect(shape, "")
@@ -352,7 +353,7 @@ class Fold:
         return agreed
 
     def settle(self, *, is_first: bool) -> int:
-        """Decide the keys without a new record since they differed; return how many are doubtful now."""
+        """Decide the keys without a newer record since they differed; return how many are still doubtful."""
         if is_first:
             self._agreement.close()
             self.keys += self._agreed + self._count_keys()
@@ -376,12 +377,13 @@ class Fold:
     # -- what was found --------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """Return class → number; what is still in doubt is indeterminate. It is called once."""
+        """Return class → number; keys still in doubt are indeterminate. Call this only once."""
         self._store.execute("insert into undecided select * from doubtful; delete from doubtful")
         self._find_strays()
         self.unknown_schemas = undecide_unknown(self._store, self._schemas.unknown)
         counts = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
-        # What agreed at a later fence was written after the first one: there both sides had it, or neither.
+        # Keys that became equal at a later fence were written after the first one: there both sides had them,
+        # or neither.
         self.keys += self._one(
             """select coalesce(sum(if(class = 'missing_key', 1, -1)), 0)::bigint from doubted
                 where class in ('missing_key', 'extra_key')
@@ -392,7 +394,7 @@ class Fold:
         return counts | {"indeterminate": self._one("select count(*) from undecided")}
 
     def _find_away(self, split: Split, keys: Sequence[bytes | None]) -> NDArray[np.bool_]:
-        """Say which keys belong into another partition, where the producer's partitioner is known."""
+        """Return which keys belong into another partition, if the producer's partitioner is known."""
         if self._hashes is None:
             return np.zeros(len(keys), np.bool_)
         hashes = self._hashes([key or b"" for key in keys])
@@ -400,7 +402,7 @@ class Fold:
         return is_away
 
     def _find_rows_away(self) -> None:
-        """Take rows in another partition than their key's for strays: its next record is sent elsewhere."""
+        """Record rows in another partition than their key's as strays: the next record is sent elsewhere."""
         cursor = self._store.cursor()
         cursor.execute(
             """select topic, key, partition_id, key_bytes from latest
@@ -419,10 +421,10 @@ class Fold:
         )
 
     def _find_strays(self) -> None:
-        """Find the rows that readers of one partition keep although another one has the key's newest record.
+        """Find rows that a consumer of one partition keeps although another one has the key's newest record.
 
-        So is a row in a partition that is not its key's. After an open transaction there may be what deletes
-        them.
+        The same applies to a row in a partition that is not its key's. After an open transaction there may be
+        records that delete them.
         """
         self._store.execute(
             """insert into stray
@@ -448,7 +450,7 @@ class Fold:
         return int(self._one("select count(distinct (topic, key)) from latest where value is not null"))
 
     def doubts(self, table: Table) -> list[Doubt]:
-        """Return why the table's topic may be wrong though its differing keys are sent again."""
+        """Return why the table's topic may be wrong even if its differing keys are re-sent."""
         topic = table.topic
         counted: dict[DoubtName, int] = {
             "expired": self._expired[topic],
@@ -461,7 +463,9 @@ class Fold:
         return doubts(self._store, table, counted)
 
     def findings(self, samples: int) -> list[tuple[Any, ...]]:
-        """Return topic, key, class, fields, partition, offset and note of the first of each class."""
+        """Return topic, key, class, fields, partition, offset and note of the first findings of each
+        class.
+        """
         return self._store.execute(
             f"""select topic, key, class, fields, partition_id, log_offset, note
                  from (select * from wrong union all by name
@@ -487,6 +491,6 @@ def _digest(row: str) -> str:
 
 
 def _differing(shape: Shape, row: Mapping[str, str | None], found: Row) -> list[tuple[str, Any, Any]]:
-    """Return the columns that differ, with what the table and what the topic says."""
+    """Return the columns that differ, with the values of the table and the topic."""
     there = shape.row_of(found)
     return [(name, row[name], there[name]) for name in there if there[name] != row[name]]

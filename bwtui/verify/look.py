@@ -1,4 +1,4 @@
-"""Reads the bytes of what differs: the messages out of the recording, the records out of Kafka."""
+"""Read the bytes of differing items again: messages from the recording, and records from Kafka."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,15 +17,15 @@ from bwtui.model.headers import LSN, ORDINAL, SESSION
 from bwtui.model.sql import exact
 from bwtui.signals.duckdb_session import session
 
-#: Records that lie no further apart are read in one go.
+#: Maximum distance of offsets that are read in one go.
 _NEAR = 2_000
 _HEADERS = "bwtui."
-#: How long a log that ends too early is waited for.
+#: How long to wait for a log that ends too early.
 _PATIENCE_SECONDS = 5.0
 
 
 class KafkaRecord(NamedTuple):
-    """A record's bytes as Kafka has them, and those of its headers that the relay writes."""
+    """A record's bytes in Kafka, and its headers written by the relay."""
 
     key: bytes | None
     value: bytes | None
@@ -33,14 +33,14 @@ class KafkaRecord(NamedTuple):
 
 
 class RowReader:
-    """Decodes keys and values, whichever format they are in."""
+    """Decodes keys and values in either format."""
 
     def __init__(self, output_format: str, schemas: Schemas) -> None:
         self._is_json = output_format == "json"
         self.schemas = schemas
 
     def row(self, data: bytes | None) -> Mapping[str, Any] | None:
-        """Return the row, or None for none. Raises Undecodable."""
+        """Return the row, or None for null. Raises Undecodable."""
         if data is None:
             return None
         if not self._is_json:
@@ -55,9 +55,9 @@ class RowReader:
 
 
 class KafkaByteReader:
-    """Reads the messages that differ out of the recording, and the records out of Kafka.
+    """Reads differing messages from the recording, and records from Kafka.
 
-    It is the `bwtui.audit.core.ByteReader` of an audit. Raises ConnectionFailed when Kafka can't be read.
+    It is the `bwtui.audit.core.ByteReader` of an audit. Raises ConnectionFailed if Kafka can't be read.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KafkaByteReader:
         sessions: Iterable[str],
         miscoded: Sequence[int] = (),
     ) -> None:
-        """``topics`` in the audit's order; ``known_ids``: the ids of schemas that were sent to each."""
+        """Take ``topics`` in the audit's order, and ``sent_ids``, the schema IDs that were sent to each."""
         self._config = config
         self._topics = topics
         self._files = exact(files)
@@ -80,11 +80,11 @@ class KafkaByteReader:
         self._miscoded = miscoded
 
     def miscoded(self) -> Iterable[int]:
-        """Return the ids that `bwtui.verify.deep` found in the tasks."""
+        """Return the IDs that `bwtui.verify.deep` found in the tasks."""
         return self._miscoded
 
     def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterator[int]:
-        """Yield the ids of messages that decode to the same row as the records at their offsets."""
+        """Yield the IDs of messages that decode to the same row as the records at their offsets."""
         messages = self.messages([pair.id for pair in pairs])
         records = self.records([pair.place for pair in pairs])
         for pair in pairs:
@@ -102,7 +102,7 @@ class KafkaByteReader:
                 yield pair.id
 
     def inspect(self, places: Sequence[RecordPlace]) -> Iterator[Inspected]:
-        """Say which records the relay made, and which change their headers name."""
+        """Yield which records the relay wrote, and which change their headers name."""
         for place, record in self.records(places).items():
             session = record.headers.get(SESSION)
             made_by_relay = session in self._sessions or self._looks_like_ours(
@@ -129,20 +129,24 @@ class KafkaByteReader:
         return True
 
     def _was_sent(self, topic: str, number: int | None) -> bool:
-        """Whether a schema was sent to the topic, or has the name of one: the table was altered since."""
+        """Return whether the schema was sent to the topic, or has the name of one that was.
+
+        The latter happens if the table was altered since.
+        """
         sent = self._sent_ids.get(topic, frozenset())
         if number is None or number in sent:
             return True
         return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, other) for other in sent}
 
     def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
-        """Return key, value, and what PostgreSQL said, of messages."""
+        """Return key, value, and the row as PostgreSQL sent it, of messages."""
         if not ids:
             return {}
         wanted = pa.table(
             {"position": [number // PARTS for number in ids], "part": [number % PARTS for number in ids]}
         )
-        # It joins by hashing the few that are wanted: nothing that could spill into the current folder.
+        # A hash join with the few requested rows does not spill, which would create a folder in the current
+        # one.
         with session(temp_directory="") as connection:
             connection.register("wanted", wanted)
             rows = connection.execute(
@@ -160,7 +164,7 @@ class KafkaByteReader:
         }
 
     def records(self, places: Sequence[RecordPlace]) -> dict[RecordPlace, KafkaRecord]:
-        """Read records again; one that has been removed since the scan is left out."""
+        """Read records again; those that were removed since the scan are left out."""
         records: dict[RecordPlace, KafkaRecord] = {}
         for (topic_id, partition), group in groupby(sorted(places), key=lambda place: place[:2]):
             for low, high, wanted in _runs(place.offset for place in group):
@@ -176,7 +180,9 @@ class KafkaByteReader:
 
 
 def _plain(value: Any) -> Any:
-    """Return what is equal for equal values alone: to Python 1, 1.0 and true are, and 0 and -0."""
+    """Return a value that is equal only for equal values: in Python 1, 1.0 and true are equal, and 0 and
+    -0.
+    """
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -185,19 +191,19 @@ def _plain(value: Any) -> Any:
 
 
 def _name_of(schemas: Schemas, number: int) -> str | None:
-    """Return the full name of a record's schema, or None for a schema without."""
+    """Return the full name of a record schema, or None for other schemas."""
     parsed = schemas.get(number).parsed
     return parsed.get("name") if isinstance(parsed, dict) else None
 
 
 def _number(data: bytes | None) -> int | None:
-    """Return the number in a header; what is longer, or larger than 2⁶³, is none of the relay's."""
+    """Return the number in a header; None if it is longer, or not below 2⁶³, as the relay never writes."""
     number = int.from_bytes(data, "big") if data is not None and len(data) <= 8 else None
     return number if number is not None and number < 1 << 63 else None
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int, set[int]]]:
-    """Gather offsets, which rise, into ranges that are worth one reading."""
+    """Group ascending offsets into ranges that are each read in one go."""
     run: list[int] = []
     for offset in offsets:
         if run and offset - run[-1] > _NEAR:

@@ -1,4 +1,4 @@
-"""Does Kafka hold what a recording says was sent? From the folder to the report.
+"""Verify that Kafka holds what a recording says was sent, from the folder to the report.
 
 ::
 
@@ -37,25 +37,25 @@ from bwtui.verify.fields import add_fields
 from bwtui.verify.look import KafkaByteReader, RowReader
 from bwtui.verify.sides import Sides
 
-#: Called with what is under way, in a few words.
+#: Called with a short description of each phase.
 OnPhase = Callable[[str], None]
 
 _DUCKDB_MEMORY = "1500MB"
-#: A recording of so many rows is audited in memory.
+#: Maximum number of rows of a recording that is audited in memory.
 _IN_MEMORY = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How thoroughly to verify, with what, and what the report shows."""
+    """How thoroughly to verify, on which engine, and what the report shows."""
 
-    #: Spark's; None: this machine, with Spark or without, whichever is sooner done.
+    #: The Spark master; None: this machine, with or without Spark, whichever is faster.
     spark_master: str | None = None
-    #: Compare every message with what PostgreSQL said, not some.
+    #: Whether to compare every message with what PostgreSQL sent, not only a sample.
     deep: bool = False
     show_values: bool = False
     samples: int = SAMPLES
-    #: Where digests are kept meanwhile; on a cluster all workers must see it.
+    #: The folder for temporary digests; on a cluster all workers must see it.
     work_folder: Path | None = None
 
 
@@ -67,7 +67,7 @@ def verify_recording(
     on_phase: OnPhase = lambda _: None,
     on_count: OnCount | None = None,
 ) -> Report:
-    """Audit a recording, which may be open already, against Kafka.
+    """Audit a recording, which may already be open, against Kafka.
 
     ``on_phase`` and ``on_count`` are called with its progress. Raises UsageError, RefusedError,
     ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
@@ -76,14 +76,14 @@ def verify_recording(
     begin = time.monotonic()
     engines = Engines(options.spark_master, on_phase)
     with _work(options) as work, engines.closing():
-        # What is wrong with a file, with a folder, or with the brokers is said before Spark starts.
+        # Errors of a file, a folder or the brokers are reported before Spark starts.
         on_phase("looking at the recording, and for Kafka")
         recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
         check_cluster(recorded.facts, config)
         checked = _sealed_already(recorded, config)
         engine = None if checked is None else engines.of(checked.rows)
         notes = []
-        # A relay that records may have finished a segment meanwhile.
+        # A running relay may have finished another segment meanwhile.
         if checked is None or engine is None or not checked.sealed.is_complete():
             notes.append(_seal(recorded, engines, on_phase))
             sealed = open_sealed(recorded.folder)
@@ -129,12 +129,13 @@ def _digests(
 
 
 def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
-    """Return what the audit rests on, or None where some of the recording is not sealed yet."""
+    """Return the audit's inputs, or None if part of the recording is not sealed yet."""
     sealed = recorded.whole()
     if sealed is None:
         return None
     check_all(sealed.root, sealed.manifest.files)
-    # Read again: a relay may have gone on while every byte was checked, and what it sends again is pinned.
+    # Read the facts again: a relay may have continued while every byte was checked, and what it re-sends is
+    # pinned.
     return basis(sealed, facts_of(sealed), config)
 
 
@@ -147,7 +148,7 @@ def _judge(
     ask: AskRegistry,
     options: Options,
 ) -> Report:
-    """Match both sides, and look at the bytes of what differs."""
+    """Match both sides, and read the bytes of differences."""
     sealed, pinned, facts = checked.sealed, checked.pinned, checked.facts
     reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
     topics, files = sorted(pinned.topics), sealed.paths("changes")
@@ -168,14 +169,14 @@ def _is_json(source: Mapping[str, Any]) -> bool:
 
 
 def _seal(recorded: Recorded, engines: Engines, on_phase: OnPhase) -> str:
-    """Seal what is not sealed yet, and return a note that says so."""
+    """Seal what is not sealed yet, and return a note about it."""
     on_phase("sealing the recording")
     outcome = seal(recorded.folder, lambda: engines.for_sealing(recorded.unsealed_bytes()))
     return f"the recording was sealed first: {outcome.changes:,} changes"
 
 
 def _schemas(sealed: Sealed) -> dict[int, str]:
-    """Return the texts of the schemas that the recording knows, by id."""
+    """Return the texts of the schemas that the recording contains, by ID."""
     files = exact(sealed.paths("schemas"))
     if not files:
         return {}
@@ -279,7 +280,7 @@ def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
     # A database in a file compresses its tables, which costs as much as the audit itself.
     database = ":memory:" if rows <= _IN_MEMORY else work / "audit.duckdb"
     with session(database, memory_limit=_DUCKDB_MEMORY, temp_directory=str(work / "spill")) as connection:
-        # Rows have their own order, in their columns.
+        # Columns contain the order of rows.
         connection.execute("set preserve_insertion_order = false")
         yield connection
 
@@ -301,7 +302,7 @@ def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
 
 
 def _differing(classes: Mapping[str, int]) -> list[str]:
-    """Return notes on timestamps and headers that differ: no anomaly, as readers of rows don't see them."""
+    """Return notes on differing timestamps and headers: not an anomaly, as readers of rows don't see them."""
     what = {"time_differs": "another timestamp", "headers_differ": "other headers"}
     return [
         f"{classes[name]:,} records have {said} than their messages were sent with"
@@ -329,6 +330,6 @@ def _details(folder: Path, checked: Basis, compared: int) -> dict[str, Any]:
 
 def _versions(*packages: str) -> Iterator[tuple[str, str]]:
     for name in packages:
-        # A small audit does without Spark.
+        # A small audit runs without Spark.
         with contextlib.suppress(PackageNotFoundError):
             yield name, version(name)

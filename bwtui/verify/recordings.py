@@ -1,11 +1,11 @@
-"""Do two recordings say the same? Change by change, in what both of them cover.
+"""Compare two recordings change by change, as far as both of them cover the same time.
 
-A change is known by its commit LSN and ordinal; each is compared once, in its last pass. A recording covers
-everything from its first LSN, which is a snapshot's if it has one, to its last change. Rows of a snapshot are
-known by its consistent point, table and key, and are compared where both recordings have that snapshot: else
-they say the same of another time. Rows that were put into the stream are compared with nothing: one relay was
-asked for them, and they say again what changes have said. Where bytes differ only because the schemas' ids do
-(another registry), what PostgreSQL said decides.
+A change is identified by its commit LSN and ordinal, and each is compared once, in its last pass. A recording
+covers everything from its first LSN, which is a snapshot's if it has one, to its last change. Rows of a
+snapshot are identified by its consistent point, table and key, and are compared if both recordings have that
+snapshot; otherwise they show a different time. Backfilled rows are not compared: one relay was requested to
+send them, and they repeat earlier changes. If bytes differ only because of the schemas' IDs (a different
+registry), the rows that PostgreSQL sent are compared.
 """
 
 import time
@@ -35,7 +35,7 @@ from bwtui.verify.engines.chosen import Engines
 from bwtui.verify.facts import Facts
 
 _MEMORY = "1500MB"
-# Behind Confluent's head of five bytes, which has the schema's id; JSON has none.
+# After Confluent's header of five bytes, which contains the schema's ID; JSON has none.
 _BODY = "case when starts_with(hex({0}), '00') then substr(hex({0}), 11) else hex({0}) end"
 _ROWS = f"""
 create table {{side}} as
@@ -81,9 +81,9 @@ select distinct position, before, after, list_concat(coalesce(filled, []), coale
   from read_parquet($files, hive_partitioning = false) where position in (select unnest($wanted))
 """
 _PUT = "select count(*) from read_parquet($files, hive_partitioning = false) where op = 'backfill'"
-#: So many changes are looked at at a time: their values are the large ones.
+#: Number of changes to read at a time: these are the ones with large values.
 _SOME = 200
-# A snapshot is there as a whole.
+# A snapshot is complete if it is there.
 _LAST = "case when op = 'snapshot' then 2147483647 else ordinal end"
 
 
@@ -137,10 +137,10 @@ def verify_recordings(
 
 
 def _seal(recorded: Recorded, engines: Engines, on_phase: Callable[[str], None]) -> tuple[Sealed, Facts]:
-    """Seal what is not sealed, check every file, and return it with its facts."""
+    """Seal what is not sealed, check every file, and return the recording with its facts."""
     if (sealed := recorded.whole()) is not None:
         check_all(sealed.root, sealed.manifest.files)
-        # A relay may have gone on while every byte was checked.
+        # A relay may have continued while every byte was checked.
         return sealed, facts_of(sealed)
     on_phase(f"sealing {recorded.folder}")
     seal(recorded.folder, lambda: engines.for_sealing(recorded.unsealed_bytes()))
@@ -149,7 +149,7 @@ def _seal(recorded: Recorded, engines: Engines, on_phase: Callable[[str], None])
 
 
 def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]]:
-    """Return the first LSN, and the last LSN and ordinal, that both of them cover.
+    """Return the first LSN, and the last LSN and ordinal, that both recordings cover.
 
     A recording may end within a transaction: what follows is not covered.
     """
@@ -164,7 +164,9 @@ def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]
 
 
 def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second: Sealed) -> None:
-    """Mark changes that differ only in values which PostgreSQL did not send, and relays read themselves."""
+    """Mark changes that differ only in values which PostgreSQL did not send, and each relay fetched
+    itself.
+    """
     pairs = connection.execute(
         "select position, other from compared where class = 'said_differs' and is_partial"
     ).fetchall()

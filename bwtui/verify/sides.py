@@ -1,7 +1,7 @@
-"""Where the digests of both sides of an audit are kept: in Parquet.
+"""Keep the digests of both sides of an audit in Parquet files.
 
-Also those that threads of this process make: DuckDB loads them sooner than out of memory, where every text is
-there in full, and they take none.
+This also applies to digests computed by threads of this process: DuckDB loads files faster than memory, in
+which every text is stored in full, and they take no memory.
 """
 
 import os
@@ -19,14 +19,16 @@ from bwtui.model.sql import parquet
 
 Side = Literal["expected", "actual"]
 SIDES: tuple[Side, Side] = ("expected", "actual")
-#: What the recording's side has beside `bwtui.audit.core.INPUTS`.
+#: Columns of the recording's side in addition to `bwtui.audit.core.INPUTS`.
 _BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
-#: A task's output is cut into files of so many rows, which is how its progress is seen.
+#: Maximum rows of an output file of a task; finished files show its progress.
 _FILE = 250_000
 
 
 class Sides:
-    """Keeps what tasks make, each its own part of one side; the files' names end with their rows."""
+    """Keeps the output of tasks, each with its own part of one side; a file's name ends with its row
+    count.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,7 +36,7 @@ class Sides:
             (folder / side).mkdir()
 
     def add(self, side: Side, number: int, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write the batches of a task; one that is run again writes all of it again. Raises StateFailed."""
+        """Write the batches of a task; a task that is repeated replaces its files. Raises StateFailed."""
         target = self._folder / side
         for path in target.glob(f"{number:06}-*"):
             path.unlink()
@@ -49,11 +51,11 @@ class Sides:
             _write(target / f"{number:06}-{count:04}", held)
 
     def rows(self) -> int:
-        """Return how many rows are in files that are finished."""
+        """Return the number of rows in finished files."""
         return sum(int(path.stem.rpartition("-")[2]) for side in SIDES for path in self._found(side))
 
     def show(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Make the audit's inputs of the files: ``expected_in`` and ``actual_in``."""
+        """Create the audit's inputs from the files: ``expected_in`` and ``actual_in``."""
         for side in SIDES:
             if files := list(self._found(side)):
                 connection.execute(f"create view {side}_in as select * from {parquet(files)}")
@@ -67,13 +69,13 @@ class Sides:
 def _write(path: Path, batches: list[pa.RecordBatch]) -> None:
     table = pa.Table.from_batches(batches)
     part = path.with_suffix(".part")
-    # To look for repetitions among numbers that are all different costs half of what writing does.
+    # Looking for duplicates among distinct numbers costs half as much as writing them.
     words = [column.name for column in table.schema if pa.types.is_string(column.type)]
     try:
         pq.write_table(table, part, compression="lz4", write_statistics=False, use_dictionary=words)
         part.rename(path.with_name(f"{path.name}-{table.num_rows}.parquet"))
     except OSError as error:
-        # Arrow's own words name the file a second time.
+        # Arrow's own message names the file a second time.
         plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
         raise file_failed(
             f"digests can't be written into {path.parent}", plain, name=str(path.parent)

@@ -1,4 +1,4 @@
-"""How the keys of topics are written: one that is written otherwise than most is another key."""
+"""Find the encoding of each topic's keys: a key in a different encoding is a different key."""
 
 from collections.abc import Sequence
 
@@ -21,9 +21,10 @@ def learn_spellings(
     quick: Sequence[Shape],
     spellings: dict[str, str],
 ) -> None:
-    """Learn how most keys of each topic are written: ``spellings`` has topic → schema's id, "json" or "odd".
+    """Find the most common key encoding of each topic, and record it in ``spellings``.
 
-    Of the topics of ``quick`` nearly all keys are in ``agreement``; those of others are in ``latest``.
+    An encoding is a schema's ID, "json" or "odd". For the topics of ``quick``, nearly all keys are in
+    ``agreement``; for others they are in ``latest``.
     """
     counts = store.execute(_COUNTS, [list(spellings)]).fetchall()
     counts += agreement.spellings([one for one in quick if one.table.key], {topic for topic, *_ in counts})
@@ -36,7 +37,7 @@ def learn_spellings(
             " where topic = ? and starts_with(key, '[') and split_part(key, chr(1), 2) = ?",
             [topic, spelling],
         )
-        # A topic that had none before: all of its keys have come since.
+        # A topic that had no keys before: all of them arrived since.
         for table, columns in (("changed_key", "distinct topic, key"), ("history", "*")):
             store.execute(
                 f"insert into {table} select {columns} from latest semi join doubtful using (topic, key)"

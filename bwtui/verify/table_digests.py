@@ -1,8 +1,8 @@
-"""Tables as digests of their rows, made by PostgreSQL: what a row says stays there.
+"""Tables as digests of their rows, computed by PostgreSQL: row values never leave it.
 
-A table is read block by block in ranges of ``ctid``, each with one statement and one value, so that Python
-sees no rows. A digest is that of `bwtui.verify.canonical`; with it comes where the row is, which is the same
-as long as the snapshot lives.
+A table is read block by block in ranges of ``ctid``, with one statement and one result value each, so that
+Python sees no rows. The digest is that of `bwtui.verify.canonical`, with the row's location, which stays the
+same as long as the snapshot exists.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from bwtui.source.connection import Connection, query
 from bwtui.verify.canonical import PARTS
 from bwtui.verify.tables import Shape, from_table
 
-#: Blocks that one statement reads: some hundred thousand short rows at most.
+#: Number of blocks that one statement reads: at most some hundred thousand short rows.
 _BLOCKS = 2_000
 _LINE = np.dtype([("block", ">u4"), ("line", ">u2"), ("table_oid", ">u4"), ("words", "<u8", (4,))])
 
 
 def digest_table(snapshot: Connection, store: duckdb.DuckDBPyConnection, shape: Shape, number: int) -> None:
-    """Put the rows of a table into ``row_digest`` of `bwtui.verify.agreement`, as the table ``number``.
+    """Put the rows of a table into ``row_digest`` of `bwtui.verify.agreement`, under the table's ``number``.
 
     Raises psycopg2.Error.
     """
@@ -46,14 +46,14 @@ def digest_table(snapshot: Connection, store: duckdb.DuckDBPyConnection, shape: 
 
 def _ranges(snapshot: Connection, shape: Shape) -> Iterator[memoryview]:
     assert shape.records is not None
-    # Without a key its digest is zero.
+    # Without a key, the key's digest is zero.
     key = "pg_catalog.repeat('0', 32)" if shape.records.key is None else _md5(shape.records.key.sql())
     line = (
         "pg_catalog.tidsend(ctid) || pg_catalog.oidsend(tableoid)"
         f" || pg_catalog.decode({key} || {_md5(shape.records.row.sql())}, 'hex')"
     )
     for low in range(0, shape.records.blocks + 1, _BLOCKS):
-        # The last range has no end.
+        # The last range is open-ended.
         end = f" and ctid < '({low + _BLOCKS},0)'" if low + _BLOCKS <= shape.records.blocks else ""
         ((found,),) = query(
             snapshot,

@@ -1,4 +1,4 @@
-"""Tables as they are at a fence: what shape they have, and their rows as texts."""
+"""Tables at a fence: their shape, and their rows as texts."""
 
 import json
 import re
@@ -20,12 +20,12 @@ from bwtui.source.snapshot import lock_tables
 from bwtui.types.registry import TypeInfo
 from bwtui.verify.canonical import Layout, base_of, kind_of
 
-#: A row's key and all of its columns, and the key as PostgreSQL writes it, if otherwise.
+#: A row's key and all of its columns, and the key as PostgreSQL writes it, if that differs.
 RowTexts = tuple[str, str, str | None]
-#: Rows that are read at a time, and keys that are asked for one by one rather than by reading all rows.
+#: Rows read at a time, and the maximum number of keys to query without an index instead of reading all rows.
 CHUNK = 5_000
 
-#: The largest of the tables that rows are in, and whether all of these have blocks.
+#: The size of the largest partition in blocks, and whether all partitions are heaps.
 _BLOCKS_SQL = """
 select coalesce(max(pg_catalog.pg_relation_size(c.oid)), 0)
        / pg_catalog.current_setting('block_size')::int8,
@@ -34,9 +34,9 @@ select coalesce(max(pg_catalog.pg_relation_size(c.oid)), 0)
  where c.relkind <> 'p'
    and (c.oid = %s or c.oid in (select relid from pg_catalog.pg_partition_tree(%s) where isleaf))
 """
-#: Kinds of columns that are asked for by their values: any text is one, or it is a number.
+#: Kinds of columns that are queried by value: any text is valid, or it is a number.
 _KEY_TYPES = {"long": "int8", "text": "text"}
-#: PostgreSQL's type of that name.
+#: PostgreSQL's type oid.
 _OID = 26
 _INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
 _TYPES_SQL = """
@@ -64,7 +64,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """How rows are digested, and keys if the table has one; and how many blocks its largest part has."""
+    """The layouts of digested rows and keys, if the table has a key; and the blocks of its largest
+    partition.
+    """
 
     row: Layout
     key: Layout | None
@@ -73,39 +75,39 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table as it is at a fence: of the columns that are compared, those that are there."""
+    """A table as it is at a fence, with those of the compared columns that exist."""
 
     table: Table
     forms: dict[str, Form]
     is_partitioned: bool
     #: Whether an UPDATE of a row without a key is published at all.
     is_identified: bool
-    #: Whether the database is in UTF8, in which its keys can be asked for.
+    #: Whether the database is in UTF8, in which its keys can be queried.
     is_utf8: bool = True
-    #: What makes UTF-8 of the database's bytes, if they are to be anything else than what they are.
+    #: Converts the database's bytes to UTF-8; None if they are taken unchanged.
     decode: Decode | None = None
-    #: None where a type's values have more than one form, or PostgreSQL makes no digests.
+    #: None if a type's values have more than one form, or PostgreSQL can't compute digests.
     records: Records | None = None
-    #: The types that keys are asked for as; empty where their texts are compared with those of all rows.
+    #: The types by which keys are queried; empty if their texts are compared with those of all rows.
     key_types: tuple[str, ...] = ()
     history: History = field(default_factory=History)
 
     @property
     def has_plain_keys(self) -> bool:
-        """Whether a key's text is PostgreSQL's."""
+        """Whether a key's text is the same as PostgreSQL's."""
         return self.is_utf8 and not any(self.forms[name] for name in self.table.key)
 
     def key_of(self, row: Row) -> str:
         """Return a decoded key as text: a list, or an object if its columns are not those of the table's key.
 
-        Such a key's bytes are other ones whatever its values are, so it is another key.
+        The bytes of such a key always differ, whatever its values, so it is a different key.
         """
         if tuple(row.values) != self.table.key:
             return json.dumps({name: of_value(value, "") for name, value in row.values.items()})
         return json.dumps([of_value(value, self.forms[name]) for name, value in row.values.items()])
 
     def row_of(self, row: Row) -> dict[str, str | None]:
-        """Return a decoded row as texts; columns that the table has no more are left out."""
+        """Return a decoded row as texts, without columns that the table no longer has."""
         return {
             name: of_value(row.values.get(name), form)
             for name, form in self.forms.items()
@@ -113,7 +115,7 @@ class Shape:
         }
 
     def texts(self, row: Sequence[str | None]) -> tuple[str, str, str | None]:
-        """Return a row's key and all of its columns, and the key as PostgreSQL writes it, if otherwise."""
+        """Return a row's key and all of its columns, and the key as PostgreSQL writes it, if that differs."""
         own = dict(zip(self.forms, row, strict=True))
         by_column = {name: of_text(own[name], form) for name, form in self.forms.items()}
         key, own_key = (json.dumps([one[name] for name in self.table.key]) for one in (by_column, own))
@@ -121,9 +123,9 @@ class Shape:
 
 
 def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
-    """Lock the tables for the snapshot's transaction, and return what they are.
+    """Lock the tables for the snapshot's transaction, and return their shapes.
 
-    Raises Indeterminate when one has gone, and TablesChanged when the snapshot can't see what is in it: one
+    Raises Indeterminate if a table was dropped, and TablesChanged if the snapshot can't see its rows: a table
     that was truncated or rewritten since looks empty.
     """
     infos = {(one.namespace, one.name): one for one in list_tables(snapshot, partitions=True)}
@@ -136,7 +138,9 @@ def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
 
 
 def can_digest(snapshot: Connection) -> bool:
-    """Whether PostgreSQL makes MD5 digests, which some builds must not, of texts as they are."""
+    """Return whether PostgreSQL computes MD5 digests, which some builds forbid, of texts without
+    conversion.
+    """
     execute(snapshot, "savepoint bwtui_md5")
     try:
         query(snapshot, "select pg_catalog.md5(''::pg_catalog.bytea)")
@@ -182,7 +186,7 @@ def _history(snapshot: Connection, oid: int, forms: Mapping[str, Form], decode: 
 
 
 def _key_type(oid: int, types: Mapping[int, TypeInfo]) -> str:
-    # An oid is a number, too, but no index of oids finds an int8.
+    # An oid is a number, too, but an index on oids can't find an int8.
     if base_of(oid, types) == _OID:
         return ""
     return _KEY_TYPES.get(kind_of(oid, types, in_key=True) or "", "")
@@ -218,10 +222,10 @@ def rows(
 
 
 def _chunks(snapshot: Connection, shape: Shape, sql: str) -> Iterator[list[RowTexts]]:
-    # A cursor of the server's, for a table may be larger than memory; psycopg2's own ones need a
-    # transaction that psycopg2 began.
+    # A server-side cursor, since a table may be larger than memory; psycopg2's own require a transaction that
+    # psycopg2 began.
     execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
-    # Asked for another encoding, PostgreSQL would refuse what it can't convert.
+    # If another encoding were requested, PostgreSQL would reject characters that it can't convert.
     execute(snapshot, f"set client_encoding = '{server_encoding(snapshot)}'")
     while fetched := query(snapshot, f"fetch {CHUNK} from bwtui_verify"):
         yield [shape.texts([_text_of(cell, shape.decode) for cell in row]) for row in fetched]
@@ -244,28 +248,28 @@ def rows_at(
 
 
 def from_table(shape: Shape) -> str:
-    """Return FROM and WHERE for a table's rows that are published, to which conditions may be added."""
+    """Return FROM and WHERE for a table's published rows; conditions may be appended."""
     table = shape.table
-    # ONLY, as pgoutput does: rows of an inheriting table are rows of that table.
+    # ONLY, as in pgoutput: the rows of an inheriting table belong to that table.
     only = "" if shape.is_partitioned else "only "
     where = f"({table.row_filter})" if table.row_filter else "true"
     return f"from {only}{quote_qualified(table.namespace, table.name)} where {where}"
 
 
 def _select(shape: Shape, before: str = "") -> str:
-    # Bytes, for they need not be text.
+    # Bytes, since they need not be valid text.
     select = ", ".join(f"pg_catalog.textsend({_text(name)})" for name in shape.forms)
     return f"select {before}{select} {from_table(shape)}"
 
 
 def _where(shape: Shape, keys: Sequence[str]) -> str:
-    """Return a condition for the rows of plain keys, which may let others pass; "" where there are none."""
+    """Return a condition for the rows of plain keys, which may match more rows; "" if there are no keys."""
     table = shape.table
     if not shape.key_types:
         key = ", ".join(map(_text, table.key))
         wanted = ", ".join(quote_literal(_compact(key)) for key in keys)
         return f"pg_catalog.array_to_json(array[{key}])::text in ({wanted})"
-    # By equality of values, for which there is an index. What is no value of the type is no row's key.
+    # By equality of values, which can use an index. A text that is not valid for the type is not a row's key.
     values = [one for one in map(json.loads, keys) if all(map(_is_value, one, shape.key_types))]
     if not values:
         return ""
@@ -291,12 +295,12 @@ def _array(texts: Sequence[str]) -> str:
 def _text(column: str) -> str:
     # concat, unlike a cast, writes a value as the stream does: t for true, and char(5) with its blanks.
     name = quote_identifier(column)
-    # IS NOT NULL would take a composite with a NULL in it for none.
+    # IS NOT NULL is false for a composite value that contains a NULL.
     return f"case when {name} is distinct from null then pg_catalog.concat({name}) end"
 
 
 def _text_of(cell: memoryview | None, decode: Decode | None) -> str | None:
-    """Return a cell's text in UTF-8, or `no_text` of bytes that are none."""
+    """Return a cell's text in UTF-8, or `no_text` of bytes that are not valid."""
     if cell is None:
         return None
     raw = bytes(cell)

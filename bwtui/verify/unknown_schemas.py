@@ -1,8 +1,8 @@
-"""Records whose schema the registry does not have: nothing is known of the rows in them.
+"""Records whose schema the registry does not have, so that their rows are unknown.
 
-The registry may have lost schemas, or be another one than the relay's. Without the schemas of its keys each
-row of a table would be missing, and each record one key too many. One record alone is rather a damaged one,
-or another producer's.
+The registry may have lost schemas, or not be the relay's. Without the schemas of its keys, each row of a
+table would count as missing, and each record as an extra key. A single such record is more likely damaged, or
+another producer's.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ select topic, part, ('0x' || substr(head, 3))::bigint as number, count(*) as n
  where length(head) = 10
  group by all having n > 1 order by all
 """
-#: The keys, and rows that may be under one of them; values.
+#: The keys, and the rows that may be under one of them; the values.
 _OF_KEYS = """
 topic = $topic and (class = 'extra_key' and starts_with(key, 'undecodable 00' || $head)
                     or class = 'missing_key' and
@@ -38,7 +38,7 @@ and (partition_id, log_offset) in (
 
 @dataclass(frozen=True, slots=True)
 class UnknownSchema:
-    """How many keys, or values, of a topic name a schema that the registry does not have."""
+    """The number of keys, or values, of a topic that name a schema which the registry does not have."""
 
     topic: str
     part: Literal["key", "value"]
@@ -47,7 +47,7 @@ class UnknownSchema:
 
     @property
     def note(self) -> str:
-        """Return what a report says of it."""
+        """The note for the report."""
         return (
             f"the schema registry has no schema {self.number}, which {self.records:,} {self.part}s of "
             f"{self.topic} name: nothing is known of their rows; restore the schema there, or check "
@@ -56,9 +56,9 @@ class UnknownSchema:
 
 
 def undecide_unknown(store: duckdb.DuckDBPyConnection, unknown: Collection[int]) -> list[UnknownSchema]:
-    """Move what differs for want of a schema from ``wrong`` to ``undecided``; return which were missed.
+    """Move differences caused by a missing schema from ``wrong`` to ``undecided``; return those schemas.
 
-    A row is missing all the same where more rows are missing than there are such keys.
+    If more rows are missing than there are such keys, the rows stay in ``wrong``.
     """
     if not unknown:
         return []

@@ -1,1 +1,1 @@
-"""What runs the tasks of an audit: Spark, or, for a small one that would wait for Spark, threads of ours."""
+"""Engines that run the tasks of an audit: Spark, or threads of this process for a small one."""

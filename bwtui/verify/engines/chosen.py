@@ -1,4 +1,4 @@
-"""Which engine an audit runs on: threads of ours while it is small, or Spark, also where it was named."""
+"""Choose the engine of an audit: threads of this process while it is small, otherwise Spark."""
 
 import contextlib
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _MEMORY = "1g"
 
 
 class Engines(SparkWhenNeeded):
-    """What an audit may run on."""
+    """The engines available to an audit."""
 
     def __init__(self, master: str | None, on_phase: Callable[[str], None]) -> None:
-        """``master`` is Spark's, if one was named: then Spark it is."""
+        """Take ``master``, the Spark master that the user named, if any: then Spark is used."""
 
         def opened() -> contextlib.AbstractContextManager["SparkSession"]:
             from bwtui.spark.session import LOCAL, spark_session
@@ -28,7 +28,7 @@ class Engines(SparkWhenNeeded):
         super().__init__(opened, on_phase, is_wanted=master is not None)
 
     def of(self, rows: int) -> Engine:
-        """Return what reads so many rows: messages of the recording and offsets of its topics, together."""
+        """Return the engine for this number of rows: the recording's messages plus its topics' offsets."""
         if self.does_without(rows):
             return InThreads()
         from bwtui.verify.engines.on_spark import OnSpark

@@ -1,4 +1,4 @@
-"""The tasks of a small audit in threads of this process: Spark would start longer than they take."""
+"""The tasks of a small audit in threads of this process: starting Spark would take longer."""
 
 import os
 import threading
@@ -10,16 +10,16 @@ from bwtui.kafka.client import Config
 from bwtui.kafka.splits import Split
 from bwtui.verify.digests import Compared, Job
 
-#: More of them would wait for Python's lock, each with what it has read.
+#: More threads would wait for the interpreter lock, each with the data that it has read.
 _MOST_THREADS = 8
 
 
 class _Stopped(Exception):
-    """Another task has failed, or the user wants no more."""
+    """Another task has failed, or the user has cancelled."""
 
 
 class InThreads:
-    """Runs the tasks on this machine's cores; reading, hashing and DuckDB let other threads run."""
+    """Runs the tasks on this machine's cores; reading, hashing and DuckDB release the interpreter lock."""
 
     is_here = True
 
@@ -27,7 +27,7 @@ class InThreads:
         self.cores = min(os.cpu_count() or 1, _MOST_THREADS)
 
     def run(self, job: Job, config: Config) -> Iterable[Compared]:
-        """Run all tasks. Raises what the first that fails raises, when all have ended."""
+        """Run all tasks. Raises the error of the first that fails, once all have ended."""
         stopped = threading.Event()
         failed: list[BaseException] = []
 
@@ -51,7 +51,7 @@ class InThreads:
                 futures = [pool.submit(run, number) for number in _alternately(job)]
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
-                # A thread that is in librdkafka or DuckDB when the process ends would have it aborted.
+                # A thread inside librdkafka or DuckDB would abort the process when it ends.
                 stopped.set()
         if failed:
             raise failed[0]
@@ -59,7 +59,10 @@ class InThreads:
 
 
 def _alternately(job: Job) -> Iterator[int]:
-    """Yield the tasks, of both sides in turn: Kafka's messages need Python's lock, a recording does not."""
+    """Yield the tasks of both sides in turn.
+
+    Decoding Kafka's messages needs the interpreter lock, and reading a recording does not.
+    """
     kafka = [number for number, task in enumerate(job.tasks) if isinstance(task, Split)]
     recording = [number for number, task in enumerate(job.tasks) if not isinstance(task, Split)]
     for pair in zip_longest(kafka, recording):

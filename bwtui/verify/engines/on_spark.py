@@ -11,7 +11,7 @@ from bwtui.verify.digests import Compared, Job
 
 
 class OnSpark:
-    """Runs the tasks in a session of Spark."""
+    """Runs the tasks in a Spark session."""
 
     is_here = False
 
@@ -21,11 +21,11 @@ class OnSpark:
 
     @property
     def cores(self) -> int:
-        """How many tasks are run at the same time."""
+        """Number of tasks that run at the same time."""
         return self._context.defaultParallelism
 
     def run(self, job: Job, config: Config) -> Iterable[Compared]:
-        """Run all tasks. Raises what Spark raises, by way of the session."""
+        """Run all tasks. Raises Spark's errors, through the session."""
         handed = hand_over(self._spark, dict(config), config)
 
         @in_task
@@ -33,7 +33,7 @@ class OnSpark:
             for number in numbers:
                 yield from job.run(number, handed.take())
 
-        # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
+        # Not a DataFrame: compiling a plan for it takes Java longer than the tasks.
         count = len(job.tasks)
         found: list[Compared] = self._context.parallelize(range(count), count).mapPartitions(run).collect()
         return found
