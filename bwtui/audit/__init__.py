@@ -1,5 +1,5 @@
-"""The audit: does Kafka hold what a recording says was sent? docs/audit.md defines what it finds.
+"""The audit: does Kafka hold what a recording says was sent? docs/audit.md defines its classes.
 
-`bwtui.audit.core` decides, in DuckDB, over two tables of digests; it knows neither Kafka nor Spark nor the
-relay. Nothing here shares code with what encoded the messages: an audit that does can't see its bugs.
+`bwtui.audit.core` decides in DuckDB, from two tables of digests, independently of Kafka, Spark and the relay.
+Nothing here shares code with the encoder of the messages: an audit that did could not find its bugs.
 """

@@ -1,14 +1,15 @@
-"""Which ALTER TABLE explains why a topic's record and its table's row differ.
+"""Find out which ALTER TABLE explains a difference between a topic's record and its table's row.
 
-PostgreSQL publishes nothing for the rows that exist when a column comes with a default, or is dropped and
-added again. What the catalog still has of that is compared with the record; a difference stays a difference.
+PostgreSQL publishes nothing for existing rows if a column is added with a default, or dropped and added
+again. This module compares what the catalog still has of that with the record; the difference remains a
+difference.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Of the table, and of its partitions, where defaults of earlier rows are kept. The text is in the database's
-#: encoding, in which it may be no text for a client.
+#: For the table and its partitions, where the defaults of earlier rows are kept. The text is in the
+#: database's encoding, and may not be valid text for a client.
 HISTORY_SQL = """
 select a.attname, a.attnum, a.attisdropped, a.attrelid <> %s, a.atthasmissing,
        pg_catalog.convert_to((a.attmissingval::pg_catalog.text::pg_catalog.text[])[1],
@@ -24,25 +25,25 @@ _AGAIN = "earlier rows lost its value without a message"
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the catalog keeps of the columns that a table was given, and of those that it lost."""
+    """The catalog's information on columns that were added to a table or dropped from it."""
 
-    #: Column → what rows from before it was added say in it, as `Shape.texts` has it.
+    #: Column → its values in rows from before it was added, in the form of `Shape.texts`.
     defaults: Mapping[str, frozenset[str | None]] = field(default_factory=dict)
-    #: Column → its number; numbers are given once.
+    #: Column → its number; numbers are never reused.
     numbers: Mapping[str, int] = field(default_factory=dict)
     dropped: Sequence[int] = ()
 
     def explanation(
         self, row: Mapping[str, str | None], record: Sequence[str], differing: Sequence[str]
     ) -> str | None:
-        """Return which of the ``differing`` columns an ALTER TABLE explains; None: of none it is known.
+        """Return which of the ``differing`` columns an ALTER TABLE explains; None if it explains none.
 
         ``record`` has the record's columns, in its order.
         """
         added, perhaps, again, others = list[str](), list[str](), list[str](), list[str]()
         for name in differing:
             if name not in record:
-                # A table that was rewritten since does not say what earlier rows got.
+                # After a rewrite of the table, the catalog does not show the values of earlier rows.
                 is_kept, is_default = name in self.defaults, row[name] in self.defaults.get(name, ())
                 (added if is_default else others if is_kept else perhaps).append(name)
             elif row[name] in self.defaults.get(name, {None}) and self._is_another(name, record):
@@ -59,7 +60,7 @@ class History:
         return "; ".join(found) or None
 
     def _is_another(self, name: str, record: Sequence[str]) -> bool:
-        """Whether the record's column may be one that was dropped, at whose place the table now has none."""
+        """Return whether the record's column may be a dropped one whose place is now free in the table."""
         earlier = [self.numbers[one] for one in record[: record.index(name)] if one in self.numbers]
         before = earlier[-1] if earlier else 0
         return any(before < number < self.numbers.get(name, 0) for number in self.dropped)

@@ -1,16 +1,16 @@
 """Every class that an audit can report, each declared once; docs/audit.md defines them.
 
 The core, the report, the terminal, the page and the screens read this table. A new class needs a declaration
-here, a rule in ``sql/``, its definition in docs/audit.md, and a fault that plants it in ``tests/audit``.
+here, a rule in ``sql/``, its definition in docs/audit.md, and a fault in ``tests/audit`` that produces it.
 """
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 Verdict = Literal["clean", "anomalies", "indeterminate"]
-#: What an audit was asked: a recording against Kafka, tables against topics, or two recordings.
+#: The kind of audit: a recording against Kafka, tables against topics, or two recordings.
 Question = Literal["recording", "database", "recordings"]
-#: Only an anomaly is wrong; an undecided class keeps the verdict from being clean.
+#: Only an anomaly is an error; an undecided class prevents a clean verdict.
 Severity = Literal["fine", "anomaly", "excused", "undecided", "note"]
 Side = Literal["expected", "actual"]
 
@@ -21,22 +21,22 @@ _BOTH: tuple[Side, ...] = ("expected", "actual")
 
 @dataclass(frozen=True, slots=True)
 class AuditClass:
-    """A class: its name in reports, and all that is said of it."""
+    """A class: its name in reports, and all of its texts."""
 
     name: str
     severity: Severity
     #: A sentence for the screens.
     meaning: str = ""
     question: Question = "recording"
-    #: The sides of the balance that it is a part of; without any it counts findings of another kind.
+    #: The sides of the balance that it belongs to; without any it counts findings of a different kind.
     sides: tuple[Side, ...] = ()
-    #: Whether each of its messages has a record of the same class, so that both sides must count the same.
+    #: Whether each of its messages has a record of the same class, so that both sides have equal counts.
     is_paired: bool = False
-    #: The query that counts it, where it is no part of the balance.
+    #: The query that counts it, if it is not part of the balance.
     count: str = ""
-    #: What a finding says where its rule has nothing more exact to say.
+    #: The note of a finding for which its rule has no more specific one.
     note: str = ""
-    #: What the screens say of the left and of the right side, where the report has no row of it.
+    #: The screens' text for the left and the right side if the report has no row for it.
     left: str = ""
     right: str = ""
 
@@ -334,12 +334,12 @@ _UNKNOWN = AuditClass("", "anomaly")
 
 
 def audit_class(name: str, question: Question = "recording") -> AuditClass:
-    """Return a class by its name; one that a newer version reports is an anomaly without a meaning."""
+    """Return a class by its name; an unknown one of a newer version is an anomaly without a meaning."""
     return _BY_QUESTION.get((question, name)) or _BY_NAME.get(name, _UNKNOWN)
 
 
 def declared(question: Question, *severities: Severity) -> tuple[AuditClass, ...]:
-    """Return the classes of an audit, all or those of some severities, by these and then as declared."""
+    """Return the classes of an audit, all or by severity, in the order of severities and declarations."""
     severities = severities or get_args(Severity)
     return tuple(
         one
@@ -354,32 +354,32 @@ def _names(question: Question, *severities: Severity) -> tuple[str, ...]:
 
 
 def balance_classes(question: Question, side: Side) -> tuple[str, ...]:
-    """Return the classes that one side of an audit is divided into: each row of it has exactly one."""
+    """Return the classes that one side of an audit is divided into: each of its rows has exactly one."""
     return tuple(one.name for one in _CLASSES if one.question == question and side in one.sides)
 
 
 UNDECIDED = "indeterminate"
-#: Values that PostgreSQL did not send, and that each relay read for itself, differ: not wrong.
+#: Only values that PostgreSQL did not send, and that each relay fetched itself, differ: not an error.
 READ_ANEW = "read_anew"
 #: Messages that should be in Kafka and are not.
 LOST = tuple(name for name in _names("recording", "anomaly") if name.startswith("lost_"))
-#: What `verify --database` finds, by key; the last one by table.
+#: The classes of `verify --database`, by key; the last one by table.
 DATABASE = _names("database", "anomaly")
-#: What `verify A B` finds, by row.
+#: The classes of `verify A B`, by row.
 RECORDINGS = _names("recordings", "anomaly")
-#: What is wrong, whatever was asked, in the order in which it is reported.
+#: All anomalies of any kind of audit, in the order of the report.
 WRONG = (*_names("recording", "anomaly"), *DATABASE, *RECORDINGS)
-#: What an audit of a recording counts, the worst first.
+#: The classes that an audit of a recording counts, the most severe first.
 COUNTED = declared("recording", "anomaly", "excused", "undecided", "note")
 CLASSES = tuple(one.name for one in COUNTED)
-#: Of these, every message has a record.
+#: The classes of messages that have a record each.
 PAIRED = tuple(one.name for one in _CLASSES if one.is_paired)
-#: The classes that messages, and records, are divided into; those of both sides come first.
+#: The classes of messages, and of records; those of both sides come first.
 EXPECTED = tuple(
     sorted(balance_classes("recording", "expected"), key=lambda name: "actual" not in _BY_NAME[name].sides)
 )
 ACTUAL = balance_classes("recording", "actual")
-#: What is counted on both sides, and what is said where nothing is wrong.
+#: The units counted on both sides, and the text for a clean verdict.
 SIDES: dict[Question, tuple[str, str]] = {
     "recording": ("messages", "records"),
     "database": ("rows in the tables", "rows in the topics"),
@@ -393,7 +393,7 @@ CLEAN: dict[Question, str] = {
 
 
 def verdict_of(counts: dict[str, int]) -> Verdict:
-    """Return what the counts of the classes amount to."""
+    """Return the verdict for the counts of the classes."""
     if any(counts.get(name, 0) for name in WRONG):
         return "anomalies"
     return "indeterminate" if counts.get(UNDECIDED, 0) else "clean"

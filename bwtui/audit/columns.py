@@ -1,9 +1,9 @@
-"""Many rows at once: what Avro's bytes say under one schema, as an array for each column.
+"""Decode many rows at once: Avro messages under one schema, as an array for each column.
 
-`bwtui.audit.decoding` reads a row at a time, whatever is in it. Here only what is plain is read, by arrays
-over all messages of a batch, which costs a hundredth. Of each message it is known afterwards whether every
-byte of it was understood, and whether fastavro would have read the same: of any other nothing is said, and it
-must be decoded by itself. It imports nothing of what wrote the messages.
+`bwtui.audit.decoding` decodes any row, one at a time. This module decodes only plain messages, with array
+operations over all messages of a batch, at a hundredth of the cost. For each message it reports whether every
+byte was understood, and fastavro would have decoded the same; any other message is undecided and must be
+decoded on its own. It imports nothing from the code that wrote the messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,18 @@ Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 _HEAD = 5
-#: Bytes behind a message that a field may claim before that is noticed: a varint's ten, a word's eight.
+#: Bytes after a message that a field may read before the check: ten of a varint, eight of a word.
 _REACH = 24
 _STOPS, _ONES = np.uint64(0x8080808080808080), np.uint64(0x0101010101010101)
 _ONE, _56 = np.uint64(1), np.uint64(56)
-#: How the groups of seven bits of a varint are put together: shift, those that stay, those that move.
+#: How the groups of seven bits of a varint are joined: shift, bits that stay, bits that move.
 _GROUPS = [
     (np.uint64(1), np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00)),
     (np.uint64(2), np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000)),
     (np.uint64(4), np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000)),
 ]
-#: What Python's calendar holds, in days and microseconds since 1970: fastavro can't read what is beyond.
+#: The range of Python's calendar, in days and microseconds since 1970: fastavro can't decode values beyond
+#: it.
 _DAYS = (-719_162, 2_932_896)
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _LIMITS = {
@@ -56,29 +57,29 @@ class Field:
 
     column: str
     #: "long", "float", "double", "boolean", "string", "bytes", "decimal", "date", "time", "timestamp",
-    #: "timestamptz", "uuid"; "" is the escape, which is null in a plain row.
+    #: "timestamptz", "uuid"; "" is the escape field, which is null in a plain row.
     kind: str
-    #: Which branches of its union are null and the value; None where it is no union.
+    #: The indexes of null and of the value in its union; None if it is not a union.
     branches: tuple[int, int] | None
     scale: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field of all messages; of a message that is not plain it says nothing."""
+    """One field of all messages; the values of messages that are not plain are undefined."""
 
     field: Field
     is_null: Bool
-    #: Numbers: of decimals the unscaled ones, of dates days, of times microseconds.
+    #: Numbers: unscaled for decimals, days for dates, microseconds for times.
     numbers: NDArray[Any] | None = None
-    #: Texts, bytes and uuids: where they begin in the batch's bytes, and how many there are.
+    #: Texts, bytes and UUIDs: their start in the batch's bytes, and their length.
     starts: Int64 | None = None
     lengths: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Keys, or values, of a batch one behind another, with zeros behind the last one."""
+    """The keys or values of a batch, concatenated and followed by zeros."""
 
     data: NDArray[np.uint8]
     starts: Int64
@@ -86,25 +87,25 @@ class Messages:
 
     @classmethod
     def of(cls, messages: Sequence[bytes], reach: int = 0) -> "Messages":
-        """Put messages together; ``reach``: how many fields a schema has."""
+        """Concatenate messages; ``reach`` is the number of fields in a schema."""
         lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         ends = np.cumsum(lengths)
         data = np.frombuffer(b"".join([*messages, bytes(_REACH * (reach + 2))]), np.uint8)
         return cls(data, ends - lengths, ends)
 
     def schema_ids(self) -> Int64:
-        """Return the id of the schema that each begins with, or -1."""
+        """Return the schema ID that each message begins with, or -1."""
         head = [self.data[self.starts + at].astype(np.int64) for at in range(_HEAD)]
         number = (head[1] << 24) | (head[2] << 16) | (head[3] << 8) | head[4]
         return np.where((head[0] == 0) & (self.ends - self.starts >= _HEAD), number, -1)
 
     def some(self, chosen: Int64) -> "Messages":
-        """Return those of ``chosen`` numbers, in the same bytes."""
+        """Return the messages at the indexes ``chosen``, sharing the bytes."""
         return Messages(self.data, self.starts[chosen], self.ends[chosen])
 
 
 def fields_of(schema: RowSchema) -> list[Field] | None:
-    """Return a schema's fields in their order, or None where it has one that can't be read here."""
+    """Return a schema's fields in order, or None if it has one that can't be decoded here."""
     fields = schema.parsed.get("fields") if isinstance(schema.parsed, Mapping) else None
     found = [_field(one, schema.columns[one["name"]][0]) for one in fields or ()]
     return [one for one in found if one is not None] if found and None not in found else None
@@ -130,7 +131,7 @@ def _field(field: Mapping[str, Any], column: str) -> Field | None:
 
 
 def read(fields: Sequence[Field], messages: Messages) -> tuple[list[Column], Bool, Bool]:
-    """Return the columns, which messages are plain, and which of these have no longer varint than needed."""
+    """Return the columns, which messages are plain, and which have only varints of minimal length."""
     reader = _Reader(messages)
     columns = [reader.column(field) for field in fields]
     reader.is_plain &= reader.at == messages.ends
@@ -138,7 +139,7 @@ def read(fields: Sequence[Field], messages: Messages) -> tuple[list[Column], Boo
 
 
 class _Reader:
-    """Reads all messages of a batch side by side."""
+    """Decodes all messages of a batch in parallel, field by field."""
 
     def __init__(self, messages: Messages) -> None:
         self._data = messages.data
@@ -152,7 +153,7 @@ class _Reader:
         self.is_short = np.ones(len(self.at), np.bool_)
 
     def column(self, field: Field) -> Column:
-        """Read a field of all messages."""
+        """Decode a field of all messages."""
         is_null = self._branch(field)
         if not field.kind:
             self.is_plain &= is_null
@@ -201,11 +202,11 @@ class _Reader:
         return word >> (64 - 8 * np.clip(lengths, 1, 8))
 
     def _varints(self, is_null: Bool) -> Int64:
-        """Return the numbers that begin where the reader is, zero where there is null, and go behind them."""
+        """Return the numbers at the current positions, zero for null, and advance the positions."""
         word = self._words[self.at]
         stops = ~word & _STOPS
         stop = stops & (~stops + _ONE)
-        # Of a number with more than eight bytes all of these are taken.
+        # If a number has more than eight bytes, all eight are taken here.
         taken = stop | (stop - _ONE)
         lengths = (((taken & _ONES) * _ONES) >> _56).astype(np.int64)
         word &= taken

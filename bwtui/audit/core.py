@@ -1,10 +1,10 @@
-"""The decision: every message and every record gets its class, in DuckDB, from digests alone.
+"""Assign a class to every message and every record, in DuckDB, from digests alone.
 
-The connection must hold ``expected_in``, ``actual_in``, ``topics_in``, ``partitions_in``, ``passes_in`` and
-``gaps_in``, as `INPUTS` declares them, as tables or as views on Parquet. What digests can't
-decide is asked of a `ByteReader`, for the messages and records that differ. The rules are in sql/, one file
-a family of classes, in the order in which they run; sql/00_dictionary.md explains their tables and columns,
-docs/audit.md the rules.
+The connection must contain ``expected_in``, ``actual_in``, ``topics_in``, ``partitions_in``, ``passes_in``
+and ``gaps_in``, as `INPUTS` declares them, as tables or as views on Parquet. If digests can't decide, a
+`ByteReader` reads the messages and records that differ. The rules are in sql/, one file for each family of
+classes, in the order in which they run; sql/00_dictionary.md explains their tables and columns, docs/audit.md
+the rules.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +20,10 @@ from bwtui.audit.classes import ACTUAL, EXPECTED, PAIRED
 from bwtui.audit.order import late
 from bwtui.errors import BwtuiError
 
-#: A message's id is its change's position times this, plus its number within the change; ids sort as both do.
+#: A message's ID is its change's position times this, plus its number within the change; IDs sort in the same
+#: order.
 PARTS = 4096
-#: How many rows are read or written at a time.
+#: Number of rows read or written at a time.
 CHUNK = 10_000
 
 INPUTS = {
@@ -44,21 +45,22 @@ INPUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the recording covers, and when the audit looks."""
+    """The range that the recording covers, and the time of the audit."""
 
     first_lsn: int
     last_lsn: int
-    #: Up to here the slot was confirmed, or the recording says that everything had reached Kafka.
+    #: The LSN up to which the slot was confirmed, or everything had reached Kafka by the recording's own
+    #: report.
     confirmed: int
     first_received_us: int
     last_commit_us: int
     now_ms: int
-    #: A later session, whose messages are not among those expected, began to read here.
+    #: The LSN at which a later session began to read, whose messages are not among those expected.
     resumed: int = (1 << 63) - 1
 
 
 class RecordPlace(NamedTuple):
-    """Where a record is in Kafka; ``topic_id`` counts the audit's topics from 0, sorted by name."""
+    """The position of a record in Kafka; ``topic_id`` numbers the audit's topics from 0, sorted by name."""
 
     topic_id: int
     partition: int
@@ -66,7 +68,7 @@ class RecordPlace(NamedTuple):
 
 
 class DifferingPair(NamedTuple):
-    """A message, by its id, and the place of the record with other bytes at its offset."""
+    """A message, by its ID, and the position of the record with different bytes at its offset."""
 
     id: int
     topic_id: int
@@ -75,14 +77,14 @@ class DifferingPair(NamedTuple):
 
     @property
     def place(self) -> RecordPlace:
-        """Where the record is."""
+        """The record's position."""
         return RecordPlace(self.topic_id, self.partition, self.offset)
 
 
 class Inspected(NamedTuple):
-    """What inspecting a record showed: whether the relay made it, and which change its headers name.
+    """The result of inspecting a record: whether the relay wrote it, and which change its headers name.
 
-    ``has_other_session``: they name a run of a relay that the recording does not know.
+    ``has_other_session``: they name a relay's session that is not in the recording.
     """
 
     topic_id: int
@@ -95,24 +97,24 @@ class Inspected(NamedTuple):
 
 
 class ByteReader(Protocol):
-    """Answers what digests can't: it reads messages and records again. Raises ConnectionFailed."""
+    """Reads messages and records again if digests can't decide. Raises ConnectionFailed."""
 
     def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterable[int]:
-        """Return the ids of the messages whose rows equal their records' rows, though the bytes differ."""
+        """Return the IDs of the messages whose rows equal their records' rows although the bytes differ."""
 
     def inspect(self, places: Sequence[RecordPlace]) -> Iterable[Inspected]:
-        """Inspect records; one that has been removed from Kafka since the scan is left out."""
+        """Inspect records; those that were removed from Kafka since the scan are left out."""
 
     def miscoded(self) -> Iterable[int]:
-        """Return the ids of messages that do not say what PostgreSQL said."""
+        """Return the IDs of messages that differ from what PostgreSQL sent."""
 
 
 class Broken(BwtuiError):
-    """The audit does not balance: it is itself at fault."""
+    """The audit does not balance, which is an error of the audit itself."""
 
 
 def run(connection: duckdb.DuckDBPyConnection, window: Window, reader: ByteReader) -> None:
-    """Fill the tables of classes. Raises Broken when they don't add up to all messages and records."""
+    """Fill the tables of classes. Raises Broken if they don't add up to all messages and records."""
     for name in window.__slots__:
         connection.execute(f"set variable {name} = {int(getattr(window, name))}::bigint")
     _run(connection, "10_load", "20_suspects", "30_places")
@@ -201,7 +203,7 @@ def _inspect_extras(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -
 
 
 def _mark_miscoded(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
-    """A message that was encoded wrongly is corrupted, wherever its record is."""
+    """Mark messages that were encoded wrongly as corrupted, whatever the state of their record."""
     connection.execute("create table miscoded (id bigint)")
     wrong = pa.table({"id": pa.array(reader.miscoded(), pa.int64())})
     _with(connection, wrong, "insert into miscoded select distinct id from python_rows")
@@ -233,7 +235,7 @@ def _late_of_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
-    """Compare the classes with the whole, and each side with the other. Raises Broken."""
+    """Compare the classes with the totals, and each side with the other. Raises Broken."""
     expected, actual = classes_of(connection, "expected_classes"), classes_of(connection, "actual_classes")
     whole = scalar(
         connection, "select count(*) from message where topic_id is not null or no_message_reason is null"
@@ -270,19 +272,19 @@ def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def classes_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, int]:
-    """Return class → number out of a table of classes."""
+    """Return class → number from a table of classes."""
     rows = connection.execute(f"select class, sum(n)::bigint from {table} group by class").fetchall()
     return {name: number for name, number in rows if number}
 
 
 def scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
-    """Return the one value that a query has."""
+    """Return the single value of a query, or None."""
     row = connection.execute(sql).fetchone()
     return None if row is None else row[0]
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows into a table at once, by way of Arrow."""
+    """Insert rows into a table at once, through Arrow."""
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         made = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
@@ -301,7 +303,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[Any
 
 
 def _chunks(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[list[tuple[Any, ...]]]:
-    # A cursor of its own: the connection is used between two chunks.
+    # A separate cursor: the connection is used between two chunks.
     cursor = connection.cursor()
     cursor.execute(sql)
     while rows := cursor.fetchmany(CHUNK):

@@ -1,4 +1,4 @@
-"""Reads messages by fastavro under the schema that they name, apart from everything that wrote them."""
+"""Decode messages by fastavro under the schema that they name, independently of the code that wrote them."""
 
 import io
 import json
@@ -9,20 +9,20 @@ from typing import Any
 
 import fastavro
 
-#: Confluent's wire format: a zero byte, and the schema's id.
+#: Confluent's wire format: a zero byte, and the schema's ID.
 _HEAD = 5
 
-#: Id → schema's text, for ids that the recording does not know; None when the registry does not either.
+#: ID → schema's text, for IDs that the recording lacks; None if the registry lacks it too.
 AskRegistry = Callable[[int], str | None]
 
 
 class Undecodable(ValueError):
-    """The bytes are not what their schema says, or no schema is known."""
+    """The bytes do not match their schema, or the schema is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """A schema, and what it says of PostgreSQL."""
+    """A schema, with the PostgreSQL columns of its fields."""
 
     parsed: Any
     #: Avro field → (column, PostgreSQL's type or "").
@@ -30,17 +30,17 @@ class RowSchema:
 
 
 class Schemas:
-    """Schemas by id: those of the recording, and others from the registry, each parsed once."""
+    """Schemas by ID: those of the recording, and others from the registry, each parsed once."""
 
     def __init__(self, texts: Mapping[int, str], ask: AskRegistry = lambda _: None) -> None:
         self._texts = dict(texts)
         self._ask = ask
         self._parsed: dict[int, RowSchema | None] = {}
-        #: Ids that neither the recording nor the registry has.
+        #: IDs that neither the recording nor the registry has.
         self.unknown: set[int] = set()
 
     def get(self, number: int) -> RowSchema:
-        """Return the schema of an id. Raises Undecodable."""
+        """Return the schema with this ID. Raises Undecodable."""
         if number not in self._parsed:
             text = self._texts.get(number) or self._ask(number)
             self._parsed[number] = None if text is None else _parse(text)
@@ -52,7 +52,7 @@ class Schemas:
         return found
 
     def decode(self, data: bytes) -> tuple[RowSchema, dict[str, Any]]:
-        """Return a message's schema and its row, all bytes of which it must use. Raises Undecodable."""
+        """Return a message's schema and its row, which must use all of its bytes. Raises Undecodable."""
         number = schema_id(data)
         if number is None:
             raise Undecodable("it does not begin as Confluent's wire format does")
@@ -69,18 +69,18 @@ class Schemas:
 
 
 def is_plain(data: bytes, schema: RowSchema, row: Mapping[str, Any]) -> bool:
-    """Whether a plain encoder would write these bytes for the row that they were decoded to."""
+    """Return whether a plain encoder would write these bytes for the row that they were decoded to."""
     stream = io.BytesIO()
     try:
         fastavro.schemaless_writer(stream, schema.parsed, row)
     except Exception:
-        # What it can't write it can't have written otherwise.
+        # A row that the encoder can't write has no other plain form.
         return True
     return stream.getvalue() == data[_HEAD:]
 
 
 def schema_id(data: bytes | None) -> int | None:
-    """Return the id that a message's key or value begins with, or None."""
+    """Return the schema ID that a message's key or value begins with, or None."""
     if data is None or len(data) < _HEAD or data[0] != 0:
         return None
     return int.from_bytes(data[1:_HEAD], "big")
@@ -98,12 +98,14 @@ def _parse(text: str) -> RowSchema | None:
 
 
 def _column(field: str) -> str:
-    """Return the column of a key's field, whose schema has no ``pgName``: ``_xf6_`` stands for ``ö``."""
+    """Return the column of a key's field, whose schema has no ``pgName``: ``_xf6_`` is the escape of
+    ``ö``.
+    """
     return re.sub(r"_x([0-9a-f]{1,6})_", lambda found: chr(int(found[1], 16)), field)
 
 
 def _kind(field: Mapping[str, Any]) -> str:
-    """Return PostgreSQL's type; of a key's column, whose schema does not say it, as far as it matters."""
+    """Return PostgreSQL's type; for a key, whose schema omits it, only the types that matter."""
     return str(field["pgType"]) if "pgType" in field else _kind_of(field["type"])
 
 
@@ -113,6 +115,6 @@ def _kind_of(avro: Any) -> str:
     if isinstance(avro, dict):
         if avro.get("type") == "array":
             return _kind_of(avro["items"]) + "[]"
-        # A numeric of a key is sent as its text.
+        # A numeric in a key is sent as its text.
         return "money" if avro.get("logicalType") == "decimal" else ""
     return "real" if avro == "float" else ""

@@ -1,7 +1,7 @@
-"""One text for a value, whether PostgreSQL wrote it or it was decoded out of a message.
+"""Canonical texts of values, whether PostgreSQL wrote them or they were decoded from a message.
 
-Most values have one text only, PostgreSQL's. Of floats, money, arrays and hstore a decoded value does not say
-how it was written, so both sides are taken to a text of their own.
+Most values have only one text, PostgreSQL's. A decoded float, money, array or hstore value does not show how
+it was written, so both sides are converted to a canonical text.
 """
 
 import contextlib
@@ -14,14 +14,15 @@ from typing import Any
 from bwtui.audit.decoding import RowSchema, Schemas, Undecodable, is_plain, schema_id
 from bwtui.audit.texts import ESCAPED, UNSENT, elements, of_json, pairs, plain, real, written
 
-#: How a type is written: "" as it is, "float4", "float8", "money", "hstore", or "[,]" before an element's.
+#: The canonical form of a type: "" for unchanged text, "float4", "float8", "money", "hstore", or "[,]" before
+#: the form of an array's element.
 Form = str
 
 _SPECIAL = {700: "float4", 701: "float8", 790: "money"}
 
 
 def form_of(oid: int, types: Mapping[int, Any]) -> Form:
-    """Return the form of a type; ``types`` are those of `bwtui.source.catalog.load_types`."""
+    """Return the form of a type; ``types`` is a result of `bwtui.source.catalog.load_types`."""
     info = types.get(oid)
     while info is not None and info.kind == "d":
         oid = info.base_oid
@@ -34,8 +35,8 @@ def form_of(oid: int, types: Mapping[int, Any]) -> Form:
 
 
 def of_text(text: str | None, form: Form) -> str | None:
-    """Return the text for what PostgreSQL wrote."""
-    # Bytes that are no text have one form.
+    """Return the canonical text of a text that PostgreSQL wrote."""
+    # Bytes that are not text have only one form.
     if text is None or not form or text.endswith("\0"):
         return text
     if form.startswith("float"):
@@ -45,7 +46,7 @@ def of_text(text: str | None, form: Form) -> str | None:
     if form == "hstore":
         return json.dumps({plain(key): None if one is None else plain(one) for key, one in pairs(text)},
                           sort_keys=True)  # fmt: skip
-    # Arrays of more dimensions, or with bounds, are sent as their text.
+    # Multidimensional arrays, and those with bounds, are sent as their text.
     if not text.startswith("{") or text.startswith("{{"):
         return text
     parts = elements(text, form[1])
@@ -53,7 +54,7 @@ def of_text(text: str | None, form: Form) -> str | None:
 
 
 def readable(text: str | None, form: Form) -> str | None:
-    """Return what PostgreSQL reads as the value of which this is the text."""
+    """Return a text that PostgreSQL parses as the value with this canonical text."""
     if text is None or form[:1] not in ("[", "h"):
         return text
     if form == "hstore":
@@ -71,7 +72,7 @@ def _quoted(text: str) -> str:
 
 
 def of_value(value: Any, form: Form) -> str | None:
-    """Return the text for a decoded value."""
+    """Return the canonical text of a decoded value."""
     if value is None or isinstance(value, str):
         return of_text(value, form)
     if isinstance(value, float):
@@ -87,7 +88,7 @@ def of_value(value: Any, form: Form) -> str | None:
 
 def _float_text(text: str, form: Form) -> str:
     if form == "float4":
-        # JSON of another producer may have a number beyond all reals.
+        # JSON of another producer may contain a number beyond the range of real.
         with contextlib.suppress(OverflowError):
             return repr(real(text))
     return repr(float(text))
@@ -99,18 +100,18 @@ class Row:
 
     #: Column → its value, or a text if it is escaped.
     values: Mapping[str, Any]
-    #: Columns of which a placeholder says that they were not sent.
+    #: Columns with a placeholder for a value that was not sent.
     unsent: frozenset[str] = frozenset()
 
 
-#: Of bytes that say what a plain encoder would write otherwise.
+#: The encoding of bytes that a plain encoder would write differently.
 ODD = "odd"
 
 
 def decode_key(data: bytes, schemas: Schemas) -> tuple[Row, str]:
-    """Return what a key says, and how it is written: a schema's id, "json", or ODD. Raises Undecodable.
+    """Return a key's row and its encoding: a schema's ID, "json", or ODD. Raises Undecodable.
 
-    Keys that say the same are the same key only if their bytes are.
+    Keys with equal values are the same key only if their bytes are equal.
     """
     if data[:1] == b"{":
         found = _parse_json(data, _Number)
@@ -120,7 +121,7 @@ def decode_key(data: bytes, schemas: Schemas) -> tuple[Row, str]:
 
 
 class _Number(str):
-    """A number as it is written."""
+    """A number as it was written."""
 
     __slots__ = ()
 
@@ -140,7 +141,7 @@ def _plain_json(row: Mapping[str, Any]) -> bytes:
 
 
 def decode(data: bytes, schemas: Schemas) -> Row:
-    """Return what a message's key or value says, in Avro or in JSON. Raises Undecodable."""
+    """Return the row in a message's key or value, in Avro or in JSON. Raises Undecodable."""
     if data[:1] == b"{":
         return _json_row(_parse_json(data, str))
     return _avro_row(*schemas.decode(data))
@@ -150,14 +151,14 @@ def _avro_row(schema: RowSchema, row: Mapping[str, Any]) -> Row:
     escaped = dict(row.get(ESCAPED) or {})
     unsent = escaped.pop(UNSENT, "").split()
     names = {field: column for field, (column, _) in schema.columns.items() if field != ESCAPED}
-    # Of all that the escape holds only bytes that are no text begin so.
+    # Among the escaped values, only bytes that are not text begin like this.
     escaped |= {name: f"{text}\0" for name, text in escaped.items() if text.startswith("\\x")}
     values = {names[field]: escaped.get(field, row[field]) for field in names}
     return Row(values, frozenset(names.get(field, field) for field in unsent))
 
 
 def _parse_json(data: bytes, number: type[str]) -> dict[str, Any]:
-    """Return a row with its numbers as they are written. Raises Undecodable."""
+    """Return a row with its numbers as they were written. Raises Undecodable."""
     try:
         found: dict[str, Any] = json.loads(data, parse_int=number, parse_float=number, parse_constant=number)
     except ValueError as error:

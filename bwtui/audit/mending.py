@@ -1,11 +1,11 @@
-"""The sentences, on the command line and the screens, about sending missing messages late."""
+"""Messages for the command line and the screens about sending missing messages late."""
 
-#: Said where each key's newest message is among those that were missing, or nothing newer is there.
+#: The text if each key's newest message is among the missing ones, or nothing newer is there.
 NONE_AGAIN = "no newer message of a key has to be sent again"
 
 
 def mending(messages: int, late: int) -> str:
-    """Return what a user must know before ``messages`` are sent, ``late`` of which come after newer ones."""
+    """Return a warning before ``messages`` are sent, ``late`` of which come after newer ones."""
     if messages == 1:
         place = "1 missing message will be at the end of its partition"
         newer = "after newer ones of its key, whose newest is sent again"
@@ -16,7 +16,7 @@ def mending(messages: int, late: int) -> str:
 
 
 def foreseen(reported: int) -> str:
-    """Return what is known, before Kafka is asked, of messages that an audit found missing."""
+    """Return the warning about messages reported missing, before Kafka has been read."""
     if reported == 1:
         return (
             "1 message that was found missing would be at the end of its partition, "

@@ -1,17 +1,17 @@
-"""Which records of a key came too late: those outside a longest run that rises."""
+"""Find the records of a key that came too late: those outside a longest increasing subsequence."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
 def late(numbers: Sequence[int]) -> list[int]:
-    """Return the indexes of ``numbers`` outside a longest rising run.
+    """Return the indexes of ``numbers`` outside a longest increasing subsequence.
 
-    ``numbers`` are distinct. Of several longest runs it is the one that stays with what came first, so of two
-    that changed places the later one is late.
+    ``numbers`` are distinct. Of several longest ones, it takes the one that keeps the earliest elements, so
+    of two that changed places the later one is late.
     """
     ending = _longest_ending(numbers)
-    # Seen from the end the run falls, and of the negated numbers it rises.
+    # Reversed and negated, the sequence increases again.
     starting = _longest_ending([-number for number in reversed(numbers)])[::-1]
     longest = max(ending, default=0)
     outside = []
@@ -26,7 +26,7 @@ def late(numbers: Sequence[int]) -> list[int]:
 
 
 def _longest_ending(numbers: Sequence[int]) -> list[int]:
-    """Return the length of the longest rising run that ends with each number."""
+    """Return the length of the longest increasing subsequence that ends with each number."""
     tails: list[int] = []
     lengths = []
     for number in numbers:

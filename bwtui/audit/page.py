@@ -1,4 +1,4 @@
-"""The report as one HTML page: its styles and charts are in it, and it loads nothing."""
+"""The report as one self-contained HTML page: it includes its styles and charts, and loads nothing."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ code{font-size:.85rem}svg{width:100%;height:auto}.bad{color:#cf222e;font-weight:
 
 
 def page(report: Report) -> str:
-    """Return the page."""
+    """Return the report as HTML."""
     color = _COLORS[report.verdict]
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
@@ -44,7 +44,7 @@ def page(report: Report) -> str:
 
 
 def _charts(report: Report) -> list[str]:
-    """Return what only messages have: a time, and a partition."""
+    """Return the charts by time and partition, which only messages have."""
     if report.question != "recording":
         return []
     return [
@@ -76,7 +76,7 @@ def _balance(report: Report) -> list[tuple[Any, ...]]:
 
 
 def _timeline(buckets: Sequence[dict[str, Any]]) -> str:
-    """Return bars of messages, and red ones of findings, over time."""
+    """Return bars of messages over time, and red ones of findings."""
     if not buckets:
         return "<p>No messages.</p>"
     most = max(1, *(bucket["messages"] for bucket in buckets))
@@ -89,7 +89,7 @@ def _timeline(buckets: Sequence[dict[str, Any]]) -> str:
         title = f"<title>{_text(when)}: {bucket['messages']:,} messages. {_text(classes)}</title>"
         bars.append(_bar(at * width, width, 150 * bucket["messages"] / most, "#4493f8", title))
         if wrong:
-            # A single finding among a million must be seen too.
+            # A single finding among a million must be visible, too.
             height = max(8.0, 150 * min(wrong / most, 1.0))
             bars.append(_bar(at * width, width, height, "#cf222e", title))
     return f"<svg viewBox='0 0 1000 150' role='img' aria-label='messages over time'>{''.join(bars)}</svg>"
@@ -143,9 +143,9 @@ def _facts(report: Report) -> list[tuple[str, Any]]:
 
 
 def _fact(name: str, value: Any) -> tuple[str, Any]:
-    """Return a fact as a reader wants it: times as times, lists and objects without their quotes."""
+    """Return a fact in readable form: times as times, lists and objects without their quotes."""
     for unit, factor in (("_us", 1e6), ("_ms", 1e3)):
-        # A length in the same unit is no time of day.
+        # A duration in the same unit is not a time of day.
         if name.endswith(unit) and isinstance(value, int) and value > _YEAR_2000 * factor:
             when = datetime.fromtimestamp(value / factor, UTC).isoformat(" ", "seconds")
             return name.removesuffix(unit), when.removesuffix("+00:00") + " UTC"

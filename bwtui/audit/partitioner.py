@@ -1,4 +1,4 @@
-"""Where the Java clients' partitioner puts a key: Kafka's MurmurHash2, written from its definition."""
+"""The partitioner of the Java clients: Kafka's MurmurHash2, written from its definition."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ _SEED, _M, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 
 def murmur2_of(keys: pa.Array) -> pa.Array:
-    """Return 31 bits of each key, of which the remainder by the number of partitions is its partition.
+    """Return 31 bits of hash for each key: modulo the number of partitions, they are its partition.
 
-    A null has none. All keys of one length are hashed at once, as a matrix.
+    A null key has none. All keys of one length are hashed at once, as a matrix.
     """
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
     lengths = np.diff(offsets)
     different = np.unique(lengths).tolist()
     if len(different) == 1:
-        # One behind the other they are a matrix already.
+        # Concatenated, they are a matrix already.
         (length,) = different
         hashes = _of_matrix(data[offsets[0] : offsets[-1]].reshape(len(keys), length), length)
     else:

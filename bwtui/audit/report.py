@@ -1,4 +1,4 @@
-"""What an audit has to say: counts, balance and findings, out of the tables that the core has filled."""
+"""Build an audit's report from the core's tables: counts, balance and findings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ from bwtui.audit.classes import (
 from bwtui.audit.core import PARTS, Window, classes_of, scalar, statements
 from bwtui.model.lsn import format_lsn
 
-#: How many findings of a class are reported one by one, unless another number is asked for.
+#: Default for the maximum number of findings of a class that are listed.
 SAMPLES = 1_000
 
 
-#: A finding's fields as ``verify --json`` orders them, after its class.
+#: A finding's fields in the order of ``verify --json``, after its class.
 _IN_JSON = (
     *("topic", "partition", "offset", "lsn", "ordinal", "position", "part", "table", "operation"),
     *("key", "fields", "hop", "note"),
@@ -34,7 +34,7 @@ _IN_JSON = (
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is wrong, and where."""
+    """One error, and its position."""
 
     name: str
     topic: str | None = None
@@ -53,7 +53,7 @@ class Finding:
     fields: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the command line writes it."""
+        """Return it in the form of the command line's JSON."""
         lsn = None if self.lsn is None else format_lsn(self.lsn)
         return {"class": self.name} | {name: getattr(self, name) for name in _IN_JSON} | {"lsn": lsn}
 
@@ -68,10 +68,10 @@ class Report:
     actual: int
     balance: dict[str, dict[str, int]]
     classes: dict[str, int]
-    #: Changes that made no message, by reason.
+    #: Number of changes without a message, by reason.
     without: dict[str, int]
     findings: list[Finding]
-    #: Class → how many findings there are, listed or not.
+    #: Class → total number of findings, listed or not.
     found: dict[str, int]
     by_topic: list[dict[str, Any]]
     by_time: list[dict[str, Any]]
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def wrong(self) -> dict[str, int]:
-        """How many there are of each class of what is wrong, in the order of the report."""
+        """The counts of the anomaly classes, in the order of the report."""
         return {name: self.classes[name] for name in WRONG if self.classes.get(name)}
 
     @property
@@ -96,7 +96,7 @@ class Report:
 
     @property
     def findings_by_class(self) -> list[tuple[str, list[Finding], int]]:
-        """What is wrong or undecided: the class, its findings that are listed, and how many there are."""
+        """The anomalies and undecided classes, each with its listed findings and their total number."""
         found = []
         for name in (*WRONG, UNDECIDED):
             if listed := [finding for finding in self.findings if finding.name == name]:
@@ -109,7 +109,7 @@ class Report:
         return {"clean": 0, "anomalies": 1, "indeterminate": 3}[self.verdict]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as ``verify --json`` writes it."""
+        """Return it in the form of ``verify --json``."""
         return {
             "verdict": self.verdict,
             "question": self.question,
@@ -129,7 +129,7 @@ class Report:
 
 
 def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int = SAMPLES) -> Report:
-    """Return the report of what `core.run` decided, with at most ``samples`` findings of a class."""
+    """Return the report on the results of `core.run`, with at most ``samples`` findings of a class."""
     for statement in statements("99_findings"):
         connection.execute(statement)
     expected = classes_of(connection, "expected_classes")
@@ -170,7 +170,7 @@ def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int 
 
 
 def unreadable(damaged: Mapping[str, int]) -> list[str]:
-    """Return a note for each topic of which ``damaged`` counts offsets."""
+    """Return a note for each topic with ``damaged`` offsets."""
     return [
         f"{number:,} offset{'s are' if number > 1 else ' is'} in batches of {topic} that can't be read:"
         " what is there is not known"
@@ -226,7 +226,7 @@ def _findings(connection: duckdb.DuckDBPyConnection, samples: int) -> list[Findi
 
 
 def _by_topic(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Return for each partition how many messages and records there are, and of which classes."""
+    """Return the number of messages, records and findings by class for each partition."""
     rows = connection.execute("""
         with sent as (
           select topic_id, partition_id, count(*) as n from message

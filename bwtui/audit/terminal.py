@@ -1,4 +1,4 @@
-"""The report for a terminal."""
+"""Print the report on a terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLES = {"clean": "bold green", "anomalies": "bold red", "indeterminate": "bold yellow"}
-#: So many findings of a class are shown.
+#: Maximum number of findings of a class that are shown.
 _SHOWN = 5
-#: So many characters of a value are.
+#: Maximum number of characters of a value.
 _LENGTH = 2_000
 
 
@@ -44,7 +44,7 @@ def headline(report: Report) -> str:
     sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
     outside = report.classes.get("outside_window", 0)
     if outside:
-        # Whether they are right can't be known, so the line must not read as if it were.
+        # They were not checked, so the line must not read as if they were.
         sides += f" ({outside:,} outside the recording, which are not judged)"
     if report.verdict == "clean":
         return f"clean: {sides}, {CLEAN[report.question]}"
@@ -54,7 +54,7 @@ def headline(report: Report) -> str:
 
 
 def line(finding: Finding) -> str:
-    """Return one finding in one line, with nothing in it that isn't printable."""
+    """Return one finding in one line, with only printable characters."""
     parts = []
     if finding.topic is not None:
         known = finding.partition is not None and finding.offset is not None
@@ -82,7 +82,7 @@ def _field(one: dict[str, object]) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a value as far as a line has room for it; --json has all of it."""
+    """Return a value, shortened to fit into a line; --json has all of it."""
     return shortened(str(value), _LENGTH)
 
 

@@ -1,7 +1,7 @@
-"""Whether a decoded value says what PostgreSQL's text says: written the other way round than the relay's.
+"""Compare decoded values with PostgreSQL's texts, in the opposite direction of the relay.
 
-The relay goes from the text to Avro; here the value goes back to PostgreSQL's text (ISO dates in UTC,
-`bytea_output` hex), or both are taken to numbers. Only arrays and hstore have their text taken apart.
+The relay converts the text to Avro. Here the value is converted back to PostgreSQL's text (ISO dates in UTC,
+`bytea_output` hex), or both are converted to numbers. Only the texts of arrays and hstore are parsed.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from bwtui.audit.decoding import RowSchema
 ESCAPED = "__escaped"
 #: The entry of ESCAPED that names the columns which were not sent.
 UNSENT = "unchanged TOAST"
-# Possessive: re keeps state for each character that it may have to give back.
+# Possessive, because re keeps backtracking state for each character otherwise.
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _ELEMENT = re.compile(rf'{_QUOTED}|([^",{{}}]+)', re.DOTALL)
 _double = struct.Struct("<d").pack
 _U64 = struct.Struct("<Q")
-#: The bits of a double that are zero halfway between two reals.
+#: The bits of a double that are zero halfway between two adjacent reals.
 _BELOW_HALFWAY = (1 << 28) - 1
 _PAIR = re.compile(f"{_QUOTED}=>(?:{_QUOTED}|NULL)", re.DOTALL)
 
@@ -34,13 +34,13 @@ _PAIR = re.compile(f"{_QUOTED}=>(?:{_QUOTED}|NULL)", re.DOTALL)
 def differing(
     schema: RowSchema, row: Mapping[str, Any], texts: Mapping[str, str | None], unsent: Sequence[str] = ()
 ) -> list[str]:
-    """Return the columns in which a decoded row does not say what PostgreSQL's texts say."""
+    """Return the columns in which a decoded row differs from PostgreSQL's texts."""
     escaped = row.get(ESCAPED) or {}
     wrong = []
     seen = set()
     for field, (column, kind) in schema.columns.items():
         if field == ESCAPED:
-            # A column that PostgreSQL calls so has another name in Avro.
+            # A table's column of this name has a different name in Avro.
             continue
         if column not in texts:
             if column not in unsent:
@@ -58,9 +58,9 @@ def differing(
 
 
 def no_text(raw: bytes) -> str:
-    r"""Return ``\x``, the bytes in hexadecimal, and a zero byte, which no text of PostgreSQL's holds.
+    r"""Return ``\x``, the bytes in hexadecimal, and a zero byte, which PostgreSQL's text never contains.
 
-    So a message's key has them.
+    A message's key has them in the same form.
     """
     return f"\\x{raw.hex()}\0"
 
@@ -76,9 +76,9 @@ def of_json(text: str) -> str:
 
 
 def says(value: Any, text: str | None, kind: str = "") -> bool:
-    """Whether ``value`` is what PostgreSQL writes as ``text``; ``kind`` is the column's type, if known."""
+    """Return whether PostgreSQL writes ``value`` as ``text``; ``kind`` is the column's type, if known."""
     if type(value) is str:
-        # The recording does not mark bytes that are no text.
+        # The recording does not mark bytes that are not text.
         return value.removesuffix("\0") == text
     if value is None or text is None:
         return value is None and text is None
@@ -97,7 +97,7 @@ def says(value: Any, text: str | None, kind: str = "") -> bool:
 
 
 def written(value: Any) -> str | None:
-    """Return a value as PostgreSQL writes it, or None for what Avro never gives."""
+    """Return a value as PostgreSQL writes it, or None for a type that Avro never returns."""
     write = _WRITTEN.get(type(value))
     return None if write is None else write(value)
 
@@ -113,10 +113,10 @@ def _same_float(value: float, text: str, is_single: bool) -> bool:
 
 
 def real(text: str) -> float:
-    """Return the real that PostgreSQL reads from a text.
+    """Return the real that PostgreSQL parses from a text.
 
-    Rounds the double nearest to the text, unless that may lie halfway between two reals: then the text
-    decides. Raises ValueError, or OverflowError beyond all reals.
+    This rounds the double nearest to the text, unless that may lie halfway between two reals: then the exact
+    value of the text decides. Raises ValueError, or OverflowError beyond the range of real.
     """
     number = float(text)
     nearest, bits = struct.unpack("<fI", struct.pack("<f", number) * 2)
@@ -139,11 +139,11 @@ def _time(value: datetime.time) -> str:
 
 
 def _without_zeros(moment: str) -> str:
-    """Return Python's text of a moment, whose fraction has six digits or none, as PostgreSQL has it."""
+    """Return Python's text of a moment, with a fraction of six digits or none, as PostgreSQL writes it."""
     return moment.rstrip("0") if "." in moment else moment
 
 
-#: Exactly the types that fastavro makes.
+#: Exactly the types that fastavro returns.
 _WRITTEN: dict[type, Callable[[Any], str]] = {
     str: str,
     bool: lambda value: "t" if value else "f",
@@ -158,16 +158,16 @@ _WRITTEN: dict[type, Callable[[Any], str]] = {
 
 
 def plain(text: str) -> str:
-    """Return a quoted text without its backslashes, which precede quotes and backslashes only."""
+    """Return a quoted text without its backslashes, which precede only quotes and backslashes."""
     return text.replace('\\"', '"').replace("\\\\", "\\")
 
 
 def elements(text: str, delimiter: str = ",") -> list[str | None] | None:
-    """Return the elements of a one-dimensional array's text, or None when it is none."""
+    """Return the elements of a one-dimensional array's text, or None if it is not one."""
     if len(text) < 2 or text[0] != "{" or text[-1] != "}":
         return None
     if delimiter != ",":
-        # Of boxes, the one type of PostgreSQL's own: nothing in them is quoted.
+        # Only PostgreSQL's own type box has a different delimiter: nothing in it is quoted.
         body = text[1:-1]
         return [None if part == "NULL" else part for part in body.split(delimiter)] if body else []
     found: list[str | None] = []
@@ -186,5 +186,5 @@ def pairs(text: str) -> list[tuple[str, str | None]]:
 
 
 def parse_row(text: str | None) -> dict[str, str | None]:
-    """Return the texts of a row as the sealed recording keeps them."""
+    """Return the texts of a row as the sealed recording stores them."""
     return {} if text is None else json.loads(text)
