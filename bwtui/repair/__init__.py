@@ -1,1 +1,1 @@
-"""What differs between tables and topics, handed to the running relay key by key."""
+"""Repair topics: pass the keys that differ from the tables to the running relay."""

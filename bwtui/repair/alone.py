@@ -1,8 +1,9 @@
-"""A repair without a relay, for topics that another one writes: as a producer of its own beside it.
+"""A repair without a relay, for topics that another relay writes: a separate producer alongside it.
 
-What that one sends at the same moment can't be held back. So of a key that it has sent since the comparison
-nothing is sent; right after a key was sent it is seen whether the other came in between, and then its row is
-read and sent once more; and all is compared again until the keys that were sent are equal.
+Messages that the other relay sends at the same moment can't be held back. So nothing is sent for a key that
+it has sent since the comparison. After sending a key, the repair checks whether the other relay's message
+came in between, and if so reads and sends the row once more. In the end everything is compared again, until
+the keys that were sent are equal.
 """
 
 import contextlib
@@ -30,21 +31,21 @@ CAVEAT = (
     "can come before that row, which is older then, until the look right after it, or the last comparison, "
     "finds that"
 )
-#: Keys that are read and sent together, how often those are sent again that the other relay has overtaken,
-#: and how often all is compared and sent.
+#: Keys that are read and sent together, maximum attempts for keys that the other relay has overtaken, and
+#: maximum rounds of comparing and sending.
 _KEYS, _TRIES, _ROUNDS = 2_000, 8, 3
 
 
 @dataclass(slots=True)
 class Alone(Repair):
-    """One repair beside a relay that is not ours."""
+    """One repair alongside a relay that is not on this machine."""
 
     producer: Producer = field(kw_only=True)
     #: Tables with their topics.
     topics: Mapping[str, str] = field(kw_only=True)
-    #: Raises RefusedError where a relay of ours sends to these topics.
+    #: Raises RefusedError if one of the local relays sends to these topics.
     refuse_ours: Callable[[], None] = field(kw_only=True)
-    #: Of each table what has come into its topic since it was compared, and how its keys are written.
+    #: For each table: the keys added to its topic since the comparison, and the encoding of its keys.
     _tails: dict[str, KeysOfOthers] = field(init=False, default_factory=dict)
     _own: dict[str, str] = field(init=False, default_factory=dict)
 
@@ -54,7 +55,7 @@ class Alone(Repair):
         return ""
 
     def _look_at_ends(self) -> None:
-        """Remember where topics end, before they are compared; one that is missing is refused later."""
+        """Record the topics' end offsets before the comparison; a missing topic is refused later."""
         reader, session = self.producer.reader, self.producer.session
         there = partitions(client_config(self.settings))[1]
         self._tails = {
@@ -67,7 +68,7 @@ class Alone(Repair):
         try:
             return self._spelled(table)
         except RefusedError:
-            # It is said where something is to be sent of the table.
+            # The error is raised again when rows of the table are to be sent.
             return None
 
     def _spelled(self, table: str) -> str:
@@ -83,7 +84,7 @@ class Alone(Repair):
             self._check_spelling(plan)
 
     def _check_spelling(self, plan: TablePlan) -> None:
-        """Raise RefusedError unless the topic's keys are written as ours would be."""
+        """Check that the topic's keys have the encoding that would be sent. Raises RefusedError if not."""
         own = self._spelled(plan.table)
         schemas = Schemas({}, self.ask_registry)
         sample = sample_of(client_config(self.settings), plan.topic, schemas)
@@ -110,17 +111,19 @@ class Alone(Repair):
         self.refuse_ours()
 
     def _announce(self, lists: Sequence[StrayList]) -> None:
-        """No relay of ours counts the records."""
+        """Do nothing: no local relay counts the records."""
 
     def _send(self, outcome: Outcome, folder: Path) -> None:
-        """Send what differs until it does not, or too often."""
+        """Send the differences repeatedly until there are none, or the maximum number of rounds is
+        reached.
+        """
         wanted: Sequence[TablePlan] = [plan for plan in outcome.chosen if plan.keys]
         for round in range(_ROUNDS):
             if round:
                 self.watch.phase("sending what differs still")
             outcome.sent += self._send_all(wanted)
             (there := folder / str(round)).mkdir()
-            # Of what comes from here on nothing is known by the comparison.
+            # The comparison does not include anything that arrives from here on.
             self._look_at_ends()
             planner = self._planner(there, "")
             with saying_what_was_sent(outcome):
@@ -135,7 +138,7 @@ class Alone(Repair):
         )
 
     def _end(self, outcome: Outcome) -> None:
-        """Nobody has to know."""
+        """Do nothing: no relay has to be notified."""
 
     def _send_all(self, plans: Sequence[TablePlan]) -> list[BackfillStatus]:
         total, done = sum(plan.messages for plan in plans), 0
@@ -184,7 +187,7 @@ def _chunks(plan: TablePlan) -> Iterator[list[Key]]:
 
 
 def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[TablePlan]:
-    """Return plans of the keys that were found and were chosen before: of others nobody was asked."""
+    """Return plans for the keys that were found again after being chosen; others were never confirmed."""
     before = {plan.table: plan for plan in chosen}
     both = []
     for plan in found:
@@ -198,7 +201,7 @@ def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[Ta
 
 
 def _keys_of_both(found: Path, chosen: Path) -> Iterator[Key]:
-    """Yield the keys of both lists in the second's order; SQLite holds them in a file where they are many."""
+    """Yield the keys of both lists in the second's order; SQLite keeps long lists in a file."""
     with contextlib.closing(sqlite3.connect("", isolation_level=None)) as database:
         database.execute("create table found (key text primary key) without rowid")
         database.execute("begin")

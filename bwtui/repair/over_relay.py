@@ -1,4 +1,4 @@
-"""A repair over a relay that runs: it is handed the keys that differ, and puts their rows into its stream."""
+"""A repair through a running relay, which sends the rows of the differing keys in its stream."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,15 +22,15 @@ from bwtui.repair.strays import StrayList
 
 @dataclass(slots=True)
 class OverRelay(Repair):
-    """One repair over a relay that runs, with the settings that it had."""
+    """One repair through a running relay, with the settings that it had at the start."""
 
     relay: str = field(kw_only=True)
-    #: Whether all tables of the relay are compared, and whether it is its slot that was lost.
+    #: Whether all tables of the relay are compared, and whether the repair is for its invalidated slot.
     is_whole: bool = True
     is_heal: bool = False
     _status: Mapping[str, Any] = field(init=False, default_factory=dict)
     _spellings: Mapping[str, str] = field(init=False, default_factory=dict)
-    #: When the newest comparison began, by the relay's count.
+    #: The start of the newest comparison, by the relay's count.
     _began: str = field(init=False, default="")
 
     def _begin(self) -> str:
@@ -41,7 +41,7 @@ class OverRelay(Repair):
         return name_if_several(self.relay)
 
     def _let_earlier_ones_end(self) -> None:
-        """Wait for what an earlier repair has asked for, whose keys would differ still."""
+        """Wait for the tasks of an earlier repair, whose keys would still differ."""
         earlier = [one.id for one in sending.tasks(self.relay) if sending.is_open(one)]
         if earlier and not self.is_dry:
             self.watch.phase("waiting for what the relay was asked for before")
@@ -55,7 +55,7 @@ class OverRelay(Repair):
         outcome.chosen = [
             plan for plan in outcome.tables if plan.messages and (plan.is_trusted or not self.is_heal)
         ]
-        # That is for somebody to decide.
+        # The user has to decide that.
         outcome.ends_heal = not outcome.chosen and bool(outcome.untrusted) and self._ends_heal(outcome)
 
     def _ends_heal(self, outcome: Outcome) -> bool:
@@ -63,12 +63,12 @@ class OverRelay(Repair):
 
     @property
     def _due(self) -> str:
-        """Where the slot was made anew whose heal is due; "" where none is."""
+        """The LSN at which a slot was recreated whose heal is due; "" if none is."""
         return str((self._status.get("heal") or {}).get("lsn") or "")
 
     def _check_again(self) -> None:
-        """Raise RefusedError if the relay was started anew with other settings while it was thought over."""
-        # A relay that is reconnecting leads to all of its hosts.
+        """Check that the relay was not restarted with different settings meanwhile. Raises RefusedError."""
+        # The settings of a relay that is reconnecting name all of its hosts.
         if replace(settings_of(self.relay), postgres=self.settings.postgres) != self.settings:
             raise RefusedError(
                 f"relay {self.relay} has other settings now than those with which topics were compared",
@@ -94,16 +94,16 @@ class OverRelay(Repair):
             outcome.compared(self.compare(None, self.watch.phase))
 
     def _end(self, outcome: Outcome) -> None:
-        """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
+        """Report the result to the relay, and that the heal of its slot is complete if one was due."""
         tell_audited(self.relay, outcome.last.verdict, outcome.last.details, self._began)
         if self._ends_heal(outcome):
             request(self.relay, {"request": "healed", "lsn": self._due})
 
 
 def spellings(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return how the relay writes the keys of tables, as `decode_key` calls it, as far as it has sent any.
+    """Return the relay's key encoding by table, in the terms of `decode_key`, if it has sent any keys.
 
-    Before it has sent a row of a table in this run, a relay that writes Avro has no ids of it either.
+    Until it has sent a row of a table in this run, even a relay that writes Avro has no schema IDs for it.
     """
     found: dict[str, str] = {}
     for name, table in status.get("tables", {}).items():

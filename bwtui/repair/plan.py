@@ -1,8 +1,8 @@
-"""What would be sent to mend topics: made of a comparison's differences, as lists of keys and in numbers.
+"""Plan the repair of topics: turn a comparison's differences into lists of keys, and counts.
 
-A list has a row's key where the table may have a row of it: the relay reads that row as it is then, so that
-nothing old is sent, and sends a tombstone where there is none. Bytes of a key are listed only where no row
-can have them.
+A list has a row's key if the table may have a row for it: the relay reads the present row, so that nothing
+outdated is sent, and sends a tombstone if there is none. Raw key bytes are listed only if no row can have
+them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,53 +18,54 @@ from bwtui.repair.strays import Homes, StrayList
 from bwtui.verify.differences import UNTRUSTED, Difference, Doubt
 from bwtui.verify.tables import Table
 
-#: Keys that are named of each table.
+#: Maximum number of keys named for each table.
 EXAMPLES = 3
 
 
 @dataclass(slots=True)
 class TablePlan:
-    """What would be sent of one table."""
+    """The messages to send for one table."""
 
     table: str
     topic: str
     doubts: tuple[Doubt, ...] = ()
-    #: Keys whose rows are missing in the topic or other ones there; keys without a row; bytes that are no
-    #: row's key, each of which gets a tombstone as the second do.
+    #: Keys whose rows are missing or different in the topic; keys without a row; and key bytes that no row
+    #: has. The latter two get a tombstone each.
     rows: int = 0
     tombstones: int = 0
     raw_tombstones: int = 0
-    #: Tombstones into partitions that have a row of a key and are not the key's own.
+    #: Tombstones into partitions that have a row of a key but are not the key's own.
     stray_tombstones: int = 0
-    #: Keys that were written at each look, or of which nothing is proven: they are not sent.
+    #: Keys that were written in every round, or for which nothing is proven: they are not sent.
     undecided: int = 0
-    #: Rows that are missing in the topic or differ there and have no key, or one that is no text.
+    #: Rows that are missing or different in the topic and have no key, or one that is not valid text.
     unnamed: int = 0
-    #: Keys in bytes that the relay sends now, or may send, while most of the topic's are in others.
+    #: Keys in bytes that the relay sends now, or may send, while most of the topic's have a different
+    #: encoding.
     own_bytes: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
     strays: StrayList | None = None
-    #: How the topic's keys are written, as `bwtui.audit.forms.decode_key` calls it; "": none was seen.
+    #: The encoding of the topic's keys, in the terms of `bwtui.audit.forms.decode_key`; "" if none was seen.
     spelling: str = ""
-    #: The columns that the keys are of, in the table's order.
+    #: The key's columns, in the table's order.
     key_columns: tuple[str, ...] = ()
-    #: The relay's name, where a command has to say it.
+    #: The relay's name, if a command has to name it.
     relay: str = ""
 
     @property
     def messages(self) -> int:
-        """How many messages are to be sent."""
+        """Number of messages to send."""
         return sum(self.counts)
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """How many rows, and tombstones of each kind."""
+        """Number of rows, and of tombstones of each kind."""
         return self.rows, self.tombstones, self.raw_tombstones, self.stray_tombstones
 
     @property
     def is_trusted(self) -> bool:
-        """Whether what is sent is all that the topic's readers may have wrong."""
+        """Whether the messages to send cover everything that the topic's consumers may have wrong."""
         is_doubtful = any(doubt.name in UNTRUSTED for doubt in self.doubts)
         return not (is_doubtful or self.own_bytes or self.unnamed)
 
@@ -74,7 +75,7 @@ class TablePlan:
         return any(doubt.name == "unkeyed" for doubt in self.doubts)
 
     def notes(self) -> list[str]:
-        """Return what is to be known of the table besides."""
+        """Return further notes on the table."""
         notes = [doubt.text for doubt in self.doubts]
         command = snapshot_command([self.table], relay=self.relay, unkeyed=self.is_unkeyed)
         if self.undecided:
@@ -94,7 +95,7 @@ class TablePlan:
         return notes
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as ``repair --json`` writes it."""
+        """Return it in the form of ``repair --json``."""
         return {
             "table": self.table,
             "topic": self.topic,
@@ -112,7 +113,7 @@ class TablePlan:
 
 
 class Planner:
-    """Takes the differences of each table as a comparison hands them out; see `verify.database.Request`."""
+    """Collects the differences of each table as a comparison reports them; see `verify.database.Request`."""
 
     def __init__(
         self,
@@ -124,10 +125,10 @@ class Planner:
         show_values: bool = False,
         relay: str = "",
     ) -> None:
-        """``folder`` is for the lists. ``own(table)`` says how the relay writes a table's keys now.
+        """Take the ``folder`` for the lists, and ``own``, which returns the relay's key encoding of a table.
 
-        That is what `bwtui.audit.forms.decode_key` calls it, or None where nobody knows.
-        ``relay`` is its name where commands have to say it.
+        The encoding is in the terms of `bwtui.audit.forms.decode_key`, or None if unknown. ``relay`` is its
+        name if commands have to name it.
         """
         self.tables: list[TablePlan] = []
         self._folder = folder
@@ -180,7 +181,7 @@ class Planner:
                 yield one.raw
 
     def _spelled(self, raw: bytes | None) -> str:
-        """Return how a key is written whose values a comparison has read: as the topic's others are."""
+        """Return the encoding of a key that a comparison has decoded: that of the topic's others."""
         if raw is None:
             return ""
         try:
@@ -189,9 +190,9 @@ class Planner:
             return ""
 
     def _is_own(self, plan: TablePlan, raw: bytes) -> bool:
-        """Say whether the relay may write some row's key like that: a tombstone could come after that row.
+        """Return whether the relay may write a row's key like this: a tombstone could come after that row.
 
-        That the comparison can't decode bytes does not say that another wrote them.
+        Bytes that the comparison can't decode may still be from this relay.
         """
         own = self._own(plan.table)
         try:

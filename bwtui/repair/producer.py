@@ -1,6 +1,6 @@
-"""Rows of keys, read from tables and put into topics that another relay writes: encoded as a relay does it.
+"""Read rows by key, and send them to topics that another relay writes, with a relay's encoding.
 
-Nothing is made and nothing is registered: the topics, and the schemas that rows have now, must be there.
+Nothing is created or registered: the topics, and the schemas of the present rows, must already exist.
 """
 
 import secrets
@@ -35,28 +35,28 @@ from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.publication import existing
 from bwtui.source.slot import slot_state
 
-#: For so long a service that is away is waited for.
+#: Maximum time to wait for an unavailable service (seconds).
 _PATIENCE_SECONDS = 30.0
 _REPAIR_AGAIN = "repair again once that is mended, which compares anew"
 
 
 @dataclass(slots=True)
 class Put:
-    """What became of some keys."""
+    """The result of sending some keys."""
 
     rows: int = 0
     tombstones: int = 0
-    #: Keys that others sent since they were compared.
+    #: Number of keys that other producers sent since the comparison.
     left_out: int = 0
-    #: Keys of which somebody else's message came right before ours, which may be older.
+    #: Keys whose message was preceded by another producer's, so that it may be outdated.
     overtaken: Sequence[Key] = ()
 
 
 class Producer:
-    """Reads rows and sends them; `close` it."""
+    """Reads rows and sends them; call `close` at the end."""
 
     def __init__(self, settings: RelaySettings) -> None:
-        """Ask nothing yet. Raises UsageError."""
+        """Prepare without any requests. Raises UsageError."""
         self.settings = settings
         self.session = secrets.token_bytes(8)
         self.recorder = None
@@ -74,15 +74,15 @@ class Producer:
         self._batch = Batch(self._sink, self._acks, self._report)
         self._numbers = Numbers()
         self._routes: dict[str, Route] = {}
-        #: The columns of each table's key when it was first read: keys that were compared are of these.
+        #: The columns of each table's key when it was first read, to which the compared keys belong.
         self._keys: dict[str, tuple[str, ...]] = {}
-        #: Those of the keys that were compared, in the table's order.
+        #: The columns of the compared keys, in the table's order.
         self._compared: dict[str, tuple[str, ...]] = {}
         self._publications: tuple[str, ...] = ()
         self._connection: Connection | None = None
 
     def close(self) -> None:
-        """Hang up everywhere, without waiting for messages in flight."""
+        """Close all connections, without waiting for messages in flight."""
         self._patience.close()
         self._service.close()
         self.reader.close()
@@ -91,17 +91,19 @@ class Producer:
             self._connection.close()
 
     def expect(self, table: str, key_columns: tuple[str, ...]) -> None:
-        """Take note of what keys were compared: of a table that has another key by now nothing is sent."""
+        """Record the columns of the compared keys: nothing is sent for a table whose key has changed
+        since.
+        """
         self._compared[table] = key_columns
 
     def route(self, table: str) -> Route:
-        """Return the route of a table's rows as they are now. Raises RefusedError and ConnectionFailed."""
+        """Return the route of a table's present rows. Raises RefusedError and ConnectionFailed."""
         return self._route(table, self._read(table, []))
 
     def put(self, table: str, keys: Sequence[Key], tail: KeysOfOthers, look: int) -> Put:
-        """Send the rows of ``keys`` as they are now, and tombstones; when this returns all is acknowledged.
+        """Send the present rows of ``keys``, and tombstones; on return everything is acknowledged.
 
-        Not of keys that others have sent behind that look of ``tail``. Raises RefusedError,
+        Keys that others have sent after look number ``look`` of ``tail`` are left out. Raises RefusedError,
         ConnectionFailed and ServiceRefused.
         """
         try:
@@ -120,7 +122,7 @@ class Producer:
         outgoing = Outgoing(self, chunk, self._route(table, chunk), keys, refusals, self._numbers)
         window = Window(table)
         outgoing.encode(window, float("inf"))
-        # Last of all before they are sent: what comes in between is found behind it.
+        # Immediately before sending: messages that arrive in between are found afterwards.
         tail.advance()
         window.collect(tail.since(look))
         while not outgoing.is_put:
@@ -131,7 +133,7 @@ class Producer:
             raise RefusedError(f"a row of {table} can't be sent: {error.message}", error.hint)
         overtaken = tail.advance()
         named = {outgoing.message_key(key): key for key in keys} if overtaken else {}
-        # A key that PostgreSQL writes otherwise than it was asked for is found by none of these.
+        # A key that PostgreSQL writes differently from the requested one is in none of these.
         again = [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
         return Put(outgoing.rows, outgoing.tombstones, outgoing.left_out, again if overtaken else ())
 
@@ -155,7 +157,7 @@ class Producer:
         return chunk
 
     def _connected(self) -> Connection:
-        """Return a session with the server that has the slot: another one may lack what was sent."""
+        """Return a session with the server that has the slot: a different one may lack what was sent."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         settings = self.settings
@@ -192,15 +194,15 @@ class Producer:
         self._bear(self._report.detail)
 
     def _bear(self, away: str | None) -> None:
-        """Raise ConnectionFailed once a service is ``away`` for long, in the words of that."""
+        """Raise ConnectionFailed, with the message ``away``, once a service has been unavailable for long."""
         now = time.monotonic()
         self._away_since = (self._away_since or now) if away else 0.0
         if away and now - self._away_since > _PATIENCE_SECONDS:
             raise ConnectionFailed(away, _REPAIR_AGAIN)
 
     def _settle(self, table: str) -> None:
-        """Wait until all that was handed over is acknowledged."""
-        # What was held back may be reported before what it was held back for.
+        """Wait until everything that was handed over is acknowledged."""
+        # A message that was held back may be reported before the one that caused it.
         failures: list[DeliveryFailure] = []
         while not self._sink.flush(0.5):
             failures += self._sink.take_failures()
@@ -212,7 +214,7 @@ class Producer:
 
 
 class _PresentTopics(KafkaService):
-    """Topics as they are: none is made."""
+    """Existing topics: none is created."""
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         return self._admin.existing(list(wanted))
@@ -222,7 +224,7 @@ class _KnownSchemas(SchemaRegistry):
     """Schemas that are registered; none is added."""
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
-        """Find the schema under its subject. Raises RefusedError where it is not there."""
+        """Return the schema under its subject. Raises RefusedError if it is not registered."""
         number = self.schema_id(subject, schema)
         if number is None:
             raise RefusedError(
@@ -235,13 +237,12 @@ class _KnownSchemas(SchemaRegistry):
 
 
 class _First:
-    """Remembers why the first row was refused; see `bwtui.relay.careful.Policy`."""
+    """Keeps the reason why the first row was refused; see `bwtui.relay.careful.Policy`."""
 
     def __init__(self) -> None:
         self.error: BwtuiError | None = None
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
-        """Take note of it."""
         self.error = self.error or error
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
@@ -250,7 +251,7 @@ class _First:
 
 
 def _failed(table: str, failures: Sequence[DeliveryFailure]) -> BwtuiError:
-    # A message's own failure outweighs an outage that took its neighbours.
+    # A message's own failure takes precedence over an outage that affected its neighbours.
     failure = min(failures, key=lambda one: (not one.is_setup, one.is_outage))
     if failure.is_setup:
         return ServiceRefused(failure.reason, failure.hint)

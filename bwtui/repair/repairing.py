@@ -1,4 +1,4 @@
-"""A repair from its comparison to the next one, whoever sends what differs."""
+"""A repair from its comparison to the final one, independent of who sends the differences."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ Compare = Callable[[OnDifferences | None, Callable[[str], None]], Report]
 
 
 def _not_compared(plan: TablePlan, after: Report) -> str:
-    """Return why a comparison says nothing of a table whose keys were compared before, or ""."""
+    """Return why a comparison no longer covers a table whose keys were compared before, or ""."""
     if plan.table not in after.details.get("tables", ()):
         return "was compared before and is not now: it was dropped, renamed or taken out of the publication"
     if plan.key_columns and plan.table in after.details.get("unkeyed", ()):
@@ -32,7 +32,7 @@ def _not_compared(plan: TablePlan, after: Report) -> str:
 
 @contextlib.contextmanager
 def saying_what_was_sent(outcome: "Outcome") -> Iterator[None]:
-    """Have what ends the comparison after the sending say what was sent: the comparison is not all."""
+    """Add to errors of the final comparison how much was already sent."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -47,47 +47,48 @@ def saying_what_was_sent(outcome: "Outcome") -> Iterator[None]:
 
 
 class Watch(Protocol):
-    """Is told what is under way, and decides."""
+    """Receives the progress, and confirms the repair."""
 
     def phase(self, name: str) -> None:
-        """Something else is being done now."""
+        """Report that a new phase has begun."""
 
     def count(self, done: int, total: int) -> None:
-        """So many keys are sent."""
+        """Report how many keys were sent."""
 
     def confirm(self, outcome: "Outcome") -> None:
-        """Let somebody decide whether it is to be sent, or with nothing to send whether a heal is to end.
+        """Ask for confirmation to send, or, if nothing is to be sent, to end a heal.
 
-        Raises RefusedError if not.
+        Raises RefusedError if it is denied.
         """
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a repair found and did."""
+    """The result of a repair."""
 
     tables: list[TablePlan]
     before: Report
-    #: The tables whose keys are to be sent: all with differences, or those of which that is all.
+    #: The tables whose keys are to be sent: all with differences, or for a heal only the trusted ones.
     chosen: list[TablePlan] = field(default_factory=list)
     sent: list[BackfillStatus] = field(default_factory=list)
-    #: Tombstones that were sent into other partitions than their keys'.
+    #: Number of tombstones that were sent to other partitions than their keys'.
     stray_tombstones: int = 0
-    #: The comparison after it; None where nothing was sent.
+    #: The comparison afterwards; None if nothing was sent.
     after: Report | None = None
     is_dry: bool = False
     is_heal: bool = False
-    #: Whether nothing is to be sent, and a yes would end a heal of which the comparison proves too little.
+    #: Whether nothing is to be sent, and a confirmation would end a heal that the comparison does not fully
+    #: prove.
     ends_heal: bool = False
-    #: The relay's name, where a command has to say it.
+    #: The relay's name, if a command has to name it.
     relay: str = ""
     notes: list[str] = field(default_factory=list)
-    #: What can't be promised of what is sent, in one sentence.
+    #: A sentence on what can't be guaranteed for the messages sent.
     caveat: str = ""
 
     @property
     def messages(self) -> int:
-        """How many keys are to be sent."""
+        """Number of keys to send."""
         return sum(plan.messages for plan in self.chosen)
 
     @property
@@ -96,7 +97,7 @@ class Outcome:
         return self.after or self.before
 
     def compared(self, after: Report) -> None:
-        """Take the newest comparison, which may not be of all tables of which something was to be sent."""
+        """Record the newest comparison, which may lack tables for which something was to be sent."""
         gone = [
             f"{plan.table} {why}, so nothing says whether topic {plan.topic} is right"
             for plan in self.chosen
@@ -106,13 +107,13 @@ class Outcome:
             is_clean = after.verdict == "clean"
             verdict = "indeterminate" if is_clean else after.verdict
             after = replace(after, verdict=verdict, notes=[*after.notes, *gone])
-        # Each comparison says it anew.
+        # Each comparison reports them again.
         self.notes = [note for note in self.notes if note not in gone] + gone
         self.after = after
 
     @property
     def so_far(self) -> str:
-        """What was sent, in words, and what was not."""
+        """A text on what was sent so far, and what was not."""
         rows, tombstones = (sum(getattr(one, name) for one in self.sent) for name in ("rows", "tombstones"))
         tombstones += self.stray_tombstones
         return "; ".join([f"{rows:,} rows and {tombstones:,} tombstones were sent before that", *self.notes])
@@ -124,16 +125,16 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 differences, 3 indeterminate; a heal is not clean where the comparison isn't trusted."""
+        """0 clean, 1 differences, 3 indeterminate; a heal without a trusted comparison is not clean."""
         code = self.last.exit_code
         return 3 if not code and self.is_heal and self.untrusted else code
 
 
 @dataclass(slots=True)
 class Repair(ABC):
-    """One repair; who sends is for those that derive from it."""
+    """One repair; subclasses decide who sends."""
 
-    #: What is compared.
+    #: The tables and topics that are compared.
     settings: RelaySettings
     compare: Compare
     ask_registry: AskRegistry
@@ -146,7 +147,7 @@ class Repair(ABC):
         self._homes = Homes(self.settings)
 
     def run(self) -> Outcome:
-        """Compare, ask, send and compare again. Raises BwtuiError."""
+        """Compare, ask for confirmation, send and compare again. Raises BwtuiError."""
         name = self._begin()
         with scratch("bwtui-repair-") as folder:
             planner = self._planner(folder, name)
@@ -176,33 +177,33 @@ class Repair(ABC):
 
     @property
     def _session(self) -> bytes | None:
-        """What the headers of messages that this process sends bear, if anything."""
+        """The session ID in the headers of messages that this process sends, if any."""
         return None
 
     @abstractmethod
     def _begin(self) -> str:
-        """Get ready, before anything is compared; return the relay's name where commands have to say it."""
+        """Prepare for the comparison; return the relay's name if commands have to name it."""
 
     @abstractmethod
     def _spelling(self, table: str) -> str | None:
-        """Return how keys of a table are written by who sends, as `Planner` asks for it."""
+        """Return the sender's key encoding of a table, as `Planner` requires it."""
 
     @abstractmethod
     def _announce(self, lists: Sequence[StrayList]) -> None:
-        """Tell a relay that counts the records of its topics which of them this process sends."""
+        """Report the records that this process sends to a relay that counts its topics' records."""
 
     @abstractmethod
     def _prepare(self, outcome: Outcome) -> None:
-        """Choose what is to be sent. Raises RefusedError where that would do harm."""
+        """Choose the keys to send. Raises RefusedError if sending would do harm."""
 
     @abstractmethod
     def _check_again(self) -> None:
-        """Raise RefusedError if what was thought over is not so any more."""
+        """Check that the premises of the confirmed plan still hold. Raises RefusedError if not."""
 
     @abstractmethod
     def _send(self, outcome: Outcome, folder: Path) -> None:
-        """Send it, and compare again."""
+        """Send the chosen keys, and compare again."""
 
     @abstractmethod
     def _end(self, outcome: Outcome) -> None:
-        """Tell whoever has to know how it ended."""
+        """Report the result to the relay, if it has to know."""

@@ -1,4 +1,4 @@
-"""Lists of keys handed to a relay that runs, which sends their rows as they are then; and waiting for it."""
+"""Submit lists of keys to a running relay, which sends their present rows, and wait for it."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -9,21 +9,21 @@ from bwtui.model.backfill_told import snapshot_command
 from bwtui.relay.process.control import DoesNotAnswer, name_if_several, request, send_again
 from bwtui.repair.plan import TablePlan
 
-#: Between two looks.
+#: Pause between two polls (seconds).
 _PAUSE_SECONDS = 0.25
-#: For so long a relay may be silent.
+#: Maximum time without an answer from the relay (seconds).
 _SILENCE_SECONDS = 60.0
-#: What only a repair of keys asks for, by a person or by the relay itself.
+#: The reasons of backfills that only a repair of keys requests, by a user or by the relay itself.
 _OURS: frozenset[BackfillReason] = frozenset({"repair", "heal"})
 
-#: Called with how many keys are done, and of how many.
+#: Called with the number of keys that are done, and the total.
 OnCount = Callable[[int, int], None]
 
 
 def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> list[str]:
-    """Hand the relay what is to be sent; return the ids of its tasks.
+    """Submit the plans to the relay; return the IDs of its tasks.
 
-    Raises RefusedError, ConnectionFailed and Interrupted, which say whether lists before that one were taken.
+    Raises RefusedError, ConnectionFailed and Interrupted, which say whether earlier lists were accepted.
     """
     ids: list[str] = []
     try:
@@ -34,7 +34,7 @@ def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> li
     except ConnectionFailed as error:
         raise ConnectionFailed(f"{error.message}{_taken(ids)}", error.hint) from error
     except KeyboardInterrupt as error:
-        # The one under way may have been taken, too: its answer is not there.
+        # The request in progress may have been accepted, too: its response has not arrived.
         raise Interrupted(
             f"interrupted while the relay was asked for {plan.table}{_taken(ids)}",
             f"'bwtui status {relay}' lists what it has; '{_command(relay)} --cancel ID' ends one",
@@ -58,21 +58,21 @@ def _taken(ids: Sequence[str]) -> str:
 
 
 def tasks(relay: str) -> list[BackfillStatus]:
-    """Return how all tasks of the relay are. Raises ConnectionFailed."""
+    """Return the state of all tasks of the relay. Raises ConnectionFailed."""
     status = request(relay, {"request": "status"})
     return [BackfillStatus.from_json(one) for one in status.get("backfills", ())]
 
 
 def is_open(task: BackfillStatus) -> bool:
-    """Say whether a task is of a repair, and not over."""
+    """Return whether a task belongs to a repair, and is not over."""
     return task.reason in _OURS and not task.is_over
 
 
 def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStatus]:
-    """Wait until these tasks are over, and return how each was when it was last seen.
+    """Wait until these tasks are over, and return the last known state of each.
 
-    Of those that are over the relay remembers the newest only. Raises ConnectionFailed when the relay ends
-    meanwhile, RefusedError for one that was paused, Interrupted.
+    The relay remembers only the newest of its finished tasks. Raises ConnectionFailed if the relay ends
+    meanwhile, RefusedError for a paused task, Interrupted.
     """
     seen: dict[str, BackfillStatus] = {}
     heard = time.monotonic()
@@ -81,13 +81,13 @@ def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStat
             try:
                 now = [one for one in tasks(relay) if one.id in ids]
             except DoesNotAnswer:
-                # It was suspended, or its machine is busy: what it was asked for it has.
+                # The relay was suspended, or its machine is busy: it still has the tasks.
                 if time.monotonic() > heard + _SILENCE_SECONDS:
                     raise
                 continue
             heard = time.monotonic()
             seen |= {one.id: one for one in now}
-            # What is not over is never forgotten.
+            # Unfinished tasks are never dropped.
             running = [one for one in now if not one.is_over]
             total = sum(one.estimate or 0 for one in seen.values())
             on_count(sum(one.rows + one.tombstones + one.left_out for one in seen.values()), total)

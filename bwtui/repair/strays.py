@@ -1,9 +1,9 @@
 """Tombstones for rows in partitions that are not their key's own.
 
-A relay sends a key to one partition, so a row that another producer put elsewhere, or that was sent before
-the topic was given partitions, stays there for ever: no change of the row and no compaction reaches it.
-The repair sends these tombstones itself, straight into those partitions, where no relay writes the key.
-They are acknowledged before the keys' rows are sent again: a reader of all partitions has the row last.
+A relay sends a key to one partition. So a row that another producer put elsewhere, or that was sent before
+partitions were added to the topic, stays there without end: no change of the row and no compaction reaches
+it. The repair sends these tombstones itself, directly into those partitions, where no relay writes the key.
+They are acknowledged before the keys' rows are re-sent, so a consumer of all partitions gets the row last.
 """
 
 import base64
@@ -25,21 +25,21 @@ from bwtui.model.headers import SESSION
 from bwtui.settings import RelaySettings
 from bwtui.verify.differences import Place
 
-#: Places that are looked at together.
+#: Number of records that are checked together.
 _AT_ONCE = 5_000
-#: Maximum time that the brokers may take for the last of the tombstones.
+#: Maximum time for the brokers to acknowledge the last tombstones (seconds).
 _TIMEOUT_SECONDS = 30.0
 _REPAIR_AGAIN = "repair again once that is fixed: it compares again"
 
 
 class Homes:
-    """Knows the partition in which the relay's producer puts a key."""
+    """Determines the partition to which the relay's producer sends a key."""
 
     def __init__(self, settings: RelaySettings) -> None:
-        """Ask nothing yet. Raises UsageError."""
+        """Prepare without any requests. Raises UsageError."""
         self._config = client_config(settings)
         self._hash = hashes_of(str(producer_config(settings)["partitioner"]))
-        #: Topic → number of partitions when it was first asked for.
+        #: Topic → its number of partitions when first requested.
         self.counts: dict[str, int] = {}
 
     def of(self, topic: str, keys: Sequence[bytes]) -> list[int]:
@@ -50,7 +50,7 @@ class Homes:
         return homes
 
     def check(self, topic: str) -> None:
-        """Raise RefusedError if the topic was given partitions since it was compared."""
+        """Check that no partitions were added to the topic since the comparison. Raises RefusedError."""
         now = partitions(self._config)[1].get(topic, 0)
         if now != self.counts[topic]:
             raise RefusedError(
@@ -60,7 +60,7 @@ class Homes:
 
 
 class StrayList:
-    """The tombstones for one topic, in a file for its owner alone; written within a ``with`` block."""
+    """The tombstones for one topic, in a file readable only by its owner; written within a ``with`` block."""
 
     def __init__(self, path: Path, topic: str, homes: Homes) -> None:
         self.topic = topic
@@ -82,7 +82,7 @@ class StrayList:
                 self._file.close()
 
     def add(self, places: Iterable[Place]) -> None:
-        """List the places that are not in their key's partition. Raises StateFailed and ConnectionFailed."""
+        """Add the records that are not in their key's partition. Raises StateFailed and ConnectionFailed."""
         self._held += places
         if len(self._held) >= _AT_ONCE:
             self._write()
@@ -122,10 +122,10 @@ def send_strays(
     session: bytes | None,
     on_count: Callable[[int, int], None],
 ) -> int:
-    """Send the tombstones; return how many once all are acknowledged.
+    """Send the tombstones; return their number once all are acknowledged.
 
-    ``session`` is for their headers, where others have to know them for ours. Raises RefusedError,
-    ServiceRefused and ConnectionFailed.
+    ``session`` is for their headers, if others have to recognise them. Raises RefusedError, ServiceRefused
+    and ConnectionFailed.
     """
     lists = [one for one in lists if one.count]
     if not lists:
@@ -143,7 +143,7 @@ def send_strays(
 
 
 class _Sending:
-    """A producer of tombstones into given partitions."""
+    """A producer of tombstones for given partitions."""
 
     def __init__(self, settings: RelaySettings, session: bytes | None) -> None:
         self._producer = new_client(Producer, producer_config(settings))
@@ -152,7 +152,7 @@ class _Sending:
         self.sent = 0
 
     def send(self, topic: str, place: Place) -> None:
-        """Hand one over, as old as the row that it deletes: a newer row of the key stays the newest."""
+        """Send a tombstone with the timestamp of the row that it deletes: a newer row stays the newest."""
         when = max(0, min(place.timestamp_ms, time.time_ns() // 1_000_000))
         until = time.monotonic() + _TIMEOUT_SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""What comes into a topic while somebody else than its relay writes there."""
+"""Track the records that arrive in a topic while a process other than its relay writes there."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,34 +17,36 @@ from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.sink.destination import Offsets, Readback
 
-#: Keys that are remembered while a table is repaired.
+#: Maximum number of keys that are remembered while a table is repaired.
 _MOST_KEYS = 500_000
-#: Records of a partition by which it is told how keys are written, and how far before its end they begin.
+#: Number of a partition's records that are sampled for key encodings, and how far before its end they begin.
 _ENOUGH, _BEFORE = 1_000, 2_000
 _PATIENCE_SECONDS = 5.0
 
 
 class KeysOfOthers:
-    """The keys that others have sent since a topic was compared, and whether one came before ours."""
+    """The keys that others have sent since a topic was compared, and which of them preceded the repair's
+    own.
+    """
 
     def __init__(self, reader: Readback, topic: str, start: Offsets, session: bytes) -> None:
-        """``session`` is in the headers of what we send."""
+        """Take the ``session`` that is in the headers of the repair's own messages."""
         self._reader = reader
         self._topic = topic
         self._at = start
         self._session = session
-        #: How often it was looked, and in which look each key was last seen.
+        #: The number of looks so far, and the look in which each key was last seen.
         self.looks = 0
         self._seen: dict[bytes, int] = {}
 
     def since(self, look: int) -> set[bytes]:
-        """Return the keys that others have sent behind that look; 0: since the topic was compared."""
+        """Return the keys that others have sent after that look; 0: since the topic was compared."""
         return {key for key, seen in self._seen.items() if seen > look}
 
     def advance(self) -> set[bytes]:
-        """Read on to the end; return the keys of which, in this look, ours came behind somebody else's.
+        """Read on to the end; return the keys whose own message came after another producer's in this look.
 
-        Raises ConnectionFailed, and RefusedError where too many came.
+        Raises ConnectionFailed, and RefusedError if too many keys arrived.
         """
         end = self._reader.end_offsets(self._topic)
         others: set[bytes] = set()
@@ -68,25 +70,25 @@ class KeysOfOthers:
 
 @dataclass(slots=True)
 class Sample:
-    """How the newest keys of a topic were written, and where."""
+    """The encodings and partitions of a topic's newest keys."""
 
     spellings: Counter[str] = field(default_factory=Counter)
-    #: Those that Kafka's usual partitioner (murmur2) would have put into another partition.
+    #: Number of keys that Kafka's usual partitioner (murmur2) would have put into a different partition.
     misplaced: int = 0
 
     @property
     def spelling(self) -> str | None:
-        """How most of them are written, as `decode_key` calls it; None: there are none."""
+        """The most common encoding, in the terms of `decode_key`; None if there are no keys."""
         return self.spellings.most_common(1)[0][0] if self.spellings else None
 
     @property
     def is_misplaced(self) -> bool:
-        """Whether most of them are where that partitioner would not put them."""
+        """Whether most of them are not where that partitioner would put them."""
         return 2 * self.misplaced > self.spellings.total()
 
 
 def sample_of(config: Config, topic: str, schemas: Schemas) -> Sample:
-    """Return how the newest keys of a topic are written. Raises ConnectionFailed."""
+    """Return a sample of the newest keys of a topic. Raises ConnectionFailed."""
     offsets = pin(config, [topic]).offsets
     for before in (_BEFORE, None):
         sample = Sample()
