@@ -1,1 +1,1 @@
-"""Signals: those that are heard, and those that end children with us."""
+"""Signals: handling them at once, and sending them to children when this process ends."""

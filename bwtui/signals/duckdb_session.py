@@ -1,4 +1,4 @@
-"""DuckDB that obeys Ctrl-C."""
+"""DuckDB sessions that obey Ctrl-C."""
 
 import contextlib
 import signal
@@ -13,12 +13,11 @@ from bwtui.signals.heard import heard
 
 @contextlib.contextmanager
 def session(database: Path | str = ":memory:", **settings: str | int) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database with some of DuckDB's settings; a Ctrl-C ends the query that the main thread waits for.
+    """Open a database with DuckDB settings; Ctrl-C ends the query that the main thread waits for.
 
-    So does any signal that stands for one (`bwtui.spark.interrupts`).
-
-    DuckDB looks for signals only between the tasks of a query, and the thread that waits takes tasks itself:
-    one that reads a large table would go on to its end, however often Ctrl-C is pressed.
+    So does any signal that is handled like it (`bwtui.spark.interrupts`). DuckDB checks for signals only
+    between the tasks of a query, and the waiting thread runs tasks itself: one that reads a large table would
+    continue to its end, however often Ctrl-C is pressed.
     """
     with duckdb.connect(str(database), config={**settings}) as connection, _interruptible(connection):
         yield connection
@@ -35,7 +34,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            # All that DuckDB says of a Ctrl-C that it has looked for itself: what the handler raised is gone.
+            # DuckDB's only message for a Ctrl-C that it has noticed itself: the handler's exception is lost.
             if str(error) != "Query interrupted":
                 raise
             raise KeyboardInterrupt from error

@@ -1,4 +1,4 @@
-"""Signals that are heard at once, wherever the main thread is."""
+"""Handle signals at once, whatever the main thread is doing."""
 
 import contextlib
 import signal
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 def heard(on_signal: Callable[[int], object]) -> Iterator[None]:
     """Call ``on_signal`` with the number of each signal that Python handles, in a thread of its own.
 
-    Python runs its handlers in the main thread only, which may be inside a long call of libpq, librdkafka or
-    DuckDB. The thread reads the wakeup descriptor, which the C handler writes to at once. To be entered in
-    the main thread. The handlers themselves run as ever, once the main thread is back.
+    Python runs its handlers only in the main thread, which may be inside a long call of libpq, librdkafka or
+    DuckDB. The thread reads the wakeup descriptor, to which the C handler writes at once. Must be entered in
+    the main thread. The handlers themselves run as usual, once the main thread has returned from its call.
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)

@@ -1,4 +1,4 @@
-"""Children that end with us, in whatever way we end: on Linux the kernel sends them a signal then."""
+"""Child processes that end with this one, however it ends: on Linux the kernel then sends them a signal."""
 
 import ctypes
 import os
@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
-# Loaded now: between fork and exec a child must not start to load anything.
+# Loaded now: between fork and exec a child must not load anything.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def signalled_with_us(number: signal.Signals) -> Callable[[], None] | None:
-    """Return what Popen runs as ``preexec_fn``, in the child, before the command; None off Linux.
+    """Return a function for Popen's ``preexec_fn``, to run in the child before the command; None off Linux.
 
-    That is two functions of libc that were loaded before, and no lock. The signal is bound to the thread
-    that starts the child, so it has to be one that lives as long as the process.
+    It calls only two functions of libc that are already loaded, and takes no lock. The signal is bound to the
+    thread that starts the child, so that thread has to live as long as the process.
     """
     libc, parent = _libc, os.getpid()
     if libc is None:
