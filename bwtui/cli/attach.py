@@ -1,4 +1,4 @@
-"""``bwtui attach``: opens the screens on a relay that runs already, or on all of them."""
+"""``bwtui attach``: open the screens for a running relay, or for all of them."""
 
 import contextlib
 import sys
@@ -16,7 +16,7 @@ from bwtui.terminal import need_screens, shows_screens
 if TYPE_CHECKING:
     from bwtui.tui.choices.chosen import Choices
 
-#: Seconds after which one who waits is told for what.
+#: Waiting time after which a message says what is being waited for (seconds).
 _SLOW = 1.0
 
 _EPILOG = """\b
@@ -57,7 +57,7 @@ def attach(name: str | None, plain: bool, **given: Any) -> None:
 
 
 def _run_several() -> bool:
-    """Return whether several relays run, answering or not; their locks say so without a wait."""
+    """Return whether several relays run, answering or not; their locks show it without waiting."""
     from bwtui.relay.process.lock import is_held
     from bwtui.state_folder import known_relays
 
@@ -65,7 +65,7 @@ def _run_several() -> bool:
 
 
 def _show_all(choices: "Choices", selected: str | None = None) -> None:
-    """Show the list of all relays, and each that the user attaches to, until the user leaves."""
+    """Show the list of all relays, and each relay that the user attaches to, until the user leaves."""
     from bwtui.cli.connect import show
     from bwtui.tui.fleet.app import choose
 
@@ -77,7 +77,7 @@ def _show_all(choices: "Choices", selected: str | None = None) -> None:
 
 @contextlib.contextmanager
 def _said_when_slow(name: str | None) -> Iterator[None]:
-    """Say on a terminal whose answer is awaited, once that takes long: a relay may be suspended."""
+    """Report on a terminal what is being waited for if it takes long: a relay may be suspended."""
     whose = "the relays' answers" if name is None else f"the answer of relay {name}"
     timer = threading.Timer(_SLOW, lambda: say(f"bwtui: waiting for {whose}…", err=True))
     timer.daemon = True

@@ -1,4 +1,4 @@
-"""``bwtui completion``: the script that teaches a shell bwtui's commands and options."""
+"""``bwtui completion``: print the script for a shell to complete bwtui's commands and options."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -22,5 +22,5 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     completer = kind(cli, {}, "bwtui", "_BWTUI_COMPLETE")
-    # Not source(), which looks for a bash on this machine: the script may be meant for another one.
+    # Not source(), which looks for a bash on this machine: the script may be for a different one.
     exact(completer.source_template % completer.source_vars())

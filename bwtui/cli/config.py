@@ -1,4 +1,4 @@
-"""``bwtui config``: where every setting comes from, and whether the files are right."""
+"""``bwtui config``: show the origin of every setting, and check the files."""
 
 import functools
 import os

@@ -17,7 +17,7 @@ _MISSING = "librdkafka's own list could not be found; it is CONFIGURATION.md in 
 
 
 def config_help() -> str:
-    """Return the properties that -C and -T take, and which of them bwtui keeps to itself."""
+    """Return the properties that -C and -T accept, and those that bwtui sets itself."""
     width = min(shutil.get_terminal_size().columns, 110)
     lines = [textwrap.fill(_HEAD.replace("\n", " "), width), "", "Kept by bwtui (another value is refused):"]
     lines += [f"  {_kept(key, allowed)}: {reason}" for key, (allowed, reason) in FIXED.items()]

@@ -1,4 +1,4 @@
-"""``bwtui connect``: starts a relay, in this process (--headless) or in one of its own."""
+"""``bwtui connect``: start a relay, in this process (--headless) or in one of its own."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from bwtui.tui.choices.chosen import Choices
     from bwtui.tui.state import Fleet
 
-#: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
+#: Timeout for an engine that is about to end, once the screens are closed (seconds).
 _STOP_TIMEOUT = 10.0
 
-#: The hint when they broke and the relay has ended too.
+#: The hint if the screens failed and the relay has ended, too.
 _SCREENS = "the relay does without them: connect with --headless; 'bwtui status {name}' watches it"
 
 _EPILOG = """\b
@@ -85,7 +85,7 @@ def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
 
 
 def relay_settings(given: dict[str, Any]) -> RelaySettings:
-    """Return the settings of all layers, checked as far as that can be done without any I/O."""
+    """Return the settings of all layers, checked as far as possible without any I/O."""
     config = relay_options.load(given)
     settings = config.settings()
     relay_options.check_properties(settings, config.property_place)
@@ -102,7 +102,9 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
-    """Relay in this process. Raises the relay's error, or OutputFailed if its last status is not written."""
+    """Relay in this process. Raises the relay's error, or OutputFailed if its last status can't be
+    written.
+    """
     from bwtui.cli.output.headless import say_failed
 
     try:
@@ -110,7 +112,8 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
     except BwtuiError as error:
         if settings.log_format == "text":
             raise
-        # Who reads stderr reads JSON alone. Of one that is ended by hand the line of its state says that.
+        # With JSON logs, stderr has only JSON. If a user ends the relay, the line for its state already says
+        # so.
         if not isinstance(error, Interrupted):
             say_failed(settings.relay_name, error)
         raise click.exceptions.Exit(error.exit_code) from error
@@ -125,7 +128,7 @@ def _run_headless(settings: RelaySettings, as_json: bool) -> None:
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)
-    # stderr is for plain lines of ours; what libraries have to say goes to the log.
+    # stderr is for bwtui's own lines; messages of libraries go to the log.
     log_to_file(name, settings.log_format)
     statuses = Statuses(settings.log_format)
     listener = status_listener(statuses) if as_json else line_listener(settings.log_format)
@@ -154,7 +157,7 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
 def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
     from bwtui.tui.choices.chosen import chosen
 
-    # A key that is wrong is told before anything is started.
+    # An invalid key is reported before anything is started.
     choices = chosen(relay_options.load(given))
     say(f"bwtui: starting relay {settings.relay_name}…", err=True)
     engine, _ = _start(settings)
@@ -165,10 +168,10 @@ def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
 
 
 def show(name: str, owned: bool, fleet: "Fleet" = "no", choices: "Choices | None" = None) -> bool:
-    """Open the screens on a running relay; the relay goes on whatever becomes of them.
+    """Open the screens for a running relay; the relay continues whatever happens to them.
 
-    Returns whether the user goes to the list of all relays. Raises the error on which the relay ended while
-    they were open.
+    Return whether the user goes to the list of all relays. Raises the error that ended the relay while they
+    were open.
     """
     from bwtui.cli.auditing.single_records import records_of
     from bwtui.relay.process import outcome
@@ -204,7 +207,7 @@ def show(name: str, owned: bool, fleet: "Fleet" = "no", choices: "Choices | None
 
 
 def _runs_on(name: str) -> bool:
-    """Return whether the relay runs; one that has closed its socket already is waited for."""
+    """Return whether the relay runs; wait for one that has already closed its socket."""
     from bwtui.relay.process.control import request
     from bwtui.relay.process.lock import wait_until_free
 

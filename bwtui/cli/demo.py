@@ -1,4 +1,4 @@
-"""``bwtui demo``: everything at once, with nothing to install."""
+"""``bwtui demo``: show everything at once, without installing anything."""
 
 import asyncio
 import dataclasses
@@ -98,7 +98,7 @@ def demo(
     from bwtui.demo.run import Options
     from bwtui.packages.progress import for_stderr
 
-    # The relay is a process of its own, which may run in another folder.
+    # The relay is a separate process, which may run in a different folder.
     recording = _recording(record)
     audit = headless if audit is None else audit
     options = Options(rate, seed, scale, keep, recording, audit, sabotage)
@@ -127,7 +127,7 @@ def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabo
 
 
 def _recording(record: str | None) -> str:
-    """Return the folder to record into, or nothing; raise if nobody can record there."""
+    """Return the folder to record into, or "". Raises the error if recording there is impossible."""
     from bwtui.recording.continuing import check_ahead
 
     if record is None:
@@ -153,10 +153,10 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.tui.choices.chosen import chosen
     from bwtui.tui.state import RelayModel, Session
 
-    # Not run_source, which says how to come back to a relay that was left running: this one ends here.
+    # Not run_source, which says how to return to a relay that was left running: this one ends here.
     source = DemoSource(demo)
     audit = RelayAuditSession(source.name, lambda: records_of(source.name))
-    # The demo ends with its screens, so they can't do without stopping it.
+    # The demo ends with its screens, so they must be able to stop it.
     choices = dataclasses.replace(chosen(load({})), readonly=False)
     app = RelayApp(RelayModel(source), Session(owned=True, detachable=False, choices=choices), audit)
 
@@ -204,50 +204,50 @@ def _play(
 
 @dataclass(slots=True)
 class Audited:
-    """What the audits at the end said, and what is to be thought of it."""
+    """The results of the audits at the end, and their assessment."""
 
     audits: "list[Audit]" = field(default_factory=list)
     judgement: "Judgement | None" = None
 
     def judge(self, faults: "list[Fault]") -> None:
-        """Compare what the last audit found with what was planted."""
+        """Compare the findings of the last audit with the planted faults."""
         from bwtui.demo.sabotage import judge
 
         self.judgement = judge(faults, self.audits[-1].report)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what belongs beside the comparison's JSON object."""
+        """Return the additions to the comparison's JSON object."""
         result: dict[str, Any] = {"audits": {audit.what: audit.to_json() for audit in self.audits}}
         if self.judgement is not None:
             result["sabotage"] = self.judgement.to_json()
         return result
 
     def lines(self) -> list[str]:
-        """Return what is printed below the comparison."""
+        """Return the lines that are printed below the comparison."""
         sentences = [audit.sentence for audit in self.audits]
         return sentences + ([self.judgement.sentence] if self.judgement is not None else [])
 
     def error(self) -> BwtuiError | None:
-        """Return what decides the exit code, or None when all was clean."""
+        """Return the error that decides the exit code, or None if all audits were clean."""
         if self.judgement is not None and not self.judgement.holds:
             return BwtuiError(
                 self.judgement.sentence,
                 "what was planted stands in the report of --json; please report it as a bug",
             )
         errors = [error for audit in self.audits if (error := audit.error()) is not None]
-        # A difference weighs more than what could not be decided.
+        # A difference takes precedence over an undecided comparison.
         return min(errors, key=lambda error: error.exit_code, default=None)
 
 
 def report(
     comparison: "Comparison", details: dict[str, Any], audited: "Audited | None" = None, *, as_json: bool
 ) -> int:
-    """Print the verdict on stdout, and return the exit code that goes with it."""
+    """Print the verdict on stdout, and return its exit code."""
     audited = audited or Audited()
     if as_json:
         say_json({**comparison.to_json(), **details, **audited.to_json()})
     else:
-        # Wide enough for the table where nobody says how wide it is.
+        # Wide enough for the table if the width is unknown.
         width = None if sys.stdout.isatty() else _WIDTH
         console = terminal(soft_wrap=True, width=width)
         console.print(comparison.grid())

@@ -1,4 +1,4 @@
-"""``bwtui doctor``: every precondition of a relay, each with what mends it; nothing is made or changed."""
+"""``bwtui doctor``: check every prerequisite of a relay, each with a fix, without changing anything."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ exit code is that of the first precondition that does not hold.
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one precondition."""
+    """The result of checking one prerequisite."""
 
     name: str
     message: str = ""
@@ -103,7 +103,7 @@ def _results(settings: RelaySettings) -> Iterable[Result]:
 
 
 def _encoding() -> str:
-    """Say which of the two encoders runs: they make the same bytes."""
+    """Return which of the two encoders runs; both write the same bytes."""
     from bwtui.compiled import load
 
     if load() is not None:
@@ -153,9 +153,9 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
 
 
 def _open_replication(connection: "Connection", settings: RelaySettings) -> str:
-    """Open a session as the stream does: a pooler in front may let ordinary sessions through alone.
+    """Open a session like the stream's: a pooler in front may accept only ordinary sessions.
 
-    Raises ConnectionFailed, and RefusedError where another server answers.
+    Raises ConnectionFailed, and RefusedError if a different server answers.
     """
     from bwtui.source.raw.session import connect_raw
     from bwtui.source.raw.timeline import identify
@@ -176,7 +176,7 @@ def _open_replication(connection: "Connection", settings: RelaySettings) -> str:
 
 
 def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Result]:
-    """Yield the tables of the selection that the publications lack; nothing would say so afterwards."""
+    """Yield the selected tables that the publications lack: nothing would report them later."""
     import psycopg2
 
     from bwtui.source.coverage import is_chosen, shortfalls
@@ -193,7 +193,7 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
         return
     hint_before = ""
     for one in missing:
-        # One statement may be for many tables.
+        # One statement may cover many tables.
         hint = one.hint if one.hint != hint_before else "what is said of the table before is for this one too"
         hint_before = one.hint
         yield Result(one.subject, error=RefusedError(one.says, hint))
@@ -202,7 +202,7 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
 
 
 def _advice(settings: RelaySettings) -> "list[Advice]":
-    """Return what should be considered; none where it can't be found out, which a check has reported then."""
+    """Return advice; an empty list if it can't be determined, which a check has then reported."""
     import psycopg2
 
     from bwtui.source.connection import connect
@@ -237,7 +237,7 @@ def _run(name: str, check: Callable[[], str]) -> Result:
         primary = error.diag.message_primary or "the connection was lost"
         return Result(name, error=RefusedError(f"PostgreSQL: {primary}", remedy(error)))
     except Exception as error:
-        # One check that breaks must not hide the others.
+        # One check that fails unexpectedly must not hide the others.
         return Result(name, error=crash(error))
 
 
@@ -254,7 +254,7 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
 
 
 def _check_remembered(connection: "Connection", settings: RelaySettings) -> str:
-    """Compare the slot with what the relay of that name remembers of it. Raises SlotLost."""
+    """Compare the slot with the checkpoint of the relay of that name. Raises SlotLost."""
     from bwtui.model.lsn import format_lsn
     from bwtui.relay.memory import SlotMemory
     from bwtui.source.slot import server_and_database, slot_state

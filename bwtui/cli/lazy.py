@@ -1,4 +1,4 @@
-"""A group of commands that are known by a table, and imported when they are called."""
+"""A group of commands that are listed in a table, and imported when they are called."""
 
 import importlib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import click
 from bwtui.errors import UsageError
 from bwtui.options import nearest
 
-#: Command → (module, what it says of itself in the list); the module's attribute has the command's name.
+#: Command → (module, summary for the list); the module's attribute has the command's name.
 Table = Mapping[str, tuple[str, str]]
 
 
@@ -21,11 +21,9 @@ class LazyGroup(click.Group):
         self._table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in the order of their table."""
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command called ``cmd_name``."""
         if cmd_name not in self._table:
             return None
         command = getattr(importlib.import_module(self._table[cmd_name][0]), cmd_name.replace("-", "_"))
@@ -35,7 +33,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that ``args`` begins with. Raises UsageError, which names the nearest."""
+        """Find the command that ``args`` begins with. Raises UsageError, which names the nearest one."""
         name = args[0]
         if not name.startswith("-") and name not in self._table and not ctx.resilient_parsing:
             close = nearest(name, self._table)

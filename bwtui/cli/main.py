@@ -1,6 +1,6 @@
-"""The command line's entry: commands that are loaded when they are called, and errors as plain lines.
+"""The command line's entry point: commands that are loaded on demand, and errors as plain lines.
 
-Nothing heavy is imported here, so ``bwtui --help`` stays fast; each command imports what it needs.
+No large module is imported here, so ``bwtui --help`` stays fast; each command imports what it needs.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class _Program(LazyGroup):
             return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; Ctrl-C and a closed pipe end it in our way."""
+        """Run the command; handle Ctrl-C and a closed pipe."""
         with _plain_ends():
             return super().invoke(ctx)
 
@@ -80,20 +80,20 @@ class _Program(LazyGroup):
 
 @contextlib.contextmanager
 def _plain_ends() -> Iterator[None]:
-    """End a command on Ctrl-C and on a closed pipe in our way, before click does it in its own."""
+    """Handle Ctrl-C and a closed pipe before click does."""
     try:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted() from error
     except streams.ReaderGone as error:
-        # Whoever read our output has seen enough.
+        # The reader of the output has closed it.
         raise click.exceptions.Exit(0) from error
     except BrokenPipeError as error:
         raise crash(error) from error
 
 
 def guarded(command: Callable[[], Any]) -> int:
-    """Run ``command`` and return the exit code; whatever it raises becomes one line and a hint."""
+    """Run ``command`` and return the exit code; an exception becomes one line and a hint."""
     try:
         result = command()
     except click.exceptions.Exit as ended:
@@ -101,7 +101,7 @@ def guarded(command: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return tell(Interrupted())
     except click.exceptions.NoArgsIsHelpError as error:
-        # Not an error to be told in one line: whoever names no command wants to see which there are.
+        # Not an error to show in one line: a user who names no command wants to see the list.
         say(*error.format_message().split("\n"), err=True)
         return error.exit_code
     except click.ClickException as error:
@@ -125,7 +125,7 @@ def tell(error: BwtuiError) -> int:
 
 
 def _line(text: str) -> str:
-    # One line, whatever a server put into its message, and no password, whoever forgot to mask it.
+    # One line, whatever a server put into its message, and no password, even if it was not masked before.
     return mask_connection(" ".join(text.split())).rstrip(".")
 
 
@@ -140,7 +140,7 @@ def _from_click(error: click.ClickException) -> UsageError:
 
 
 def _advice(error: click.ClickException) -> str:
-    """Return what helps against an error of click's own."""
+    """Return the hint for an error raised by click."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "bwtui"
     if isinstance(error, click.BadParameter) and error.param is not None:

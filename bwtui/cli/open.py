@@ -1,4 +1,4 @@
-"""``bwtui open``: the screens over a recording, or over the report of an audit."""
+"""``bwtui open``: open the screens for a recording, or for the report of an audit."""
 
 import contextlib
 import dataclasses
@@ -90,7 +90,7 @@ def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> No
 
 
 def _recording_of(report: "AuditReport") -> Path | None:
-    """Return the recording that a report is about, if it is where it was, and still the same."""
+    """Return a report's recording if it is still in its place and unchanged."""
     folder = report.recording
     if folder is None or not folder.is_dir():
         return None
@@ -102,7 +102,7 @@ def _recording_of(report: "AuditReport") -> Path | None:
 
 
 def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
-    """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
+    """Return the Kafka services: from options and settings, or otherwise those of the recording."""
     from bwtui.cli.auditing.single_records import records_by
     from bwtui.places import DEFAULT
     from bwtui.tui.audit.session import Connections
@@ -121,7 +121,7 @@ def connections(given: dict[str, Any], broker: str, registry: str) -> "Connectio
 
 
 def _unfinished(view: "Recording") -> str:
-    """Say in one sentence when the recording has no proper end; nothing when it has."""
+    """Return a sentence if the recording has no proper end; "" if it has."""
     from bwtui.recording.folder import is_being_written
 
     if view.segments[-1].is_finished:

@@ -1,4 +1,4 @@
-"""``bwtui record``: writes a database's changes into a recording, with neither Kafka nor a registry."""
+"""``bwtui record``: write a database's changes into a recording, without Kafka and registry."""
 
 import dataclasses
 from typing import Any
@@ -46,7 +46,7 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
     ),
     *("segment-bytes", "segment-seconds", "snapshot-share", "endpos", "until-caught-up", "name"),
     *("listen", "log-format"),
-    # Only so that what the option would do is refused with a sentence.
+    # Accepted only to be rejected with an explanation.
     hidden=("on-record-error",),
 )
 @click.option("--json", "as_json", is_flag=True, help="A status object a second on stdout.")
@@ -68,5 +68,5 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
     try:
         run_headless(dataclasses.replace(settings, record_only=True), as_json)
     except Interrupted as ended:
-        # Ctrl-C is how a recording is meant to end, so that it stopped is all there is to say.
+        # Ctrl-C is the normal way to end a recording, so nothing needs to be reported.
         raise click.exceptions.Exit(ended.exit_code) from ended

@@ -1,4 +1,4 @@
-"""``bwtui repair``: the keys in which topics and tables differ are sent again, and nothing else."""
+"""``bwtui repair``: re-send only the keys in which topics and tables differ."""
 
 import contextlib
 from dataclasses import replace

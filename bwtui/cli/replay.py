@@ -1,4 +1,4 @@
-"""``bwtui replay``: the messages of a recording are written into topics again."""
+"""``bwtui replay``: write the messages of a recording into topics again."""
 
 import sys
 from contextlib import AbstractContextManager, closing
@@ -88,7 +88,7 @@ def replay(
     from bwtui.state_folder import state_root
 
     names = ("broker", "schema_registry", "kafka_config", "profile")
-    # The prefix only to have it checked: a relay's own, in a variable or a file, is not meant.
+    # The prefix only for its check: the one of a relay, in a variable or a file, does not apply here.
     prefix = {"topic_prefix": given["topic_prefix"]}
     settings = load({name: given.pop(name) for name in names} | prefix).settings()
     options = _options(given)
@@ -98,7 +98,7 @@ def replay(
         check_master(spark_master)
     chosen = _selection(recording, given, with_repeats=with_repeats)
 
-    # Beside a result for a program nothing is said, but a bar that somebody looks at is in nobody's way.
+    # With --json nothing is written to stderr, except a bar on a terminal.
     view = view_of(as_json=as_json and not sys.stderr.isatty(), progress_json=progress_json)
     from bwtui.spark.arrow import leave_pandas_out
 
@@ -122,7 +122,7 @@ def _spark(master: str | None) -> "AbstractContextManager[SparkSession]":
 
 
 def target(settings: "RelaySettings") -> "Target":
-    """Return the Kafka and the registry that the relay's settings name. Raises UsageError."""
+    """Return the Kafka and the registry of the relay's settings. Raises UsageError."""
     from bwtui.cli.options.librdkafka import check
     from bwtui.encode.registry import SchemaRegistry
     from bwtui.kafka.config import IN_BULK, client_config, producer_config

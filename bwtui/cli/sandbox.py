@@ -1,4 +1,4 @@
-"""`bwtui sandbox`: PostgreSQL, Kafka and a schema registry on this machine, with nothing to install."""
+"""`bwtui sandbox`: PostgreSQL, Kafka and a schema registry on this machine, without installation."""
 
 import shlex
 from typing import Any

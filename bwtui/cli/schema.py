@@ -1,4 +1,4 @@
-"""``bwtui schema``: what the schema registry would say of the tables."""
+"""``bwtui schema``: check the tables' schemas against the schema registry."""
 
 import contextlib
 from typing import TYPE_CHECKING, Any, TextIO

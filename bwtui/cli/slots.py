@@ -1,4 +1,4 @@
-"""``bwtui slots``: lists replication slots, and drops one."""
+"""``bwtui slots``: list replication slots, and drop one."""
 
 import contextlib
 import dataclasses
@@ -92,8 +92,8 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
         if slot is not None:
             _drop(connection, name)
     for relay, memory in memories.items():
-        # The memory last: a kill in between leaves it, which is refused and forgotten again. A heal left
-        # without it would make the slot again, without the new snapshot.
+        # The checkpoint last: a kill in between leaves it, so the slot is refused and can be dropped again. A
+        # heal without it would recreate the slot, without the new snapshot.
         forgotten.forget(state_folder(relay), memory.last)
         forget(state_folder(relay), name)
         memory.forget()
@@ -107,7 +107,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
 
 
 def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotMemory]":
-    """Return what relays of ours remember of a slot of server and database, by relay."""
+    """Return the checkpoints of local relays for a slot of server and database, by relay."""
     from bwtui.relay.memory import SlotMemory
     from bwtui.state_folder import known_relays, state_folder
 

@@ -1,4 +1,4 @@
-"""``bwtui snapshot``: tables, or a part of one, sent again by the relay that runs."""
+"""``bwtui snapshot``: have the running relay send tables, or part of one, again."""
 
 import contextlib
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bwtui.source.catalog import TableInfo
     from bwtui.source.connection import Connection
 
-#: pg_class.relkind of what is read like a table, and has no rows in the stream.
+#: pg_class.relkind of relations that are read like tables, but have no rows in the stream.
 _NO_TABLES = {"v": "view", "m": "materialized view", "f": "foreign table"}
 
 _EPILOG = """\b
@@ -89,7 +89,7 @@ def snapshot(
 
 
 def _relay_or_stopped(named: str | None) -> str:
-    """Return the relay that is meant: where none runs, the only one that keeps anything to be sent again."""
+    """Return the selected relay; if none runs, the only one with stored backfills."""
     from bwtui.relay.backfill.store import FOLDER
     from bwtui.state_folder import known_relays, state_folder
 
@@ -105,7 +105,7 @@ def _relay_or_stopped(named: str | None) -> str:
 
 
 def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
-    """Have a task pause, go on or end; of a relay that does not run, at its next start."""
+    """Pause, resume or cancel a task; for a relay that does not run, at its next start."""
     from bwtui.relay.backfill.stopped import kept
     from bwtui.relay.process.control import DoesNotAnswer, Refused, control_backfill
 
@@ -173,7 +173,7 @@ def _send(
         try:
             ids.append(send_again(name, request))
         except BwtuiError:
-            # The others are the relay's by now.
+            # The relay has already accepted the others.
             for id in ids:
                 say(f"bwtui: {id} is asked for", err=True)
             raise
@@ -191,7 +191,7 @@ def _send(
 
 
 def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) -> "list[BackfillRequest]":
-    """Return what to ask for, looked at in the relay's database. Raises BwtuiError."""
+    """Return the requests, checked against the relay's database. Raises BwtuiError."""
     import psycopg2
 
     from bwtui.cli.auditing.relay import running_settings, without_variables
@@ -208,7 +208,7 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
                 carried = status.tables.keys() or {
                     name for name, table in there.items() if TableFilter(settings)(table)
                 }
-                # In the order in which they were named, and each once.
+                # In the order given, without duplicates.
                 named = list(dict.fromkeys(_carried(name, table, carried, connection) for table in tables))
         except psycopg2.Error as error:
             raise statement_failed(error) from error
@@ -221,7 +221,7 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
 
 
 def _carried(relay: str, named: str, carried: "Set[str]", connection: "Connection") -> str:
-    """Return the whole name of a table of the relay; ``public`` may be left out, and quotes be as in SQL."""
+    """Return the full name of one of the relay's tables; ``public`` is optional, and quotes are as in SQL."""
     names = {name.removeprefix("public."): name for name in carried} | {name: name for name in carried}
     if named in names:
         return names[named]
@@ -234,7 +234,7 @@ def _carried(relay: str, named: str, carried: "Set[str]", connection: "Connectio
 
 
 def _whole(named: str) -> str:
-    """Return ``schema.table`` of what was named; a name with a quote in it is read as PostgreSQL does."""
+    """Return ``schema.table`` for a given name; one with a quote is parsed like PostgreSQL does."""
     from bwtui.model.sql import split_qualified
 
     if '"' in named and (parts := split_qualified(named)) is not None:
@@ -243,7 +243,7 @@ def _whole(named: str) -> str:
 
 
 def _meant(relay: str, named: str, names: "Collection[str]") -> str:
-    """Return the hint: which table was probably meant."""
+    """Return the hint that names the table that was probably meant."""
     spelled = sorted(name for name in names if name.casefold() == named.casefold())
     if spelled:
         return f"did you mean {' or '.join(spelled)}? Upper and lower case count here"
@@ -252,7 +252,7 @@ def _meant(relay: str, named: str, names: "Collection[str]") -> str:
 
 
 def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connection") -> UsageError | None:
-    """Return what the catalog says of a name that is none of the relay's tables, if that explains it."""
+    """Return the catalog's explanation for a name that is not one of the relay's tables, if there is one."""
     import psycopg2
 
     from bwtui.source.catalog import find_named
@@ -260,7 +260,7 @@ def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connecti
     try:
         found = find_named(connection, [whole, f"public.{whole}"])
     except (psycopg2.DataError, UnicodeError):
-        # Its characters are none of the database's encoding, so nothing there has the name.
+        # Its characters do not exist in the database's encoding, so nothing there has the name.
         return None
     for one in found:
         if one.kind in _NO_TABLES:
@@ -277,7 +277,7 @@ def _no_table(relay: str, whole: str, carried: "Set[str]", connection: "Connecti
 
 
 def _check_key(name: str, there: "Mapping[str, TableInfo]", *, unkeyed: bool) -> None:
-    """Refuse a table that is gone, and one whose rows would be in the topic twice."""
+    """Reject a missing table, and one whose rows would be in the topic twice."""
     table = there.get(name)
     if table is None:
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""``bwtui status``: what one relay, or all of them, are doing."""
+"""``bwtui status``: show the state of one relay, or of all of them."""
 
 import time
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def status(name: str | None, as_json: bool) -> None:
     else:
         say(*_as_table(statuses))
     if silent:
-        # What is shown is not all that runs, and a script must not take it for that.
+        # Not all running relays are shown, and the exit code tells scripts so.
         raise click.exceptions.Exit(ConnectionFailed.exit_code)
 
 
@@ -96,7 +96,7 @@ def _in_full(s: "Status") -> list[str]:
         *([("hint", s.verdict.hint)] if s.verdict.hint else []),
         ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
         ("to", f"{s.broker}, registry {s.registry}"),
-        # The server's end was asked for some time ago; what is confirmed lies before it in any case.
+        # The server's LSN was queried some time ago; the confirmed LSN is never after the current one.
         ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(max(s.server_lsn, s.confirmed_lsn))}"),
         ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
         ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}" if s.wal_status else "not known yet"),
@@ -121,7 +121,7 @@ def _in_full(s: "Status") -> list[str]:
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s), *_notes(s)]
-    # Of a first snapshot each table is listed already.
+    # The tables of a first snapshot are already listed.
     if again := [b for b in s.backfills if not b.is_over and (b.reason, b.state) != ("first", "waiting")]:
         lines += ["", "sent beside the stream:", *(f"  {line}" for line in as_table(again))]
     for title, entries in (
@@ -137,7 +137,7 @@ def _in_full(s: "Status") -> list[str]:
 
 
 def _notes(s: "Status") -> list[str]:
-    """Return what holds of tables as long as they are as they are, such as updates that are not sent."""
+    """Return notes that hold as long as the tables stay as they are, such as updates that are not sent."""
     tables: dict[str, list[str]] = {}
     for name, table in s.tables.items():
         for note in table.notes:
@@ -152,7 +152,7 @@ def _state(s: "Status") -> str:
 
 
 def _exactly_once(s: "ExactlyOnceStatus") -> list[tuple[str, str]]:
-    """Return what is said of Kafka's transactions."""
+    """Return the facts about Kafka's transactions."""
     took = ""
     if s.commit_p50 is not None and s.commit_p99 is not None:
         took = f", p50 {s.commit_p50 * 1000:.0f} ms, p99 {s.commit_p99 * 1000:.0f} ms"
@@ -163,7 +163,7 @@ def _exactly_once(s: "ExactlyOnceStatus") -> list[tuple[str, str]]:
 
 
 def _lasted(e: "ErrorEntry") -> str:
-    """Return from when to when something lasted that has passed."""
+    """Return the start and end of an error that is over."""
     if e.since is None or e.until is None:
         return ""
     begin, end = (time.strftime("%H:%M:%S", time.localtime(moment)) for moment in (e.since, e.until))
@@ -171,7 +171,7 @@ def _lasted(e: "ErrorEntry") -> str:
 
 
 def _captured(s: "Status") -> str:
-    """Return how many tables are captured, and of how many if that is not all."""
+    """Return the number of captured tables, and the total if some are not."""
     captured = len(s.tables.keys() - set(s.not_captured))
     return f"{captured} of {captured + len(s.not_captured)}" if s.not_captured else str(captured)
 

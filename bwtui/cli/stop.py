@@ -1,4 +1,4 @@
-"""``bwtui stop``: asks a relay to stop, and waits until it is gone."""
+"""``bwtui stop``: ask a relay to stop, and wait until it has ended."""
 
 import click
 

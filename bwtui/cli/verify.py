@@ -1,4 +1,4 @@
-"""``bwtui verify``: does Kafka hold what a recording says was sent, or a table, or another recording?"""
+"""``bwtui verify``: check Kafka against a recording or tables, or one recording against another."""
 
 import contextlib
 import sys
@@ -95,7 +95,7 @@ def verify(
     refuse_unused(recordings, database)
     if relay is not None:
         refuse_replaced()
-    # Beside a relay it says which of its tables are meant.
+    # With --relay, the options only select its tables.
     narrower = relay_options.load(given, alone=relay is not None).settings()
     settings = narrower if relay is None else running_settings(relay)
     check(settings)
@@ -125,7 +125,7 @@ def verify(
                 how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
             report = _recordings(opened, settings, view, **how)
     report.details["command"] = _command()
-    # Two recordings are told apart without a look at values.
+    # Two recordings are compared without showing values.
     report.details["masked"] = not show_values and report.question != "recordings"
     if relay is not None:
         from bwtui.relay.process.control import tell_audited
@@ -161,7 +161,7 @@ def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: V
 
 
 def _of_letters(report: "Report") -> list[str]:
-    """Return how many of the recorded changes are in dead letters, and how their rows are sent."""
+    """Return how many recorded changes are in dead letters, and how to send their rows."""
     from bwtui.cli.auditing.database import slot_letters
     from bwtui.model.lsn import parse_lsn
 
@@ -197,7 +197,7 @@ def _database(
 
 
 def _command() -> str:
-    """Return the command that was given; values of -d and -C may be secret."""
+    """Return the command line, masked: values of -d and -C may be secret."""
     import shlex
 
     from bwtui.masking import mask_connection
@@ -206,7 +206,7 @@ def _command() -> str:
 
 
 def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
-    # What was found cost much to find: it is told, whatever becomes of the page.
+    # The findings were expensive: they are reported even if the page can't be written.
     failed = None if html is None else _write(report, html)
     if as_json:
         say_json(report.to_json(), default=str)
@@ -219,12 +219,12 @@ def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
 
 
 def _write(report: "Report", html: Path) -> BwtuiError | None:
-    """Write the report as a page; return why that can't be done, if it can't."""
+    """Write the report as a page; return the error if that fails."""
     from bwtui.audit.page import page
     from bwtui.durable import private_file
 
     try:
-        # It shows rows, so it is nobody else's business, as the recording itself.
+        # It shows rows, so only its owner may read it, like the recording.
         private_file(html).write_text(page(report), encoding="utf-8")
     except OSError as error:
         return unwritable(html, error.strerror)

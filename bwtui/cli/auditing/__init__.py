@@ -1,1 +1,1 @@
-"""What 'bwtui verify' looks up before an audit begins."""
+"""Lookups of 'bwtui verify' before an audit begins."""

@@ -1,4 +1,4 @@
-"""What ``bwtui verify`` refuses before anything that takes long: it would fail at the end, or for nothing."""
+"""Reject early what would make a long ``bwtui verify`` fail at its end, or run for nothing."""
 
 import errno
 import os
@@ -15,18 +15,18 @@ from bwtui.options import OPTIONS
 if TYPE_CHECKING:
     from bwtui.verify.basis import Recorded
 
-#: Options that only one of the three questions has; the others would pass over them in silence.
+#: Options that apply to only one of the three kinds of audit; the others would silently ignore them.
 _OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table", "relay")
 _OF_ONE_RECORDING = ("deep", "work_folder")
 _WHOLE = "a recording is audited whole, with the topics that it was sent to"
-#: What a relay that runs says itself; of its tables some may be chosen.
+#: Options whose values come from the running relay itself; a subset of its tables may be selected.
 _OF_RELAY = {option.name.replace("-", "_") for option in OPTIONS} | {"profile"}
-# What an audit runs on is its own.
+# The engine of an audit is chosen independently of the relay.
 _OF_RELAY -= {"table", "exclude_table", "spark_master"}
 
 
 def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
-    """Raise UsageError for an option that the question does not have."""
+    """Raise UsageError for an option that does not apply to this kind of audit."""
     unused = [] if database else [*_OF_DATABASE]
     unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
     unused += ["spark_master"] if database else []
@@ -43,7 +43,7 @@ def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
 
 
 def refuse_replaced(*more: str) -> None:
-    """Raise UsageError for an option whose value a running relay says, and for ``more``."""
+    """Raise UsageError for an option whose value comes from a running relay, and for ``more``."""
     for name, option in on_command_line():
         if name in _OF_RELAY or name in more:
             raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
@@ -60,12 +60,12 @@ def on_command_line() -> Iterator[tuple[str, str]]:
 
 
 def unwritable(html: Path, reason: str | None) -> BwtuiError:
-    """Return the error of a page that can't be written."""
+    """Return the error for a page that can't be written."""
     return BwtuiError(f"{html} can't be written: {reason}", "name another file with --html")
 
 
 def refuse_unwritable(html: Path) -> None:
-    """Raise BwtuiError if the page could not be written; nothing is made to try it."""
+    """Raise BwtuiError if the page could not be written; the check creates nothing."""
     folder, code = html.parent, 0
     try:
         if html.is_dir():
@@ -81,9 +81,10 @@ def refuse_unwritable(html: Path) -> None:
 
 
 def open_all(folders: Sequence[Path]) -> "list[Recorded]":
-    """Open recordings, all before work is done for any.
+    """Open recordings, all of them before any is processed.
 
-    Raises UsageError, DamagedRecording or StateFailed; RefusedError if nothing is in one, or nothing yet.
+    Raises UsageError, DamagedRecording or StateFailed; RefusedError if one is empty, or has no finished
+    segment yet.
     """
     from bwtui.verify.basis import open_recorded
 
@@ -98,7 +99,7 @@ def _refuse_empty(recorded: "Recorded") -> None:
     sealed, changes = recorded.sealed, recorded.facts.changes
     if sealed is None:
         _refuse_unfinished(recorded.folder)
-    # The changes of segments that came later are counted when these are sealed.
+    # The changes of later segments are counted when these are sealed.
     if changes or (sealed is not None and sealed.behind):
         return
     raise RefusedError(

@@ -1,4 +1,4 @@
-"""What is compared with topics: the tables that a relay's settings choose, and which server has them."""
+"""Determine what to compare with topics: the tables of a relay's settings, and their server."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from bwtui.verify.database import Request, Table
 
 
 def source_of(settings: RelaySettings) -> dict[str, str]:
-    """Return which server, database and slot ``settings`` mean, as a report says it.
+    """Return the server, database and slot of ``settings``, in the form of a report.
 
     Raises RefusedError for a former primary, which lacks rows that were relayed since.
     """
@@ -44,11 +44,11 @@ def source_of(settings: RelaySettings) -> dict[str, str]:
 def request_of(
     settings: RelaySettings, narrower: RelaySettings, *, of_relay: bool = False, **how: Any
 ) -> Request:
-    """Return what to compare: the tables of the relay's publication that both choose.
+    """Return what to compare: the tables of the relay's publication that both settings select.
 
-    ``of_relay``: the settings are those of a relay, whose producer places keys by them. ``how`` are
+    ``of_relay``: the settings are those of a relay, whose producer partitions keys by them. ``how`` has
     further fields of the request. Raises UsageError and ConnectionFailed, and Indeterminate while the first
-    snapshot of one of them is not through.
+    snapshot of one of the tables is incomplete.
     """
     tables, missing, notes = _tables(settings, narrower)
     source = source_of(settings)
@@ -68,7 +68,7 @@ def request_of(
 
 
 def slot_letters(source: Mapping[str, Any]) -> dict[str, list[Letter]]:
-    """Return the open dead letters of each relay of this machine that has the slot; skip unreadable ones."""
+    """Return the open dead letters of each local relay that has the slot; skip unreadable ones."""
     found = {}
     for relay in memories(source["system_identifier"], source["database"], source["slot"]):
         with contextlib.suppress(BwtuiError):
@@ -77,7 +77,7 @@ def slot_letters(source: Mapping[str, Any]) -> dict[str, list[Letter]]:
 
 
 def _refuse_unfinished(settings: RelaySettings, source: Mapping[str, str], tables: set[str]) -> None:
-    """Raise Indeterminate where rows of ``tables`` are still to be sent for the first time."""
+    """Raise Indeterminate if rows of ``tables`` are still to be sent for the first time."""
     identity = (source["system_identifier"], source["database"], settings.slot)
     for relay, left in unfinished(identity, settings.relay_name).items():
         if missing := sorted(tables.intersection(left)):
@@ -91,8 +91,9 @@ def _refuse_unfinished(settings: RelaySettings, source: Mapping[str, str], table
 def _tables(
     settings: RelaySettings, narrower: RelaySettings
 ) -> tuple[list[Table], dict[str, str], list[str]]:
-    """Return the tables of the relay's publication that both choose, with the topics that they go to, why
-    others that they choose are not captured, and what of them is left out.
+    """Return the tables to compare, why others are not captured, and notes on rows and columns left out.
+
+    The tables are those of the relay's publication that both settings select, with their topics.
     """
     filters = TableFilter(settings), TableFilter(narrower)
     with contextlib.closing(connect(settings.postgres)) as connection:

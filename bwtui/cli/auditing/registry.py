@@ -1,4 +1,4 @@
-"""What an audit asks of the schema registry."""
+"""Queries of an audit to the schema registry."""
 
 import functools
 from collections.abc import Callable
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _client(config: tuple[tuple[str, Any], ...]) -> "SchemaRegistryClient":
-    """Return the client of a configuration: making one loads all certificates, 45 ms of CPU."""
+    """Return the client for a configuration: creating one loads all certificates, 45 ms of CPU."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
     return SchemaRegistryClient(dict(config))
 
 
 def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
-    """Return what asks the registry for a schema by id, once it is needed."""
+    """Return a function that fetches a schema by ID from the registry."""
     from bwtui.encode.registry_config import registry_config
 
     configured = registry_config(settings.schema_registry, settings.registry_config)
 
     def ask(number: int) -> str | None:
-        # Few audits meet a schema that the recording does not know, and to import these takes 0.3 s.
+        # Few audits find a schema that the recording lacks, and these imports take 0.3 s.
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         from bwtui.encode.registry import MISSING
 
         try:
             client = _client(tuple(configured.items()))
-            # The registry may have been replaced since the last question.
+            # The registry may have been replaced since the last query.
             client.clear_caches()
             return client.get_schema(number).schema_str
         except SchemaRegistryError as error:
-            # A path that is not there, or a proxy's word, is a plain 404.
+            # A missing path, or a proxy's response, is a plain 404.
             if error.error_code in MISSING:
                 return None
             problem = f"the schema registry does not give schema {number}: {error}"

@@ -1,4 +1,4 @@
-"""``bwtui verify --database --relay``: the settings of a relay that runs, and nothing of whoever calls."""
+"""``bwtui verify --database --relay``: use a running relay's settings, and none of the caller's."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def running_settings(name: str) -> "RelaySettings":
-    """Return what the relay called ``name`` does. Raises ConnectionFailed; UsageError if it only records."""
+    """Return the settings of relay ``name``. Raises ConnectionFailed; UsageError if it only records."""
     from bwtui.relay.process.control import settings_of
 
-    # Asked first, for of a relay that is gone it can say how it ended.
+    # Requested first: if the relay has ended, this error says how.
     settings = settings_of(status_of(name).name)
     if settings.record_only:
         raise UsageError(
@@ -26,11 +26,11 @@ def running_settings(name: str) -> "RelaySettings":
 
 
 def reconnecting(slot: str, database: str) -> str | None:
-    """Return the name of the relay that runs with this slot, though nothing reads the slot just now."""
+    """Return the name of the running relay with this slot, although nothing reads the slot at present."""
     from bwtui.relay.process.control import running_relays
 
     for status in running_relays():
-        # It may know the server by another name.
+        # It may address the server by another name.
         if status.slot == slot and status.database.rpartition("/")[2] == database:
             return status.name
     return None
@@ -38,7 +38,7 @@ def reconnecting(slot: str, database: str) -> str | None:
 
 @contextlib.contextmanager
 def without_variables() -> Iterator[None]:
-    """Take libpq's variables away meanwhile: the relay had others, and its settings say what they said."""
+    """Remove libpq's variables meanwhile: the relay had its own, and its settings include their values."""
     taken = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PG")}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the screens read single records with, made of a relay's or the command's own settings."""
+"""Readers of single records for the screens, from a relay's or the command's own settings."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def records_by(settings: "RelaySettings") -> "KafkaSide":
-    """Return a reader of the Kafka and the registry that are in ``settings``."""
+    """Return a reader of the Kafka and the registry in ``settings``."""
     from bwtui.cli.auditing.registry import ask_registry
     from bwtui.kafka.config import client_config
     from bwtui.tui.audit.kafka import KafkaSide
@@ -17,7 +17,7 @@ def records_by(settings: "RelaySettings") -> "KafkaSide":
 
 
 def records_of(relay: str) -> "KafkaSide":
-    """Return a reader of what the relay called ``relay``, which runs, writes to. Raises ConnectionFailed."""
+    """Return a reader of the topics of the running relay ``relay``. Raises ConnectionFailed."""
     from bwtui.relay.process.control import settings_of
 
     return records_by(settings_of(relay))

@@ -1,4 +1,4 @@
-"""Which relay ``bwtui repair`` is to use, and that it is the one which was meant."""
+"""Determine the relay for ``bwtui repair``, and check that it is the intended one."""
 
 import contextlib
 import json
@@ -32,35 +32,35 @@ from bwtui.source.slot import slot_state
 from bwtui.state_folder import known_relays, state_folder
 from bwtui.verify.database import OnDifferences, verify_database
 
-#: Keys of a report by which it is known to be one of tables.
+#: Keys that identify a JSON object as a report about tables.
 _WANTED = {"verdict", "question", "tables"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A relay that runs, and which of its tables are meant; or with "" for its name what was given."""
+    """A running relay and the selected tables; with "" as its name, the settings that were given."""
 
     relay: str
     settings: RelaySettings
     narrower: RelaySettings
     cluster: str
     source: dict[str, str]
-    #: Whether only tables count that the relay carries, not those that it lacks.
+    #: Whether only tables count that the relay captures, not those that it lacks.
     only_carried: bool = False
-    #: What is to be known of the report that named it.
+    #: Notes on the report that named it.
     notes: list[str] = field(default_factory=list)
 
     def topics(self) -> dict[str, str]:
-        """Return the topics of the tables that are meant. Raises UsageError and ConnectionFailed."""
+        """Return the topics of the selected tables. Raises UsageError and ConnectionFailed."""
         return {one.full_name: one.topic for one in request_of(self.settings, self.narrower).tables}
 
     @property
     def is_whole(self) -> bool:
-        """Whether all tables of the relay are meant."""
+        """Whether all tables of the relay are selected."""
         return not (self.narrower.tables or self.narrower.exclude_tables)
 
     def compare(self, on_differences: OnDifferences | None, on_phase: Callable[[str], None]) -> Report:
-        """Compare the tables with their topics. Raises as `verify_database` does."""
+        """Compare the tables with their topics. Raises the errors of `verify_database`."""
         request = request_of(
             self.settings, self.narrower, of_relay=bool(self.relay), on_differences=on_differences
         )
@@ -71,10 +71,10 @@ class Target:
 
 
 def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, database: bool) -> Target:
-    """Return the relay that is meant, once it is known to be that one.
+    """Return the intended relay, after checking that it matches the report or the options.
 
-    Raises UsageError, ConnectionFailed, or RefusedError where it sends from another database, or to another
-    Kafka, than the report or the options say.
+    Raises UsageError, ConnectionFailed, or RefusedError if it sends from a different database, or to a
+    different Kafka, than the report or the options say.
     """
     _refuse_both(report, database=database)
     _refuse_unused()
@@ -95,14 +95,14 @@ def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, 
     with without_variables():
         found = Target(name, settings, narrower, partitions(client_config(settings))[0], source_of(settings))
     if relay is None and report is None:
-        # The publication, the prefix and all else are the relay's.
+        # The publication, the prefix and all other settings are the relay's.
         _refuse_others(name, narrower, settings)
         narrower = relay_options.load(given, alone=True).settings()
     return _checked(replace(found, narrower=narrower), source, cluster, told)
 
 
 def target_alone(report: Path | None, given: dict[str, Any], *, database: bool) -> Target:
-    """Return what was given as a target without a relay. Raises as `target_of` does."""
+    """Return the target of a repair without a relay. Raises the errors of `target_of`."""
     _refuse_both(report, database=database)
     told = _read(report) if report is not None else {}
     loaded = relay_options.load(given)
@@ -113,7 +113,7 @@ def target_alone(report: Path | None, given: dict[str, Any], *, database: bool) 
 
 
 def refuse_ours(target: Target, topics: Collection[str]) -> None:
-    """Raise RefusedError where a relay that runs here reads the slot, or sends to one of ``topics``."""
+    """Raise RefusedError if a local running relay reads the slot, or sends to one of ``topics``."""
     slot, silent, answered = target.settings.slot, list[str](), set[str]()
     for status in running_relays(silent=silent):
         answered.add(status.name)
@@ -129,7 +129,7 @@ def refuse_ours(target: Target, topics: Collection[str]) -> None:
 
 
 def _has_read(name: str, slot: str, source: dict[str, str]) -> bool:
-    """Whether a relay's folder knows the slot, as one of that database, or can't be read."""
+    """Return whether a relay's folder has this database's slot recorded, or can't be read."""
     folder, identity = state_folder(name), (source["system_identifier"], source["database"], slot)
     try:
         memory = SlotMemory(folder, *identity)
@@ -151,7 +151,7 @@ def _refuse_both(report: Path | None, *, database: bool) -> None:
 
 
 def _refuse_unused() -> None:
-    """Raise UsageError for an option of how messages are made, which the relay knows."""
+    """Raise UsageError for an option on the form of messages, which the relay determines."""
     for name, option in on_command_line():
         if name in ("output_format", "toast", "headers", "namespace", "connect_names"):
             raise UsageError(
@@ -198,11 +198,11 @@ def _is_window(value: object) -> bool:
     if value is None or not isinstance(value, dict):
         return value is None
     now = value.get("now_ms")
-    # JSON may hold an infinite number, and one that is none.
+    # JSON may contain infinity and NaN.
     return now is None or (isinstance(now, int | float) and 0 <= now < 1e15)
 
 
-#: What is used of a report, and what it has to be; all but the tables may be missing.
+#: The fields of a report that are used, and their types; all but the tables may be missing.
 _SHAPE: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("tables", _are_texts, "a list of table names"),
     ("source", _is_source, "an object of server, database and slot"),
@@ -232,7 +232,7 @@ def _is_read(settings: RelaySettings) -> bool:
 
 
 def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> None:
-    """Raise RefusedError for what was given and is not so of the relay, whose own settings are used."""
+    """Raise RefusedError for options that differ from the settings of the relay, which are used."""
     options = (
         ("-p/--topic-prefix", given.topic_prefix, settings.topic_prefix),
         ("--publication", given.publication, settings.publication_name),
@@ -246,17 +246,17 @@ def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> 
 
 
 def _of_report(told: dict[str, Any], patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tables of a report, as patterns: those that --table chooses as well, if it was given."""
+    """Return the tables of a report as patterns; with --table, only those that it selects."""
     chosen = filter(TableFilter(RelaySettings(tables=patterns)).passes_whole, told["tables"])
-    # Of none all would be meant.
+    # An empty result would select all tables.
     return tuple(map(re.escape, chosen)) or (r"(?!)",)
 
 
 def _not_carried(target: Target, told: dict[str, Any], given: RelaySettings) -> list[str]:
-    """Return the tables of a report that are meant and can't be compared, as they are not in the publication.
+    """Return the selected tables of a report that can't be compared because they are not in the publication.
 
-    ``given`` has what was given with --table and --exclude-table. Raises UsageError and RefusedError where no
-    table is left, and as `request_of` does.
+    ``given`` has the values of --table and --exclude-table. Raises UsageError and RefusedError if no table is
+    left, and the errors of `request_of`.
     """
     if not told["tables"]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""``bwtui dead-letters``: one file a subcommand, imported when it is called."""
+"""``bwtui dead-letters``: one file for each subcommand, imported when it is called."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``bwtui dead-letters drop``: letters that are set aside."""
+"""``bwtui dead-letters drop``: set dead letters aside."""
 
 from typing import Any
 

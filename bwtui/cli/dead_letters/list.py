@@ -1,4 +1,4 @@
-"""``bwtui dead-letters list``: the rows that were dropped."""
+"""``bwtui dead-letters list``: list the rows that were dropped."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``bwtui dead-letters retry``: the rows of letters, sent by the relay as they are by then."""
+"""``bwtui dead-letters retry``: have the relay send the present rows of dead letters."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -79,14 +79,14 @@ def retry(
 
 @dataclass(slots=True)
 class _Outcome:
-    """What was asked for, and what came of it."""
+    """The requests to the relay, and their results."""
 
     relay: str
     plan: "Plan"
     asked: "list[tuple[Wanted, BackfillStatus]]" = field(default_factory=list)
     is_running: bool = True
     errors: list[BwtuiError] = field(default_factory=list)
-    #: How the letters stand after it.
+    #: The state of the letters afterwards.
     after: "dict[str, Standing]" = field(default_factory=dict)
 
     @property
@@ -101,7 +101,7 @@ class _Outcome:
                 task, self.is_running = submit(self.relay, wanted)
                 self.asked.append((wanted, task))
             except BwtuiError as error:
-                # Each table by itself: the others' rows are sent all the same.
+                # Each table separately: the others' rows are sent nevertheless.
                 self.errors.append(error)
 
     def wait(self, *, quiet: bool) -> None:
@@ -120,7 +120,7 @@ class _Outcome:
                 self.errors.append(bad)
 
     def take(self, after: "Chosen") -> None:
-        """Take how the letters stand now."""
+        """Record the present state of the letters."""
         self.after = {one.id: after.standings[one.id] for one in self._letters() if one.id in after.standings}
 
     def _letters(self) -> "list[Any]":
@@ -130,7 +130,7 @@ class _Outcome:
         return [id for id, how in self.after.items() if how.state in states]
 
     def lines(self, *, dry_run: bool) -> "Sequence[str]":
-        """Return it for people."""
+        """Return the result as text."""
         lines: list[str] = []
         tables = [(wanted, None) for wanted in self.plan.wanted] if dry_run else self.asked
         for wanted, task in tables:
@@ -170,7 +170,7 @@ class _Outcome:
         }
 
     def end(self) -> None:
-        """Raise what says how it ended, where that is not well."""
+        """Raise the error or exit code of an unsuccessful retry."""
         if self.errors:
             for error in self.errors[1:]:
                 say(f"bwtui: {error.message}", err=True)

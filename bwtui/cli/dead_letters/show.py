@@ -1,4 +1,4 @@
-"""``bwtui dead-letters show``: letters in full."""
+"""``bwtui dead-letters show``: show dead letters in full."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ Examples:
   bwtui dead-letters show 3f9a01c2b7d4
   bwtui dead-letters show 3f9a 77c0 --show-values --json
 """
-#: How long the running relay may take to look into its topic.
+#: Timeout and poll interval while the running relay searches its topic (seconds).
 _LOOK_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 _WORDS = {
     "retry": "asked for",
@@ -109,7 +109,7 @@ def _note(note: Any) -> str:
 
 
 def _places(source: "Chosen", letter: "Letter") -> list[tuple[int, int]]:
-    """Return where in its topic the running relay sees it, as far as that is known."""
+    """Return where in its topic the running relay finds the letter, as far as it has searched."""
     from bwtui.model.looks import Letters, look_from_json
     from bwtui.relay.process.control import request
 

@@ -1,4 +1,4 @@
-"""Which letters are meant: of which relay, from where, and those that the options choose."""
+"""Select dead letters: by relay, by source, and by the options."""
 
 import contextlib
 import re
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: An id, or so much of its beginning that it can be no other's.
+#: An ID, or a prefix of one.
 _ID = re.compile(r"[0-9a-f]{4,12}")
 _OF_TOPIC = ("broker", "kafka-config", "dead-letter-topic")
 _OPTIONS = (
@@ -47,7 +47,7 @@ _OPTIONS = (
 
 
 def letter_options(command: F) -> F:
-    """Give a command the options that say which letters are meant; `opened` reads them."""
+    """Add the options that select dead letters to a command; `opened` reads them."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -55,18 +55,18 @@ def letter_options(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Letters that were read, oldest first, and how each stands."""
+    """The letters that were read, oldest first, and their states."""
 
-    #: "" where no relay here has them.
+    #: "" if they belong to no local relay.
     relay: str
     file: "LetterFile"
     letters: "Sequence[Letter]"
     standings: "Mapping[str, Standing]"
-    #: All letters, whatever the options choose.
+    #: All letters, whatever the options select.
     all: "Sequence[Letter]"
 
     def of_ids(self, ids: Sequence[str]) -> "list[Letter]":
-        """Return the letters that are named. Raises UsageError and RefusedError."""
+        """Return the letters with these IDs. Raises UsageError and RefusedError."""
         found = {}
         for id in ids:
             for letter in self._named(id):
@@ -74,7 +74,7 @@ class Chosen:
         return list(found.values())
 
     def open(self) -> "list[Letter]":
-        """Return those about which something is to be done."""
+        """Return the letters that still need action."""
         return [letter for letter in self.letters if self.standings[letter.id].is_open]
 
     def _named(self, id: str) -> "list[Letter]":
@@ -94,7 +94,7 @@ class Chosen:
 
 @contextlib.contextmanager
 def opened(given: dict[str, Any], *, needs_relay: bool = False) -> Iterator[Chosen]:
-    """Yield the letters that the options choose. Raises BwtuiError."""
+    """Yield the letters that the options select. Raises BwtuiError."""
     filters = _Filters.of(given)
     typed = [text for name, text in relay_options.typed_options().items() if name in _OF_TOPIC]
     if typed and not given["from_topic"]:
@@ -133,7 +133,7 @@ def _read(relay: str, path: "Path", filters: "Callable[[Letter], bool]") -> Chos
         notes = _notes(relay, file.letters, tasks or {}, file if path == own else _letters(own, columns))
     # A row that was read again has its letter in a topic twice, maybe once without the row.
     each = {letter.id: letter for letter in sorted(file.letters, key=lambda letter: letter.size)}
-    # Of its partitions each is in order by itself.
+    # Only each partition on its own is in order.
     letters = sorted(each.values(), key=lambda letter: (letter.time, letter.place))
     standings = {letter.id: standing(notes.get(letter.id, ()), tasks) for letter in letters}
     return Chosen(relay, file, [one for one in letters if filters(one)], standings, letters)
@@ -154,7 +154,7 @@ def _letters(path: "Path", columns: Mapping[str, tuple[str, ...]]) -> "LetterFil
 def _notes(
     relay: str, letters: "Sequence[Letter]", tasks: "Mapping[str, BackfillStatus]", own: "LetterFile"
 ) -> "Mapping[str, Sequence[Note]]":
-    """Return what was done about letters, with what is over by now, which is noted."""
+    """Return the actions taken on letters, after recording the tasks that have ended."""
     from bwtui.relay.dead_letters.handled import Handled
     from bwtui.relay.dead_letters.standing import settled
 
@@ -162,7 +162,7 @@ def _notes(
     notes: dict[str, Sequence[Note]] = {**handled.read()}
     if ended := settled(letters, notes, tasks, own):
         with contextlib.suppress(StateFailed):
-            # What can't be written down is seen again by the next one who looks.
+            # If this can't be written, the next reader finds it again.
             handled.add(ended)
     for note in ended:
         notes |= {id: (*notes[id], note) for id in note.letters}
@@ -180,7 +180,7 @@ def _warn(file: "LetterFile") -> None:
 
 
 def _relay(named: str | None, *, or_none: bool) -> str:
-    """Return the relay that is meant: where none runs, the only one that has letters."""
+    """Return the selected relay; if none runs, the only one that has letters."""
     from bwtui.relay.process.control import DoesNotAnswer
     from bwtui.sink.dead_letter import DeadLetters
     from bwtui.state_folder import known_relays, state_folder
@@ -230,7 +230,7 @@ def _path(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Iterator[
 
 
 def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "RelaySettings":
-    """Return where the topic is: as it was given, or else as the running relay has it."""
+    """Return the settings for the topic: the given ones, or otherwise the running relay's."""
     from bwtui.relay.process.control import settings_of
 
     names = ("profile", "broker", "kafka_config", "dead_letter_topic")
@@ -255,7 +255,7 @@ def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Relay
 
 @dataclass(frozen=True, slots=True)
 class _Filters:
-    """What the options choose letters by."""
+    """The filters of the options."""
 
     tables: "Selection"
     reason: re.Pattern[str] | None
@@ -264,7 +264,7 @@ class _Filters:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "_Filters":
-        """Return what was given. Raises UsageError."""
+        """Return the given filters. Raises UsageError."""
         from bwtui.recording.query.values import as_time
         from bwtui.recording.selection import Selection
 
@@ -300,7 +300,7 @@ def _reason(text: str | None) -> re.Pattern[str] | None:
 
 
 def check_choice(ids: Sequence[str], given: dict[str, Any], *, all: bool) -> None:
-    """Raise UsageError where a command that does something does not say about which letters."""
+    """Raise UsageError if a command that changes something does not say which letters."""
     filters = [f"--{name}" for name in ("table", "since", "reason") if given[name] is not None]
     if ids and (all or filters):
         other = "--all" if all else filters[0]

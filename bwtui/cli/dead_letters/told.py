@@ -1,4 +1,4 @@
-"""Letters as texts and as JSON: keys and rows are masked unless they are asked for."""
+"""Dead letters as text and as JSON: keys and rows are masked unless requested."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ MASK = "…"
 
 
 def as_table(letters: "Sequence[Letter]", standings: "Mapping[str, Standing]", *, values: bool) -> list[str]:
-    """Return a line for each letter, the oldest first."""
+    """Return a line for each letter, oldest first."""
     return columns(_HEAD, [_cells(one, standings[one.id], values=values) for one in letters])
 
 
@@ -34,18 +34,18 @@ def _cells(letter: "Letter", how: "Standing", *, values: bool) -> tuple[str, ...
 
 
 def moment(seconds: float) -> str:
-    """Return a local date and time of day."""
+    """Return a local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "not known"
 
 
 def key_text(key: Sequence[tuple[str, str | None]], *, values: bool) -> str:
-    """Return a key in one line."""
+    """Return a key on one line."""
     texts = (f"{name}={MASK if not values else 'NULL' if value is None else value}" for name, value in key)
     return ", ".join(texts) or "not known"
 
 
 def as_json(letter: "Letter", how: "Standing", *, values: bool) -> dict[str, Any]:
-    """Return a letter's object, without its row."""
+    """Return a letter's JSON object, without its row."""
     return {
         "id": letter.id,
         "time": letter.time,
@@ -64,12 +64,12 @@ def as_json(letter: "Letter", how: "Standing", *, values: bool) -> dict[str, Any
 
 
 def masked(row: "Row | None", *, values: bool) -> "Row | None":
-    """Return a row, or its columns alone."""
+    """Return a row, or its columns with masked values."""
     return row if values or row is None else dict.fromkeys(row, MASK)
 
 
 def row_lines(title: str, row: "Row | None", *, values: bool) -> list[str]:
-    """Return a row's columns, one a line."""
+    """Return the columns of a row, one on each line."""
     if row is None:
         return []
     width = min(max(map(len, row), default=0), 24)

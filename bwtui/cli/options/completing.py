@@ -1,4 +1,4 @@
-"""What a shell gets when it completes an option's value; so nothing heavy is imported."""
+"""Shell completion of option values, without large imports."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def one_of(*words: str) -> Completer:
-    """Return what completes ``words``."""
+    """Return a completer for ``words``."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
@@ -18,7 +18,7 @@ def one_of(*words: str) -> Completer:
 
 
 def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the profiles of bwtui.toml; a file that is wrong has none."""
+    """Complete the profiles of bwtui.toml; an invalid file has none."""
     from bwtui.config import file_paths
     from bwtui.config_file import read_file
     from bwtui.errors import BwtuiError
@@ -33,9 +33,9 @@ def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
 
 
 def relays(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the names of the relays that run; of `status` also those that do not, whose end it tells.
+    """Complete the names of running relays; for `status` also those that have ended.
 
-    Their locks say that they run: to ask one that hangs would keep the shell waiting.
+    Their locks show whether they run: a request to one that hangs would block the shell.
     """
     from bwtui.relay.process.lock import is_held
     from bwtui.state_folder import known_relays

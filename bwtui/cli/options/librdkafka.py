@@ -1,8 +1,8 @@
-"""The Kafka properties that -C and -T take, asked of librdkafka itself.
+"""The Kafka properties for -C and -T, taken from librdkafka itself.
 
-The list and the checks come from the very library that will run, through functions of its C interface that
-do no I/O. It is loaded by itself, without confluent_kafka's Python part, and where it can't be found the
-checks are left to the engine.
+The list and the checks come from the same library that will run, through functions of its C interface that do
+no I/O. It is loaded directly, without confluent_kafka's Python part. If it can't be found, the engine does
+the checks.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from bwtui.settings import Pairs, RelaySettings
 _NAMED = re.compile(r'property "[^"]*"')
 _UNKNOWN = -2
 _OK = 0
-#: Settings of a topic, which the broker keeps: no client has them.
+#: Settings of a topic on the broker, which clients do not have.
 _OF_TOPICS = frozenset(
     {
         "partitions",
@@ -57,9 +57,10 @@ class Property:
 
 
 def check(settings: RelaySettings, place: OfProperty = usual_place) -> None:
-    """Raise UsageError for a property that librdkafka does not know or whose value it refuses.
+    """Raise UsageError for a property that librdkafka does not have, or a value that it rejects.
 
-    So does a file that can't be read, also of the registry's: neither library says which it was.
+    The same applies to a file that can't be read, including the registry's: neither library says which one it
+    was.
     """
     _check_files(settings.kafka_config, "kafka-config", place)
     _check_files(settings.registry_config, "registry-config", place)
@@ -73,7 +74,7 @@ def check(settings: RelaySettings, place: OfProperty = usual_place) -> None:
 
 def _check_files(pairs: Pairs, option: str, place: OfProperty) -> None:
     for key, value in pairs:
-        # With "probe" librdkafka looks for the system's certificates.
+        # With "probe", librdkafka looks for the system's certificates.
         if not key.endswith(".location") or value in ("", "probe"):
             continue
         try:
@@ -85,7 +86,9 @@ def _check_files(pairs: Pairs, option: str, place: OfProperty) -> None:
 
 
 def _check_token(pairs: Pairs, place: OfProperty) -> None:
-    """Raise UsageError for OAUTHBEARER without a source of tokens: librdkafka would wait for one forever."""
+    """Raise UsageError for OAUTHBEARER without a source of tokens, for which librdkafka would wait
+    forever.
+    """
     given = dict(pairs)
     key = "sasl.mechanism" if "sasl.mechanism" in given else "sasl.mechanisms"
     is_used = given.get("security.protocol", "").upper().startswith("SASL")
@@ -137,7 +140,7 @@ def _unknown(key: str, topic: bool, where: str) -> UsageError:
 
 
 def _refused(key: str, reason: str, where: str) -> UsageError:
-    # librdkafka names the property that it stands for, which nobody has set: linger.ms is another name.
+    # librdkafka names the property behind an alias, which the user has not set: linger.ms is such an alias.
     reason = _NAMED.sub(lambda _: f'property "{key}"', reason)
     if is_secret(key):
         reason = f"librdkafka refuses the value of {key}"
@@ -146,7 +149,7 @@ def _refused(key: str, reason: str, where: str) -> UsageError:
 
 @functools.cache
 def properties() -> tuple[Property, ...]:
-    """Return the producer's properties, in librdkafka's order; none when the library can't be found."""
+    """Return the producer's properties in librdkafka's order; empty if the library can't be found."""
     library = _library()
     if library is None:
         return ()
@@ -170,7 +173,7 @@ def _parse(text: str) -> Iterator[Property]:
         if line.startswith("## "):
             topic = "Topic" in line
         match = _ROW.fullmatch(line)
-        # Callbacks and pointers can't be given as text; consumer properties have no use here.
+        # Callbacks and pointers can't be given as text; consumer properties are unused here.
         if match is None or match["side"] == "C" or "see dedicated API" in match["text"]:
             continue
         plain = re.sub(r"<br>.*|[`*]", "", match["text"]).strip()
@@ -183,7 +186,7 @@ def _library() -> ctypes.CDLL | None:
     if spec is None or spec.origin is None:
         return None
     package = Path(spec.origin).parent
-    # Where wheels keep their libraries, on Linux and on macOS.
+    # The folders where wheels keep their libraries, on Linux and on macOS.
     folders = (package.parent / "confluent_kafka.libs", package / ".dylibs")
     for path in (p for folder in folders for p in sorted(folder.glob("librdkafka*"))):
         try:

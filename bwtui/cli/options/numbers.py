@@ -1,4 +1,4 @@
-"""The type of every option that takes a number: one within bounds, and neither endless nor none at all."""
+"""The type of every option that takes a number: within bounds, and neither infinite nor NaN."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import click
 
 
 class Number(click.ParamType[float]):
-    """A number from ``low`` to ``high``; `nan` and `inf` are none."""
+    """A number from ``low`` to ``high``; `nan` and `inf` are invalid."""
 
     name = "number"
 
@@ -16,13 +16,12 @@ class Number(click.ParamType[float]):
         self._whole = whole
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number that ``value`` says."""
         kind: type[int] | type[float] = int if self._whole else float
         try:
             number = kind(value)
         except (ValueError, OverflowError):
             number = kind(-1) if self._low >= 0 else kind(self._low - 1)
-        # Nothing compares with what is not a number.
+        # Comparisons with NaN are false.
         if not self._low <= number <= self._high:
             what = "a whole number" if self._whole else "a number"
             self.fail(f"{value!r} is not {what} from {self._low:,} to {self._high:,}", param, ctx)

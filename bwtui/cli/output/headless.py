@@ -1,7 +1,7 @@
-"""What a headless relay says: statuses on stdout with --json, and plain lines on stderr without.
+"""Output of a headless relay: statuses on stdout with --json, and plain lines on stderr without.
 
-A line is told when something begins, and its hint in one of its own; none for each row. All lines stand in
-the relay's log as well. The relay goes on when nobody reads any of it (ADR 20).
+A line is written when something begins, and its hint on a line of its own; there are none for single rows.
+All lines are also in the relay's log. The relay continues if nothing reads its output (ADR 20).
 """
 
 import logging
@@ -20,7 +20,7 @@ from bwtui.relay.process.main import Listener, stalled_by, state_of
 from bwtui.settings import LogFormat
 from bwtui.shown import json_text
 
-#: The error that ends the relay is the command's own, and a stall is a state.
+#: The error that ends the relay is reported by the command, and a stall is a state.
 _OWN_LINES = frozenset({"fatal", "stalled"})
 _INTERVAL_SECONDS = 0.2
 _STATUS_INTERVAL_SECONDS = 1.0
@@ -28,7 +28,7 @@ _log = logging.getLogger("bwtui.cli.output.headless")
 
 
 class Teller:
-    """Says lines on stderr and in the log: as text, or each as an object."""
+    """Writes lines to stderr and to the log: as text, or each as a JSON object."""
 
     def __init__(self, log_format: LogFormat) -> None:
         self._is_json = log_format == "json"
@@ -36,21 +36,21 @@ class Teller:
     def say(
         self, relay: str, text: str, extra: dict[str, Any], level: int = logging.INFO, prefix: str = ""
     ) -> None:
-        """Say ``text`` of a relay, with what `event` makes; a hint of it has a line of its own in text.
+        """Write ``text`` about a relay, with the fields of `event`; in text, a hint has a line of its own.
 
-        ``prefix`` is what a line of text begins with; in an object the event says that.
+        ``prefix`` is the beginning of a text line; in an object, the event has that information.
         """
         line = mask_connection(" ".join(text.split()))
         if self._is_json:
             record = _log.makeRecord(_log.name, level, "", 0, "%s", (line,), None, extra=extra)
             if _log.hasHandlers():
-                # Before there is a log, Python would write the line on stderr by itself, as text.
+                # Without a log handler, Python would write the line to stderr on its own, as text.
                 _log.handle(record)
             say(JsonLines(relay).format(record), err=True)
             return
         lines = [f"{prefix}{line}"]
         if hint := extra["details"].get("hint"):
-            # By itself and whole: it may end with statements to paste.
+            # Separate and complete: it may end with statements to paste.
             lines.append(mask_connection(f"hint: {' '.join(hint.split())}"))
         for one in lines:
             _log.info("%s: %s", relay, one, extra=extra)
@@ -58,31 +58,31 @@ class Teller:
 
 
 def say_failed(relay: str, error: BwtuiError) -> None:
-    """Say as an object on what error a relay ends."""
+    """Write the error that ends a relay as an object."""
     extra = event("failed", exit_code=error.exit_code, hint=error.hint)
     Teller("json").say(relay, error.message, extra, logging.ERROR)
 
 
 class Lines:
-    """Takes status after status, and tells what is new; each distinct error and notice once."""
+    """Receives each status, and writes what is new; each distinct error and notice once."""
 
     def __init__(self, log_format: LogFormat = "text") -> None:
         self._teller = Teller(log_format)
         self._state = ""
         self._waited = ""
-        #: Whom the stall waits for that was told of last.
+        #: What the most recently reported stall is blocked on.
         self._stalled_by = ""
-        #: When the stall began that was told of last, and goes on; 0: none does.
+        #: The start of the reported stall that is still in progress; 0: none.
         self._stalled_since = 0.0
         self._reported: set[tuple[str, str | None, str]] = set()
-        #: Gaps that were reported and are open, by key.
+        #: Gaps that were reported and are still open, by key.
         self._open: dict[tuple[str, ...], Gap] = {}
-        #: The folder of a recording that was given up; the last status knows of no recording any more.
+        #: The folder of an abandoned recording; the last status no longer has a recording.
         self._given_up = ""
 
     def emit(self, status: Status) -> None:
-        """Tell what is new."""
-        # Before there is a stream nothing else says why nothing happens.
+        """Write what is new."""
+        # Before there is a stream, nothing else explains why nothing happens.
         waits = status.state == "starting" and status.detail.startswith("waiting") and status.detail
         by = stalled_by(status)
         if status.state != self._state or (waits and waits != self._waited) or by != self._stalled_by:
@@ -93,11 +93,11 @@ class Lines:
             self._given_up = status.recording.path
         for entry in status.errors:
             self._tell(status, entry)
-        # What the status has forgotten since may be told of again; else this would grow for months.
+        # Entries that the status has dropped may be reported again; otherwise this would grow for months.
         self._reported &= {_identity(entry) for entry in status.errors}
 
     def _report_gaps(self, status: Status) -> None:
-        """Report what is open as soon as rows pass, and once nothing is."""
+        """Report open gaps as soon as rows are relayed, and once there are none any more."""
         if status.state not in ("snapshot", "streaming"):
             return
         now = {gap.key: gap for gap in gaps_of(status)}
@@ -110,7 +110,7 @@ class Lines:
         self._open = now
 
     def _changed(self, status: Status) -> str:
-        """Return the line of a state that is new, in the words of the verdict where they say more."""
+        """Return the line for a new state, in the words of the verdict if they say more."""
         verdict = status.verdict
         if status.state == "stalled":
             # Another cause is another line of the same stall.
@@ -124,7 +124,7 @@ class Lines:
         return status.state + (f" ({status.detail})" if status.detail else "")
 
     def emit_last(self, status: Status) -> None:
-        """Tell what is new at the end, and what whoever looks now should not miss."""
+        """Write what is new at the end, and summaries that a user reading only now should not miss."""
         self.emit(status)
         dropped = sum(table.dead_letters for table in status.tables.values())
         if dropped:
@@ -151,12 +151,12 @@ class Lines:
 
 
 def _identity(entry: ErrorEntry) -> tuple[str, str | None, str]:
-    # Rows that can't be relayed have as many messages as there are values.
+    # Errors about rows have as many different messages as there are values.
     return entry.kind, entry.table, "" if entry.kind == "row" else entry.message
 
 
 class Statuses:
-    """Writes a status object a line to stdout, for as long as somebody reads it."""
+    """Writes a status object per line to stdout, as long as there is a reader."""
 
     def __init__(self, log_format: LogFormat = "text") -> None:
         self._teller = Teller(log_format)
@@ -166,8 +166,8 @@ class Statuses:
         self._reader_reported = False
 
     def emit(self, status: Status) -> None:
-        """Write ``status``; say once when that can't be done, or nobody reads it any more."""
-        # The line before may have been cut short.
+        """Write ``status``; report once if that is impossible, or there is no reader any more."""
+        # The previous line may have been truncated.
         begin = "\n" if self.failure is not None else ""
         try:
             streams.write_at_once(begin + json_text(status.to_json()) + "\n")

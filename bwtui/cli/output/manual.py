@@ -1,6 +1,6 @@
-"""Man pages of every command, made from what click knows of it, and the completions of three shells.
+"""Generate man pages of every command from click's information, and completions for three shells.
 
-``python -m bwtui.cli.output.manual DIR`` writes them; packaging/share has them, and a test compares.
+``python -m bwtui.cli.output.manual DIR`` writes them; packaging/share contains them, and a test compares.
 """
 
 import sys
@@ -14,10 +14,10 @@ from click.shell_completion import get_completion_class
 from bwtui import __version__
 from bwtui.cli.main import CONTEXT, cli
 
-#: Of the pages: it changes with them, and not with the day on which they are made.
+#: The date of the pages: it is changed with them, and does not depend on the day of generation.
 DATE = "2026-11-24"
 _WIDTH = 70
-#: What typewriters' characters are in roff, so that a command can be copied out of a page.
+#: The roff forms of typewriter characters, so that a command can be copied from a page.
 _ROFF = {"\\": r"\e", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti"}
 _WHERE_COMPLETIONS = {
     "bash": "bash-completion/completions/bwtui",
@@ -40,7 +40,7 @@ _EXIT_CODES = (
 
 
 def pages() -> dict[str, str]:
-    """Return every man page by its file's name."""
+    """Return every man page by its file name."""
     return {f"{context.command_path.replace(' ', '-')}.1": _page(context) for context in _contexts(_root())}
 
 
@@ -65,7 +65,7 @@ def _root() -> click.Context:
 
 
 def _contexts(context: click.Context) -> Iterator[click.Context]:
-    """Return the context of a command, and of all below it that are no secret."""
+    """Yield the context of a command, and of all its subcommands that are not hidden."""
     yield context
     for command in _below(context):
         yield from _contexts(click.Context(command, parent=context, info_name=command.name))
@@ -118,7 +118,9 @@ def _section(title: str, entries: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _epilog(epilog: str) -> list[str]:
-    r"""Return the sections of an epilog, which is examples and notes; what begins with \b keeps its lines."""
+    r"""Return the sections of an epilog, examples and notes; paragraphs that begin with \b keep their
+    lines.
+    """
     title, rest = "NOTES", epilog.strip("\n")
     if rest.lstrip("\b\n").startswith("Examples:"):
         title, rest = "EXAMPLES", rest.replace("Examples:\n", "", 1)
@@ -151,7 +153,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Return a line in which nothing is roff's: ASCII alone, and no request at its beginning."""
+    """Return a line without special meaning in roff: only ASCII, and no request at its beginning."""
     written = "".join(
         _ROFF.get(letter, letter if letter.isascii() else rf"\[u{ord(letter):04X}]") for letter in text
     )
@@ -159,7 +161,7 @@ def _text(text: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write all files into ``folder``, in place of those that are there."""
+    """Write all files into ``folder``, replacing the existing ones."""
     for page in folder.glob("man/man1/*.1"):
         page.unlink()
     for name, text in shared().items():

@@ -1,4 +1,4 @@
-"""What ``bwtui verify`` and ``replay`` show while they run: a bar on a terminal, plain lines elsewhere."""
+"""The progress of ``bwtui verify`` and ``replay``: a bar on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class View:
-    """Is told what is under way, and by any thread how much of it is done; this one shows nothing."""
+    """Receives the current phase, and from any thread the rows done; this one shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -23,18 +23,18 @@ class View:
     def __exit__(self, *_: object) -> None: ...
 
     def phase(self, name: str) -> None:
-        """Something else is being done now."""
+        """Report that a new phase has begun."""
 
     def count(self, done: int, total: int) -> None:
-        """So many rows of it are done."""
+        """Report how many rows are done."""
 
     def out_of_the_way(self) -> contextlib.AbstractContextManager[None]:
-        """Leave the terminal to somebody else meanwhile."""
+        """Leave the terminal free while the block runs."""
         return contextlib.nullcontext()
 
 
 class JsonLines(View):
-    """One object a line: ``{"phase": "reading Kafka", "done": 1200, "total": 3400}``; counts where known."""
+    """One object per line: ``{"phase": "reading Kafka", "done": 1200, "total": 3400}``; counts if known."""
 
     def __init__(self) -> None:
         self._phase = ""
@@ -47,19 +47,19 @@ class JsonLines(View):
         self._write({"phase": self._phase, "done": done, "total": total})
 
     def _write(self, line: dict[str, Any]) -> None:
-        # One write a line: several threads report.
+        # A single write per line, since several threads report.
         say_json(line, err=True)
 
 
 class Lines(View):
-    """A line for each phase, and none for counts: the next phase comes soon enough."""
+    """A line for each phase, and none for counts: the next phase follows soon enough."""
 
     def phase(self, name: str) -> None:
         say(f"bwtui: {name}", err=True)
 
 
 class Bar(View):
-    """A bar with rows, their rate and the time left; where nothing is counted, the phase and a spinner."""
+    """A bar with rows, their rate and the time left; without counts, the phase and a spinner."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -90,7 +90,7 @@ class Bar(View):
         self.show(done, total, rate(done, total, time.monotonic() - self._since))
 
     def show(self, done: int, total: int, counted: str) -> None:
-        """Show how far it is, in somebody else's words."""
+        """Show the progress with the caller's text."""
         self._progress.update(self._task, completed=done, total=total, counted=counted)
 
     @contextlib.contextmanager
@@ -103,19 +103,21 @@ class Bar(View):
 
 
 def rate(done: int, total: int, seconds: float) -> str:
-    """Return how far it is in words."""
+    """Return the progress as text."""
     a_second = done / seconds if seconds > 0 else 0.0
     left = f", {(total - done) / a_second:,.0f} s left" if a_second else ""
     return f"{done:,} of {total:,} rows, {a_second:,.0f}/s{left}"
 
 
 def view_of(*, as_json: bool, progress_json: bool) -> View:
-    """Return what fits: lines for a program, nothing beside ``--json``, a bar on a terminal, or lines."""
+    """Return the suitable view: lines for a program, nothing with ``--json``, a bar on a terminal, or
+    lines.
+    """
     if progress_json:
         return JsonLines()
     if as_json:
         return View()
-    # A bar is drawn again and again, which a terminal that can only print can't do.
+    # A bar is redrawn repeatedly, which a terminal that can only print does not support.
     return Bar(sys.stderr) if draws(sys.stderr) else Lines()
 
 

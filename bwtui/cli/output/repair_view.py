@@ -1,4 +1,4 @@
-"""What ``bwtui repair`` shows and asks: what differs, what would be sent, and what became of it."""
+"""The output and questions of ``bwtui repair``: the differences, the plan, and the result."""
 
 import dataclasses
 import sys
@@ -18,14 +18,14 @@ _HEAD = ("TABLE", "TOPIC", "ROWS", "TOMBSTONES", "OF OTHER KEYS", "IN OTHER PART
 
 
 class Screen:
-    """Shows phases and counts on a view; and asks, unless ``yes`` was said before."""
+    """Shows phases and counts on a view; asks for confirmation unless ``yes`` was given."""
 
     def __init__(self, relay: str, view: View, *, yes: bool, is_dry: bool) -> None:
-        """Raise RefusedError where somebody has to be asked, and nobody is there."""
+        """Raise RefusedError if a confirmation is needed and there is no terminal for it."""
         self._relay = relay
         self._view = view
         self._yes = yes
-        #: Whether somebody was shown what differs, and said yes to it.
+        #: Whether the differences were shown, and the repair confirmed.
         self.has_asked = False
         if not (yes or is_dry or (sys.stdin.isatty() and sys.stderr.isatty())):
             raise RefusedError(
@@ -34,15 +34,13 @@ class Screen:
             )
 
     def phase(self, name: str) -> None:
-        """Show what is under way."""
         self._view.phase(name)
 
     def count(self, done: int, total: int) -> None:
-        """Show how many keys are sent."""
         self._view.count(done, total)
 
     def confirm(self, outcome: Outcome) -> None:
-        """Let somebody decide, with the bar out of the way. Raises RefusedError."""
+        """Ask for confirmation, with the bar hidden. Raises RefusedError."""
         if self._yes:
             return
         self.has_asked = True
@@ -63,7 +61,7 @@ class Screen:
 
 
 def planned(outcome: Outcome) -> list[str]:
-    """Return what would be sent, and what makes the comparison not to be trusted."""
+    """Return what would be sent, and why the comparison can't be fully trusted."""
     rows = [
         (one.table, one.topic, *(f"{number:,}" for number in one.counts))
         for one in outcome.tables
@@ -83,7 +81,7 @@ def _example(shown: dict[str, Any]) -> str:
 
 
 def _left(outcome: Outcome) -> list[str]:
-    """Return what is to be known of each table, and what no key mends."""
+    """Return notes on each table, and what can't be repaired by key."""
     lines = [f"note: {one.table}: {note}" for one in outcome.tables for note in one.notes()]
     missing = [one for one in outcome.last.findings if one.name == "not_captured"]
     lines += [f"note: {one.table} is not captured: {one.note}" for one in missing]
@@ -101,7 +99,7 @@ def _left(outcome: Outcome) -> list[str]:
 
 
 def summary(relay: str, outcome: Outcome, *, is_known: bool = False) -> list[str]:
-    """Return the result for a reader; ``is_known``: who reads was shown before what differs."""
+    """Return the result as text; ``is_known``: the differences were already shown."""
     if outcome.is_dry:
         what = (
             f"{plural(outcome.messages, 'message')} would be sent"
@@ -109,7 +107,7 @@ def summary(relay: str, outcome: Outcome, *, is_known: bool = False) -> list[str
             else "nothing is to be sent"
         )
         return [headline(outcome.before), *planned(outcome), what]
-    # Behind what was sent the finding would read as if it were still so.
+    # After the numbers of rows sent, the finding would read as if it still held.
     has_sent = bool(outcome.sent or outcome.stray_tombstones)
     before = f"before: {headline(outcome.before)}" if has_sent else headline(outcome.before)
     lines = [] if is_known and has_sent else [before]
@@ -145,7 +143,7 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
         "untrusted": [one.table for one in outcome.untrusted],
         "not_captured": [one.table for one in outcome.last.findings if one.name == "not_captured"],
         "sent": [dataclasses.asdict(one) for one in outcome.sent],
-        # All of the newest comparison, as 'verify --json' writes it.
+        # The complete newest comparison, in the form of 'verify --json'.
         "report": _whole(target, outcome),
         "before": _told(outcome.before),
         "after": None if outcome.after is None else _told(outcome.after),
@@ -158,7 +156,7 @@ def _sum(plans: list[TablePlan], name: str) -> int:
 
 
 def _whole(target: Target, outcome: Outcome) -> dict[str, Any]:
-    # Its rows are masked, whatever the plan's keys are.
+    # Its rows are masked, whether or not the plan's keys are.
     report: dict[str, Any] = {**outcome.last.to_json(), "source": target.source, "masked": True}
     return report
 

@@ -1,4 +1,4 @@
-"""What ``bwtui replay`` shows and asks: how far it is, and what it did or would do."""
+"""The output and questions of ``bwtui replay``: its progress, and its result or plan."""
 
 import sys
 from typing import Any
@@ -13,7 +13,9 @@ from bwtui.replay.replaying import Outcome, Plan, Watch
 
 
 class Screen(Watch):
-    """Shows phases, messages, rate and time left on a view; and asks, unless ``yes`` was said before."""
+    """Shows phases, messages, rate and time left on a view; asks for confirmation unless ``yes`` was
+    given.
+    """
 
     def __init__(self, view: View, *, yes: bool) -> None:
         self._view = view
@@ -40,12 +42,12 @@ class Screen(Watch):
             self._view.count(done, total)
 
     def will_ask(self, missing: int) -> None:
-        """Refuse what can't be asked later on. Raises RefusedError."""
+        """Raise RefusedError early if a later confirmation would be impossible."""
         if not self._yes and not _somebody_is_there():
             raise _unasked(foreseen(missing))
 
     def confirm(self, plan: Plan) -> None:
-        """Let somebody decide whether to write it, with the bar out of the way. Raises RefusedError."""
+        """Ask whether to write, with the bar hidden. Raises RefusedError."""
         text = question(plan)
         if self._yes or text is None:
             return
@@ -67,7 +69,7 @@ def _unasked(text: str) -> RefusedError:
 
 
 def question(plan: Plan) -> str | None:
-    """Return what has to be said before something is written, or None when there is nothing."""
+    """Return the warning before something is written, or None if there is none."""
     if plan.missing is not None:
         return mending(plan.missing["messages"], plan.missing["late"])
     topics = [topic.topic for topic in plan.topics if topic.held]
@@ -123,7 +125,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """Return the result for a reader."""
+    """Return the result as text."""
     plan = outcome.plan
     lines = _plan(plan) if outcome.state == "planned" else [_done(outcome)]
     if plan.missing is not None:

@@ -1,8 +1,8 @@
-"""The standard streams of a command: what can't be written is one plain error, a closed one harms nobody.
+"""The standard streams of a command: a write error is one plain error, and a closed stream does no harm.
 
-A command's work and its exit code don't depend on its readers: ``bwtui verify … | head -1`` ends with 1 when
-there are differences, and a relay goes on relaying (ADR 20). So what is written to a pipe that nobody reads
-any more is dropped. Only a command whose output is its work ends there: see `producing`.
+A command's work and its exit code don't depend on its readers: ``bwtui verify … | head -1`` ends with 1 if
+there are differences, and a relay continues (ADR 20). So output to a pipe without a reader is dropped. Only a
+command whose output is its work ends there: see `producing`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 from bwtui.errors import BwtuiError
 from bwtui.file_errors import remedy
 
-#: What helps when stdout was closed by whoever started the command.
+#: The hint if stdout was already closed when the command started.
 _CLOSED = "start the command with its stdout open, or send it to /dev/null"
 
 
@@ -25,11 +25,11 @@ class OutputFailed(BwtuiError):
 
 
 class ReaderGone(BrokenPipeError):
-    """Nobody reads stdout any more, and the command has nothing else to do."""
+    """Stdout has no reader any more, and the command has nothing else to do."""
 
 
 class _Stdout(io.FileIO):
-    """Tells a full disk behind stdout from an error of any other file, and drops what nobody reads."""
+    """Distinguishes an error of stdout from one of any other file, and drops output without a reader."""
 
     #: Whether stdout was closed when the command began.
     was_closed = False
@@ -52,15 +52,15 @@ class _Stdout(io.FileIO):
 
 
 class _Stderr(io.FileIO):
-    """Drops what can't be written: there is nowhere else to say so.
+    """Drops what can't be written: there is no other place to report it.
 
-    It has no buffer before it: a thread that blocks as nobody reads would keep the lock of one, and Python,
-    which flushes at its end, would wait for that for ever.
+    It has no buffer: a thread that blocks because nothing reads would hold the buffer's lock, and Python,
+    which flushes at exit, would wait for it without end.
     """
 
     def write(self, data: Any, /) -> int:
         rest = memoryview(data)
-        # None: the pipe is full, and whoever shares it does not want it to block.
+        # None: the pipe is full, and another process that shares it has made it non-blocking.
         with contextlib.suppress(OSError):
             while rest and (written := super().write(rest)):
                 rest = rest[written:]
@@ -68,16 +68,16 @@ class _Stderr(io.FileIO):
 
 
 def prepare() -> None:
-    """Make stdout explain why it can't be written, and put something in the place of closed streams.
+    """Make stdout explain write errors, and replace closed streams by the null device.
 
-    A file that is opened later would else get a closed stream's number, and what is meant for it.
+    Otherwise a file that is opened later would get a closed stream's number, and the output for it.
     """
     was_closed = sys.stdout is None
     for descriptor in range(3):
-        # Of stdout's place nothing but an error is wanted.
+        # Writing to the replacement of stdout must fail.
         flags = os.O_RDWR if descriptor == 2 else os.O_RDONLY
         if not _is_open(descriptor):
-            # The lowest free number is the one that is missing.
+            # The lowest free number is the missing one.
             os.open(os.devnull, flags)
             os.set_inheritable(descriptor, True)
     old = sys.stdout
@@ -100,7 +100,7 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def producing() -> Iterator[None]:
-    """Mark what writes its work to stdout: it raises ReaderGone when nobody reads that any more."""
+    """Mark code whose output is its work: it raises ReaderGone if stdout has no reader any more."""
     raw = _raw_stdout()
     if raw is not None:
         raw.is_the_work = True
@@ -112,13 +112,13 @@ def producing() -> Iterator[None]:
 
 
 def reader_is_gone() -> bool:
-    """Return whether something was dropped because nobody reads stdout any more."""
+    """Return whether output was dropped because stdout has no reader any more."""
     raw = _raw_stdout()
     return raw is not None and raw.reader_is_gone
 
 
 def write_at_once(text: str) -> None:
-    """Write to stdout past its buffer, whose lock a write that blocks would hold until the very end.
+    """Write to stdout without its buffer, whose lock a blocked write would hold until the end.
 
     Raises OutputFailed.
     """
@@ -133,7 +133,7 @@ def write_at_once(text: str) -> None:
     while rest:
         written = raw.write(rest)
         if written is None:
-            # A pipe that does not block, since somebody else who has it wants it so, is full.
+            # The pipe is full, and non-blocking because another process that shares it has made it so.
             select.select((), (1,), ())
         rest = rest[written or 0 :]
 
@@ -144,11 +144,11 @@ def _raw_stdout() -> _Stdout | None:
 
 
 def finish() -> OutputFailed | None:
-    """Write what stdout still holds, and return why that can't be done, if it can't."""
+    """Flush stdout, and return the error if that fails."""
     try:
         sys.stdout.flush()
     except OutputFailed as error:
-        # The interpreter flushes again at its end, and would complain then.
+        # Otherwise the interpreter would flush again at exit, and report the error.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.close(null)

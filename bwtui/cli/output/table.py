@@ -1,4 +1,4 @@
-"""Plain text tables and figures for people; the same figures go out untouched as JSON."""
+"""Plain text tables and numbers for people; JSON has the same numbers unformatted."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def columns(
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in PostgreSQL's units (powers of 1024), as on the screens; a dash for None."""
+    """Return a number of bytes in PostgreSQL's units (powers of 1024), like the screens; a dash for None."""
     if count is None:
         return "-"
     amount = float(count)
@@ -35,5 +35,5 @@ def size(count: int | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number of things: ``1 segment``, ``2 segments``."""
+    """Return a count with its noun: ``1 segment``, ``2 segments``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

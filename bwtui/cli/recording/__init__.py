@@ -1,4 +1,4 @@
-"""``bwtui recording``: one file a subcommand, imported when it is called."""
+"""``bwtui recording``: one file for each subcommand, imported when it is called."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``bwtui recording check``: whether every byte of a recording is what was written."""
+"""``bwtui recording check``: check every byte of a recording."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ def check(recording: Path, as_json: bool) -> None:
 
 
 def to_json(checked: "Checked") -> dict[str, Any]:
-    """Return what a check found as a JSON object."""
+    """Return the result of a check as a JSON object."""
     names = ("segments", "bytes", "changes", "transactions", "messages", "deliveries", "sealed_files")
     return {
         "verdict": checked.verdict,
@@ -105,7 +105,7 @@ def _lines(checked: "Checked") -> list[str]:
 
 
 def error_of(folder: Path, checked: "Checked") -> DamagedRecording | None:
-    """Return the error that says what is wrong with a recording, or None."""
+    """Return the error for a damaged or unfinished recording, or None."""
     if checked.damages:
         from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
 

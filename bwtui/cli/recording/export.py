@@ -1,4 +1,4 @@
-"""``bwtui recording export``: a recording's changes as Parquet, JSON lines, or SQL."""
+"""``bwtui recording export``: write a recording's changes as Parquet, JSON lines, or SQL."""
 
 import contextlib
 import sys
@@ -62,7 +62,7 @@ def export(
 
 
 def check_options(form: "Format", output: str | None, *, with_repeats: bool, create: bool) -> None:
-    """Raise UsageError where options don't go together."""
+    """Raise UsageError for options that exclude each other."""
     if output == "":
         raise UsageError("-o names no file", "name it, or leave -o out to write to stdout")
     if form == "parquet" and output is None:
@@ -107,7 +107,7 @@ def run_export(
 
 
 def nothing(view: "RecordingView", chosen: "Selection", given: dict[str, Any]) -> str:
-    """Return what is said of an export without a change."""
+    """Return the note for an export without any change."""
     options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not view.length:
         return "the recording holds no change"

@@ -1,4 +1,4 @@
-"""``bwtui recording info``: what a recording holds."""
+"""``bwtui recording info``: show the content of a recording."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ _COUNTERS = (
     *("snapshot_rows", "backfill_rows", "inserts", "updates", "deletes", "truncates"),
     *("messages", "dropped"),
 )
-#: Of a counter that is rare there is a column only where it counts anything.
+#: The column of this rare counter is shown only if it is not zero everywhere.
 _RARE = "backfill_rows"
 
 

@@ -1,4 +1,4 @@
-"""A bar on stderr for what takes long, where stderr is a terminal and the output does not go there too."""
+"""A bar on stderr for long work, if stderr is a terminal and not also the output."""
 
 import contextlib
 import sys
@@ -10,9 +10,9 @@ from bwtui.recording.view import OnProgress
 
 @contextlib.contextmanager
 def bar(what: str, *, quiet: bool = False, unit: str = "") -> Iterator[OnProgress | None]:
-    """Show a bar while the block runs, and how many of ``unit`` are done; yields what takes the figures.
+    """Show a bar while the block runs, and how many of ``unit`` are done; yield its update function.
 
-    Yields None where there is no bar.
+    Yield None if there is no bar.
     """
     if quiet or not sys.stderr.isatty():
         yield None

@@ -1,4 +1,4 @@
-"""``bwtui recording recover``: finishes what a crash has left unfinished."""
+"""``bwtui recording recover``: finish a recording that a crash has left unfinished."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
             say("nothing to do: every segment is finished")
     if not segments(recording):
         return
-    # What is wrong with the others is told, and left as it is.
+    # Damage in other segments is reported, and left as it is.
     with bar("checking") as on_progress:
         checked = check(recording, on_progress)
     if not as_json:

@@ -1,4 +1,4 @@
-"""``bwtui recording seal``: makes Parquet of a recording, for Spark, DuckDB and the audit."""
+"""``bwtui recording seal``: convert a recording to Parquet, for Spark, DuckDB and the audit."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ def seal(recording: Path, spark_master: str, as_json: bool) -> None:
 
 
 def line(outcome: "Outcome") -> str:
-    """Return what there is to say of a run."""
+    """Return the result of a run as text."""
     manifest = outcome.manifest
     files = f"{len(manifest.files):,} files, {manifest.bytes:,} bytes"
     left = f"; {outcome.left} at the end left for later: being written" if outcome.left else ""
@@ -67,7 +67,7 @@ def line(outcome: "Outcome") -> str:
 
 
 def to_json(outcome: "Outcome") -> dict[str, Any]:
-    """Return the same for a program."""
+    """Return the result for a program."""
     manifest = outcome.manifest
     return {
         "sealed_now": outcome.changes,

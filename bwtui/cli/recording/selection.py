@@ -1,4 +1,4 @@
-"""The options that choose changes of a recording, for every command that reads one."""
+"""The options that select changes of a recording, for every command that reads one."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def selection_options(command: F) -> F:
 
 
 def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "Selection":
-    """Return what the options say; times like ``-5m`` count from ``end``. Raises UsageError."""
+    """Return the selection by the options; times like ``-5m`` count from ``end``. Raises UsageError."""
     from bwtui.model.lsn import parse_lsn
     from bwtui.recording.query.values import as_time
     from bwtui.recording.selection import Selection
@@ -74,7 +74,7 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
 
 
 def parse_where(text: str, end: int | None) -> "Query":
-    """Return the query of ``--where``; an error is drawn on stderr, with a caret, before it is raised."""
+    """Return the query of ``--where``; an error is shown on stderr with a caret before it is raised."""
     from bwtui.recording.query.language import QueryError, parse
 
     try:
