@@ -1,4 +1,4 @@
-"""``python -m bwtui``, which is how one command of bwtui runs another."""
+"""``python -m bwtui``, by which one command of bwtui runs another."""
 
 from bwtui.entry import main
 

@@ -1,9 +1,10 @@
-"""Calls that block, made in helper threads, so that the relay's main thread can keep the stream alive.
+"""Make blocking calls in helper threads, so that the relay's main thread can keep the stream alive.
 
-While a service does not answer, the server must go on hearing from us (``wal_sender_timeout``), deliveries
-must be taken, and a stop must be seen. So the main thread pulses until the calls are done. A call only asks
-and returns: what it found is put in its place by the main thread, which alone owns producer, stream and
-memory. One that is abandoned, because the pulse raised, therefore changes nothing when it ends later.
+While a service does not answer, the server must still get status updates (``wal_sender_timeout``), deliveries
+must be processed, and a stop request must be noticed. So the main thread pulses until the calls are done. A
+call only sends a request and returns its result: the main thread, which alone owns producer, stream and slot
+checkpoint, puts the result in its place. So a call that is abandoned, because the pulse raised, changes
+nothing when it ends later.
 """
 
 import threading
@@ -13,7 +14,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-#: Between two pulses; calls that are shorter are not delayed by it.
+#: Interval between two pulses; it does not delay shorter calls.
 _PULSE_SECONDS = 0.05
 _THREADS = 8
 
@@ -22,7 +23,7 @@ _Task = tuple[Future[Any], Callable[[], Any]]
 
 
 class StopRequested(Exception):
-    """Somebody asked the relay to stop; raised where it waits."""
+    """The relay was asked to stop; raised wherever it waits."""
 
 
 def check_stop(requested: Callable[[], bool]) -> None:
@@ -32,23 +33,23 @@ def check_stop(requested: Callable[[], bool]) -> None:
 
 
 class BlockingCalls:
-    """Makes calls side by side, in threads that never hold up the end of the process."""
+    """Makes calls in parallel, in threads that never delay the end of the process."""
 
-    #: Also of one that an interrupt has left half made.
+    #: A class attribute, so that an instance whose constructor was interrupted has it too.
     _threads = 0
 
     def __init__(self, pulse: Callable[[float], None]) -> None:
-        """``pulse(seconds)`` keeps the stream alive, and raises to end whatever is under way."""
+        """Take ``pulse(seconds)``, which keeps the stream alive, and raises to abandon the calls."""
         self._pulse = pulse
         self._pulse_at = 0.0
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
 
     def make(self, call: Callable[[], T]) -> T:
-        """Make one call and return its result, or raise its error; or raise what the pulse raises."""
+        """Make one call and return its result, or raise its error, or whatever the pulse raises."""
         return self.make_all([call])[0].result()
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Begin a call and return at once; other calls are made meanwhile."""
+        """Begin a call and return at once; other calls can be made meanwhile."""
         future: Future[T] = Future()
         self._tasks.put((future, call))
         self._have_threads(2)
@@ -60,7 +61,7 @@ class BlockingCalls:
             threading.Thread(target=_work, args=[self._tasks], name="blocking call", daemon=True).start()
 
     def make_all(self, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
-        """Make ``calls`` side by side and return their futures, all done. Raises what the pulse raises."""
+        """Make ``calls`` in parallel and return their futures, all done. Raises whatever the pulse raises."""
         futures: list[Future[T]] = [Future() for _ in calls]
         for task in zip(futures, calls, strict=True):
             self._tasks.put(task)
@@ -77,13 +78,16 @@ class BlockingCalls:
         return futures
 
     def pulse_when_due(self) -> None:
-        """Pulse, unless that was done just now; for many short steps, which add up. Raises what it raises."""
+        """Pulse, unless that was done just now. Raises whatever the pulse raises.
+
+        For many short steps, which add up.
+        """
         if time.monotonic() >= self._pulse_at:
             self._pulse(0)
             self._pulse_at = time.monotonic() + _PULSE_SECONDS
 
     def close(self) -> None:
-        """Let the threads end, each after the call that it is in; new calls get new threads."""
+        """Let the threads end, each after its current call; new calls get new threads."""
         self._end_threads()
         self._tasks = SimpleQueue()
         self._threads = 0
@@ -92,15 +96,15 @@ class BlockingCalls:
         for _ in range(self._threads):
             self._tasks.put(None)
 
-    #: Nobody may have closed it: its threads would wait for the next call as long as the process runs. At the
-    #: end of that, the names of this module are gone.
+    #: In case `close` was never called: otherwise the threads would wait for the next call as long as the
+    #: process runs. When the process ends, the names of this module are already gone.
     __del__ = _end_threads
 
 
 def interruptible(call: Callable[[], T]) -> T:
-    """Make a call of a library that goes on after Ctrl-C; the main thread raises KeyboardInterrupt at once.
+    """Make a call of a library that ignores Ctrl-C; the main thread raises KeyboardInterrupt at once.
 
-    What it opened meanwhile goes with the process.
+    Whatever the call opens meanwhile is closed when the process ends.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -111,9 +115,9 @@ def interruptible(call: Callable[[], T]) -> T:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Make a call of a library that knows no bound of its own. Raises TimeoutError after so many ``seconds``.
+    """Make a call of a library without timeouts. Raises TimeoutError after ``seconds``.
 
-    The call goes on in its thread then, and nobody takes what it returns.
+    The call then continues in its thread, and its result is discarded.
     """
     future: Future[T] = Future()
     tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -135,5 +139,5 @@ def _work(tasks: "SimpleQueue[_Task | None]") -> None:
                 future.set_exception(error)
             else:
                 future.set_result(result)
-        # Nothing of a call is kept alive while the thread waits for the next.
+        # Release the objects of a call while the thread waits for the next one.
         del task, future, call

@@ -1,8 +1,8 @@
-"""What this process has asked of PostgreSQL, the registry and Kafka: every statement and request, once.
+"""Log the statements and requests that this process sends to PostgreSQL, the registry and Kafka.
 
-Those that are the same and end in the same way are one entry with a count, so that what is asked every
-second pushes nothing out. Texts hold no value of a row (parameters are not in them), and no secret. Rows of
-the stream make no entry: what is noted has a round trip to a service beside it.
+Equal commands with the same outcome are one entry with a count, so that polls push nothing out. Texts contain
+no row values (parameters are not in them), and no secrets. Rows of the stream make no entry: only round trips
+to a service are logged.
 """
 
 import threading
@@ -17,7 +17,7 @@ from bwtui.model.looks import CommandEntry, Commands
 
 POSTGRES, REGISTRY, KAFKA = "PostgreSQL", "registry", "Kafka"
 UNDER_WAY = "under way"
-#: Entries that are kept, and characters of each.
+#: Maximum number of entries, and of characters in each.
 _KEPT = 500
 _LENGTH = 2_000
 
@@ -30,7 +30,7 @@ def _kind(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class _Sum:
-    """All commands of one entry."""
+    """The totals of all commands of one entry."""
 
     first: float
     time: float
@@ -41,7 +41,7 @@ class _Sum:
 
 
 class _Issued:
-    """Ends a command with its block; cheaper than a generator, for some statements fetch one row each."""
+    """Ends a command with its block; cheaper than a generator, since some statements fetch single rows."""
 
     __slots__ = ("_end", "_outcome")
 
@@ -57,7 +57,7 @@ class _Issued:
 
 
 class CommandLog:
-    """A bounded list of entries; any thread may add to it, and read it."""
+    """A bounded list of entries; any thread may add to it and read it."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
@@ -68,14 +68,14 @@ class CommandLog:
         self._lock = threading.Lock()
 
     def issued(self, service: str, text: str, outcome: Callable[[BaseException], str] = _kind) -> "_Issued":
-        """Note that ``text`` is issued to ``service``, and how the block ended; what it raises goes on.
+        """Log that ``text`` is sent to ``service``, and how the block ends; exceptions are propagated.
 
-        ``outcome`` says in a few words, without any value of a row, what an error was.
+        ``outcome`` describes an error in a few words, without any row value.
         """
         return _Issued(self.begin(service, text), outcome)
 
     def begin(self, service: str, text: str) -> Callable[[str], None]:
-        """Note that a command is issued; what is returned is to be called once, with how it ended."""
+        """Log the start of a command; call the returned function once, with its outcome."""
         text, number, begun, at = _shown(text), next(self._numbers), time.perf_counter(), time.time()
         self._under_way[number] = (service, text, at)
 
@@ -88,7 +88,7 @@ class CommandLog:
         return end
 
     def picture(self) -> Commands:
-        """Return all entries, oldest first, and then what is under way."""
+        """Return all entries, oldest first, and then the commands in progress."""
         now = time.time()
         with self._lock:
             entries = [_entry(key, one) for key, one in self._entries.items()]
@@ -124,5 +124,5 @@ def _shown(text: str) -> str:
     return text if len(text) <= _LENGTH else text[:_LENGTH] + "…"
 
 
-#: That of this process.
+#: The log of this process.
 COMMANDS = CommandLog()

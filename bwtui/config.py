@@ -1,10 +1,10 @@
-"""Settings in layers, and where each of them came from.
+"""Merge the layers of settings, and record where each of them came from.
 
 Precedence, highest first: the command line, ``BWTUI_*`` variables, the chosen profile (``[profile.NAME]`` of
 ``./bwtui.toml``, then of the user's file), ``./bwtui.toml``, ``bwtui.toml`` in the user's config folder, and
 the defaults of `RelaySettings`. Tables (``[kafka]``, ``[topic]``, ``[registry]``, ``[keys]``, ``[theme]``)
-merge key by key, every other value replaces the one below it. An unknown key is an error that names the
-nearest known one.
+are merged key by key, any other value replaces the one of the lower layer. An unknown key is an error that
+names the nearest known one.
 """
 
 import os
@@ -33,7 +33,7 @@ from bwtui.options import (
 from bwtui.places import COMMAND_LINE, DEFAULT, ENVIRONMENT, place
 from bwtui.settings import RelaySettings
 
-#: Variables that steer bwtui without being an option of a relay.
+#: Variables that control bwtui but are not options of a relay.
 OTHER_VARIABLES = (
     "BWTUI_PROFILE",
     "BWTUI_STATE_HOME",
@@ -45,7 +45,7 @@ OTHER_VARIABLES = (
     "BWTUI_FAILPOINT",
 )
 
-#: What else does it, with --exactly-once.
+#: The alternative to each option that --exactly-once excludes.
 _WITHOUT = {
     "heal": "leave one of them out; after 'bwtui slots drop' a lost slot is made anew, with a snapshot",
     "snapshot-by": "leave it out: the snapshot is one transaction of Kafka's",
@@ -73,7 +73,7 @@ class Config:
     files: tuple[Path, ...]
     #: Options as they were typed, by name.
     typed: Mapping[str, str] = field(default_factory=dict)
-    #: By the table of the screens, then by key: lists of texts, as they are written.
+    #: By the screens' table, then by key: lists of texts, as they were written.
     screens: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
@@ -81,15 +81,15 @@ class Config:
         return str(self.values[name].value)
 
     def place(self, name: str) -> str:
-        """Return where option ``name`` was set, as an error names it; see `bwtui.places`."""
+        """Return the place where option ``name`` was set, for an error message; see `bwtui.places`."""
         return place(self.values[name].origin, name, self.typed)
 
     def property_place(self, name: str, key: str) -> str:
-        """Return where property ``key`` of option ``name`` was set."""
+        """Return the place where property ``key`` of option ``name`` was set."""
         return place(self.pairs[name][key].origin, name, self.typed)
 
     def settings(self) -> RelaySettings:
-        """Return the relay's settings. Raises UsageError for two that do not go together."""
+        """Return the relay's settings. Raises UsageError for combinations that are not allowed."""
         settings = self.merged()
         self.check()
         if len(settings.publication_name.encode()) > 63:
@@ -103,7 +103,7 @@ class Config:
         return settings
 
     def merged(self) -> RelaySettings:
-        """Return the settings as they are, also where two of them do not go together."""
+        """Return the settings without checking their combinations."""
         fields: dict[str, Any] = {}
         origins: dict[str, str] = {}
         for name, setting in self.values.items():
@@ -117,7 +117,7 @@ class Config:
         return RelaySettings(**fields, origins=told)
 
     def check(self) -> None:
-        """Raise UsageError for settings that exclude each other, which no further option can make right."""
+        """Raise UsageError for settings that exclude each other, whatever further options are given."""
         settings = self.merged()
         if settings.heal and settings.skip_snapshot:
             both = f"{self.place('heal')} and {self.place('skip-snapshot')}"
@@ -135,7 +135,7 @@ class Config:
             raise UsageError(f"{both} exclude each other", "give the one that you mean")
 
     def _check_exactly_once(self, settings: RelaySettings) -> None:
-        """Refuse what --exactly-once can't promise anything of."""
+        """Reject options that --exactly-once does not support."""
         if not settings.exactly_once:
             return
         others = {
@@ -159,7 +159,7 @@ def load(
 ) -> Config:
     """Merge all layers.
 
-    ``command_line`` holds what was given there, by option name: text, booleans, and sequences of text; None
+    ``command_line`` has the values given there by option name: text, booleans, and sequences of text; None
     and empty sequences count as not given. ``typed`` has the options as they were typed. Raises UsageError.
     """
     environ = os.environ if environ is None else environ
@@ -172,7 +172,7 @@ def load(
 
 
 def of_command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Config:
-    """Return what the command line says, over the defaults: no variable and no file is asked.
+    """Return the settings of the command line over the defaults, without variables and files.
 
     ``given`` is as for `load`. Raises UsageError.
     """
@@ -180,14 +180,14 @@ def of_command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Confi
 
 
 def of_file(file: ConfigFile) -> Iterator[Config]:
-    """Return what a file says by itself: alone, and with each of its profiles."""
+    """Yield the settings of a single file: without a profile, and with each of its profiles."""
     for profile in (None, *file.profiles):
         layers = [_defaults(), file.base] + ([file.profiles[profile]] if profile is not None else [])
         yield _merge(layers, profile, (file.path,), {})
 
 
 def file_paths() -> tuple[Path, ...]:
-    """Return where bwtui.toml is looked for, lowest precedence first; the files need not exist."""
+    """Return the paths of bwtui.toml, lowest precedence first; the files need not exist."""
     return Path(platformdirs.user_config_dir("bwtui")) / FILE_NAME, Path(FILE_NAME)
 
 
@@ -266,9 +266,9 @@ def _origin(layer: Layer, name: str) -> str:
 
 
 def listed(settings: RelaySettings, *, of_screens: bool = False) -> tuple[SettingEntry, ...]:
-    """Return every setting as it may be shown, with where it came from; secrets are masked.
+    """Return every setting for display, with its origin; secrets are masked.
 
-    Those of the screens only if that is said: a relay does not know them.
+    Those of the screens are included only with ``of_screens``: a relay does not have them.
     """
     origins = dict(settings.origins)
     entries: list[SettingEntry] = []
@@ -287,7 +287,7 @@ def listed(settings: RelaySettings, *, of_screens: bool = False) -> tuple[Settin
 
 
 def listed_of_screens(config: Config) -> tuple[SettingEntry, ...]:
-    """Return what was chosen for the screens in tables of bwtui.toml."""
+    """Return the settings of the screens' tables in bwtui.toml."""
     return tuple(
         SettingEntry(f"{table}.{key}", setting.value, setting.origin)
         for table, chosen in config.screens.items()

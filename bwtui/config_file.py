@@ -1,4 +1,4 @@
-"""One bwtui.toml, read and checked: its keys, and those of its profiles."""
+"""Read and check one bwtui.toml: its keys, and those of its profiles."""
 
 import tomllib
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ from bwtui.places import place, table_place
 
 FILE_NAME = "bwtui.toml"
 _PROFILE_KEY = "profile"
-#: Tables about the screens, which alone know what may stand in them (bwtui.tui.choices).
+#: Tables for the screens, which alone know their valid keys (bwtui.tui.choices).
 SCREEN_TABLES = ("keys", "theme")
 _TOML = "mend it at that place: texts stand in quotes, keys before an equals sign, tables in [brackets]"
 
 
 @dataclass(slots=True)
 class Layer:
-    """Everything that one place sets; values are checked already."""
+    """All settings of one place; their values are already checked."""
 
     origin: str
     values: dict[str, Value] = field(default_factory=dict)
     #: By option name, then by property.
     pairs: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: By the table of the screens, then by key.
+    #: By the screens' table, then by key.
     screens: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ def _is_table_of_tables(value: Any) -> bool:
 
 
 def suggestion(word: str, names: list[str]) -> str:
-    """Return the hint for a name that is none of ``names``: the nearest of them, or all."""
+    """Return the hint for a name that is not one of ``names``: the nearest of them, or all."""
     close = nearest(word, names)
     if close is not None:
         return f"did you mean {close!r}?"
@@ -152,7 +152,7 @@ def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:
 
 
 def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    # security.protocol = "SSL" without quotes is a nested table to TOML; it means the same here.
+    # security.protocol = "SSL" without quotes is a nested table in TOML; it means the same here.
     for key, value in table.items():
         name = prefix + key
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The one way to stdout and stderr: whatever is written passes `shown`, and nothing in it is markup.
+"""The only way to stdout and stderr: all output passes `shown`, and nothing in it is interpreted as markup.
 
-Only two things reach stdout past it, since a program reads them: what `exact` writes, and the bytes of an
-export. On a terminal these are shown like all else.
+Only two kinds of output bypass it, since programs read them: that of `exact`, and the bytes of an export. On
+a terminal they are filtered like all other output.
 """
 
 import functools
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def say(*lines: str, err: bool = False, file: IO[str] | None = None) -> None:
-    """Write lines; a line break within one of them is shown, so that no value makes a line of its own."""
+    """Write lines; a line break within one of them is escaped, so that no value can begin a new line."""
     click.echo("\n".join(map(shown, lines)), err=err, file=file)
 
 
@@ -30,23 +30,23 @@ def say_json(value: Any, *, err: bool = False, **more: Any) -> None:
 
 
 def ask(question: str) -> str:
-    """Ask on stderr, and return what is typed."""
+    """Ask on stderr, and return the answer."""
     return str(click.prompt(shown(question), err=True))
 
 
 def agreed(question: str) -> bool:
-    """Ask on stderr whether to go on; no is what Enter means."""
+    """Ask on stderr whether to continue; Enter means no."""
     return click.confirm(shown(question), default=False, err=True)
 
 
 def exact(text: str) -> None:
-    """Write a text that a shell or a program reads, byte by byte; to a terminal, only what it may have."""
-    # click would take colours out of what goes to no terminal.
+    """Write a text for a shell or a program unchanged, or filtered if stdout is a terminal."""
+    # click would remove colours from output that does not go to a terminal.
     click.echo(shown_lines(text) if sys.stdout.isatty() else text, color=True)
 
 
 def for_terminal(file: BinaryIO, show: Callable[[str], str] = shown_lines) -> BinaryIO:
-    """Return ``file``, or if it is a terminal, what writes there only what a terminal may have."""
+    """Return ``file``, or, if it is a terminal, a wrapper that filters what a terminal must not get."""
     return cast("BinaryIO", _ShownBytes(file, show)) if file.isatty() else file
 
 
@@ -63,7 +63,7 @@ class _ShownBytes(io.BufferedIOBase):
 
 
 def terminal(*, err: bool = False, **options: Any) -> "Console":
-    """Return a console for rich's tables and bars, for which no text is markup or emoji code."""
+    """Return a console for rich's tables and bars that interprets no text as markup or emoji code."""
     return _console_class()(stderr=err, markup=False, emoji=False, highlight=False, **options)
 
 
@@ -72,7 +72,7 @@ def _console_class() -> "type[Console]":
     from rich.console import Console
 
     class Shown(Console):
-        """Shows each piece of text; rich itself lets through all but five control characters."""
+        """Filters each piece of text; rich itself passes all but five control characters."""
 
         def render(
             self, renderable: "RenderableType", options: "ConsoleOptions | None" = None

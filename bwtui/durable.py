@@ -1,4 +1,4 @@
-"""Files of ours: for their owner alone, whole or as they were before, and on the disk where that is promised.
+"""bwtui's own files: readable only by their owner, replaced atomically, and durable where that is promised.
 
 Every function raises OSError.
 """
@@ -12,16 +12,16 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: str) -> None:
-    """Replace a file: a crash leaves the old text or the new one, and the new one once this has returned.
+    """Replace a file: after a crash it has the old text or the new one, on return durably the new one.
 
-    The caller sees to it that nobody else writes the file meanwhile.
+    The caller ensures that no other process writes the file meanwhile.
     """
     _replace(path, content, path.with_name(f"{path.name}.partial"), is_durable=True)
     sync(path.parent)
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Replace a file: who reads it meanwhile has the old text or the new one. Nothing waits for the disk."""
+    """Replace a file: readers get the old text or the new one. It does not wait for the disk."""
     _replace(path, content, path.with_name(f"{path.name}.{os.getpid()}.partial"), is_durable=False)
 
 
@@ -30,7 +30,7 @@ def _replace(path: Path, content: str, partial: Path, *, is_durable: bool) -> No
         with open(partial, "w", encoding="utf-8", opener=private) as file:
             file.write(content)
             if is_durable:
-                # A name that is durable before its content would be an empty file after a power cut.
+                # A name that becomes durable before its content would be an empty file after a power failure.
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
@@ -41,7 +41,7 @@ def _replace(path: Path, content: str, partial: Path, *, is_durable: bool) -> No
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file as ``opener`` of `open`: one that is made can be read by its owner only."""
+    """Open a file, as ``opener`` of `open`; a new one is readable only by its owner."""
     return os.open(path, flags, 0o600)
 
 
@@ -56,7 +56,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, in_use: Exception) -> Iterator[None]:
-    """Hold the lock on a file, made if it is missing. Raises ``in_use`` when another process has it."""
+    """Hold the lock on a file, which is created if missing. Raises ``in_use`` if another process has it."""
     with open(path, "ab", opener=private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,7 @@ def locked(path: Path, in_use: Exception) -> Iterator[None]:
 
 
 def private_folders(folder: Path) -> Iterator[Path]:
-    """Make a folder and those above it that are missing, for their owner alone; yield each."""
+    """Create a folder and its missing parents, accessible only to their owner; yield each."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -78,15 +78,15 @@ def private_folders(folder: Path) -> Iterator[Path]:
 
 
 def private_parent(path: Path) -> None:
-    """Make the folder of ``path`` as `private_folders` does."""
+    """Create the folder of ``path`` like `private_folders`."""
     for _ in private_folders(path.parent):
         pass
 
 
 def private_file(path: Path) -> Path:
-    """Make a file that only its owner may read, or make one of ours that is there such one; return it.
+    """Create a file that only its owner may read, or restrict an existing one to its owner; return it.
 
-    A pipe, a device and a file of somebody else stay as they are.
+    A pipe, a device and another user's file stay unchanged.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,8 +1,8 @@
-"""The entry of the ``bwtui`` script: from its first line on, Ctrl-C ends it without a traceback.
+"""The entry point of the ``bwtui`` script: from its first line on, Ctrl-C ends it without a traceback.
 
-Ctrl-C waits until an import is through. KeyboardInterrupt is raised between any two instructions, and between
-two of them importlib has taken the lock of all imports and not yet begun the block that lets go of it. Then
-every thread that imports waits for ever, and whoever waits for such a thread does as well.
+Ctrl-C waits until an import is complete. KeyboardInterrupt can be raised between any two instructions, and at
+one such point importlib has acquired the global import lock but not yet entered the block that releases it.
+Then every thread that imports would wait without end, and so would every thread that waits for one of them.
 """
 
 import _thread
@@ -17,10 +17,10 @@ _PAUSE_SECONDS = 0.02
 
 def main() -> None:
     """Import the command line, and run it."""
-    # Whoever starts us with SIGINT ignored means it.
+    # If SIGINT is ignored at the start, that is intended.
     waits = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if waits:
-        # Nothing was begun yet, so there is nothing to end in order.
+        # Nothing has begun yet, so there is nothing to end in order.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from bwtui.cli.main import main as run
 
@@ -30,10 +30,10 @@ def main() -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but not within an import: then it is raised a little later."""
+    """Raise KeyboardInterrupt; during an import, raise it slightly later."""
     if not _is_importing(frame):
         signal.default_int_handler(number, frame)
-    # Not threading's: what it locks may be locked here.
+    # Not threading's: the locks that it takes may be held here.
     _thread.start_new_thread(_again, ())
 
 

@@ -3,29 +3,29 @@
 ::
 
     BwtuiError                  2  usage or any other error
-    ├── UsageError              2  an option or a setting is wrong
-    ├── RefusedError            2  a precondition does not hold (wal_level, unkeyed table, …)
-    │   └── ServiceRefused      4  a service answers, and lacks a right or a setting that every row needs
+    ├── UsageError              2  an option or a setting is invalid
+    ├── RefusedError            2  a prerequisite is not met (wal_level, unkeyed table, …)
+    │   └── ServiceRefused      4  a service answers, but lacks a right or a setting that every row needs
     ├── RowError                2  one row can't be relayed, and --on-error is exit
-    ├── StateFailed              2  one of the relay's own files can't be read or written
+    ├── StateFailed             2  one of the relay's own files can't be read or written
     ├── DifferencesFound        1  a comparison found differences
     ├── Indeterminate           3  a comparison could not be decided
-    ├── ConnectionFailed        4  a server can't be reached, or does not let us in
-    │   ├── NotLetIn            4  it answers, and does not let us in
+    ├── ConnectionFailed        4  a server can't be reached, or authentication failed
+    │   ├── NotLetIn            4  the server answers, and authentication failed
     │   └── PositionHidden      4  another relay's open Kafka transaction hides the position
-    ├── SlotLost                5  the slot is gone, was moved by somebody else, lost its WAL, or its server's
-    │                              history lacks what was relayed
+    ├── SlotLost                5  the slot is missing, was moved by another client, lost its WAL, or its
+    │                              server's history lacks what was relayed
     ├── DamagedRecording        6  a recording does not match its checksums
     └── Interrupted           130  Ctrl-C
 
-The message is one plain sentence without a full stop; the hint is a sentence for the operator that says
-what to do in that case, and every error has one: a type checker finds the one that has none. Neither ever
-holds a row value or a password.
+The message is one plain sentence without a full stop. The hint is a sentence that tells the operator what to
+do; every error has one, and a type checker finds an error without. Neither ever contains a row value or a
+password.
 """
 
 
 class BwtuiError(Exception):
-    """An error that is shown as one line, with a hint, and sets the exit code."""
+    """An error that is shown as one line with a hint, and sets the exit code."""
 
     exit_code = 2
 
@@ -36,21 +36,21 @@ class BwtuiError(Exception):
 
 
 class UsageError(BwtuiError):
-    """An option or a setting is wrong."""
+    """An option or a setting is invalid."""
 
 
 class RefusedError(BwtuiError):
-    """A precondition does not hold, so nothing was started."""
+    """A prerequisite is not met, so nothing was started."""
 
 
 class ServiceRefused(RefusedError):
-    """A service answers, and lacks a right or a setting that every row needs: no row is dropped for it."""
+    """A service answers, but lacks a right or a setting that every row needs: no row is dropped for it."""
 
     exit_code = 4
 
 
 class RowError(BwtuiError):
-    """One row can't be relayed: what --on-error decides about."""
+    """One row can't be relayed; --on-error decides how to continue."""
 
 
 class StateFailed(BwtuiError):
@@ -70,24 +70,24 @@ class Indeterminate(BwtuiError):
 
 
 class ConnectionFailed(BwtuiError):
-    """A server can't be reached, or does not let us in."""
+    """A server can't be reached, or authentication failed."""
 
     exit_code = 4
 
 
 class NotLetIn(ConnectionFailed):
-    """A server answers, and refuses user, password, certificate or rights: no start waits for that."""
+    """A server answers, but rejects user, password, certificate or rights: no start waits for that."""
 
 
 class PositionHidden(ConnectionFailed):
-    """Another relay's open Kafka transaction hides the position; its end is waited for."""
+    """Another relay's open Kafka transaction hides the position; the relay waits for its end."""
 
 
 class SlotLost(BwtuiError):
-    """The replication slot is gone, was moved, or lost its WAL, or its server lacks what was relayed."""
+    """The replication slot is missing, was moved, or lost its WAL, or its server lacks what was relayed."""
 
     exit_code = 5
-    #: Whether the stream itself said so, which is true whatever the slot looks like afterwards.
+    #: Whether the stream itself reported it, which holds whatever state the slot has afterwards.
     in_stream = False
 
 
@@ -98,7 +98,7 @@ class DamagedRecording(BwtuiError):
 
 
 class Interrupted(BwtuiError):
-    """The user interrupted the command: what he has ended himself needs no hint, unless something goes on."""
+    """The user interrupted the command, which needs no hint unless something continues to run."""
 
     exit_code = 130
 

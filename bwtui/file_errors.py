@@ -1,7 +1,7 @@
-"""What is told of a file or a folder that the system refuses: its reason, and what helps in that case.
+"""Errors for files and folders that the operating system refuses: its reason, and a fitting hint.
 
-A full disk, a limit on open files, a folder that may not be written is nobody's bug. Code that knows what it
-was about says so with `file_failed`; what comes up to a command's boundary is told by `unexplained`.
+A full disk, a limit on open files, or a read-only folder is not a bug. Code that knows what it was doing
+reports it with `file_failed`; errors that reach a command's outermost level are handled by `unexplained`.
 """
 
 import errno
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bwtui.errors import BwtuiError, StateFailed
 
-#: What helps, by the error's number; ``{}`` is what was refused.
+#: Hints by the error's number; ``{}`` is the path.
 _REMEDIES = {
     errno.ENOENT: "check the path; one that is not absolute begins in the working directory",
     errno.ENOSPC: "free some space on the disk of {}, and start again",
@@ -29,34 +29,34 @@ _REMEDIES = {
     errno.EIO: "the disk of {} fails: look at the system's log, and copy what can still be read",
     errno.ESTALE: "the file server of {} has taken it away: mount it again",
 }
-#: What is a file's, or of files in general, even where no path is named.
+#: Errors about files even if they name no path.
 _WITHOUT_A_PATH = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE})
 
 
 def file_failed(
     what: str, error: OSError, kind: type[BwtuiError] = StateFailed, name: str = "the file"
 ) -> BwtuiError:
-    """Return the error whose message is ``what`` and the system's reason; the hint fits the reason.
+    """Return the error whose message is ``what`` and the system's reason, with a hint for that reason.
 
-    ``name`` is what the hint calls the file where the error itself names none, as when it is being written.
+    ``name`` is the hint's name for the file if the error itself names none, as while writing it.
     """
     return kind(f"{what}: {reason_of(error)}", remedy(error, name))
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's words for it."""
+    """Return the system's message."""
     return error.strerror or (os.strerror(error.errno) if error.errno else str(error))
 
 
 def remedy(error: OSError, name: str = "the file") -> str:
-    """Return what helps against ``error``; see `file_failed` for ``name``."""
+    """Return the hint for ``error``; see `file_failed` for ``name``."""
     name = _path(error) or name
     usual = "look at {} and its folder with 'ls -la', and at the system's log"
     return _REMEDIES.get(error.errno or 0, usual).format(name)
 
 
 def unexplained(error: BaseException) -> BwtuiError | None:
-    """Return what to tell of an exception that is the system's word on a file of the user's, or None."""
+    """Return the error to show if an exception is the system's error about a user's file, or None."""
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENOENT and not _has_working_directory():
@@ -65,7 +65,7 @@ def unexplained(error: BaseException) -> BwtuiError | None:
         )
     path = _path(error)
     if error.errno not in (_REMEDIES if path else _WITHOUT_A_PATH) or error.errno == errno.ENOENT:
-        # A file that is missing is one that we should have looked for; and the rest may be of a socket.
+        # A missing file is one that bwtui should have checked for; other errors may be from a socket.
         return None
     return file_failed(f"{path} can't be used" if path else "the system refuses a file", error, BwtuiError)
 

@@ -1,6 +1,6 @@
-"""Secrets taken out of text that people see: connection strings, URLs and Kafka or registry properties.
+"""Remove secrets from text for people: connection strings, URLs, and Kafka or registry properties.
 
-Masking too much is harmless, masking too little is not: whatever looks like a secret is hidden.
+Masking too much is harmless, masking too little is not: anything that looks like a secret is hidden.
 """
 
 import re
@@ -12,12 +12,12 @@ _SECRET_KEYWORDS = r"(?:password|passwd|sslpassword|oauth_client_secret|scram_cl
 _KEYWORD = re.compile(
     rf"(?i)\b({_SECRET_KEYWORDS}\s*=\s*)('[^'\\]*+(?:\\.[^'\\]*+)*+'?|(?:[^\s\\&]++|\\.)++)"
 )
-# user:password@ inside a URI. The second form catches an unescaped / or ? inside the password; it spares a
-# port with another URI behind it, as in a list of registries. Of the scheme its last character will do: a
-# whole one would be looked for at every letter of a long word, to the word's end.
+# user:password@ inside a URI. The second form matches an unescaped / or ? inside the password; it excludes a
+# port that is followed by another URI, as in a list of registries. The last character of the scheme is
+# enough: a complete one would be searched from every letter of a long word to its end.
 _USERINFO = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
 _USERINFO_ODD = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S{0,500})(@)")
-# libpq takes blanks, too. Of other URIs a text may have one without a password, and an @ further on.
+# libpq accepts blanks, too. Other URIs may have no password, and an @ later in the text.
 _USERINFO_BLANK = re.compile(r"(postgres(?:ql)?://[^:/?#@\s]*:)(?!\d{1,5}\W)([^@\n]{1,300})(@)")
 _SECRET_PROPERTY = re.compile(
     r"(?i)(?:password|passwd|secret|credential|jaas|user\.info|api\.key|private\.key|key\.pem"
@@ -47,7 +47,7 @@ def _mask_odd(match: re.Match[str]) -> str:
 
 
 def is_secret(key: str) -> bool:
-    """Return whether the property called ``key`` holds a secret (sasl.password, basic.auth.user.info, …)."""
+    """Return whether the property ``key`` holds a secret (sasl.password, basic.auth.user.info, …)."""
     return _SECRET_PROPERTY.search(key) is not None
 
 

@@ -1,10 +1,10 @@
-"""The options of a relay: one table that the command line, the environment and bwtui.toml share.
+"""The options of a relay: one table for the command line, the environment and bwtui.toml.
 
-Each option has one name, written as its long flag. ``BWTUI_`` with the name in capitals is its environment
-variable, and the name itself its key in bwtui.toml (underscores do as well as dashes). The commands' options
-and their help are made of it (`bwtui.cli.options.relay_options`); its default is that of its field in
-`RelaySettings`. `parse` turns text into that field's value, or says in one plain sentence what is wrong with
-it; it never does any I/O.
+Each option has one name, written as its long flag. ``BWTUI_`` followed by the name in capitals is its
+environment variable, and the name itself is its key in bwtui.toml (with underscores or dashes). The commands'
+options and their help are generated from it (`bwtui.cli.options.relay_options`); the default is that of its
+field in `RelaySettings`. `parse` converts text to that field's value, or raises a plain sentence about the
+problem; it never does any I/O.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ from bwtui.settings import (
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
 
-# With a protocol that librdkafka does not know it has no broker, and waits for none.
+# With an unknown protocol, librdkafka has no broker and does not wait for one.
 _PROTOCOL = r"(?:(?i:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?"
 _BROKER = re.compile(_PROTOCOL + r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
 _TRUE = {"1", "true", "yes", "on"}
@@ -60,23 +60,23 @@ class Option:
     """One option of a relay."""
 
     name: str
-    #: Says what it does; the command line lacks an option without.
+    #: Describes its effect; the command line leaves out options without a help text.
     help: str = ""
     #: The short flag.
     flag: str = ""
     metavar: str = ""
     kind: Kind = "text"
-    #: Raises ValueError with a plain sentence when the text is not acceptable.
+    #: Raises ValueError with a plain sentence if the text is invalid.
     check: Callable[[str], None] | None = None
-    #: The values that it takes, if they can be listed.
+    #: The valid values, if they can be listed.
     choices: tuple[str, ...] = ()
-    #: What holds where it is not given, in words, if its field's default does not say it.
+    #: A description of the default, if the field's default does not show it.
     default: str = ""
-    #: The field of RelaySettings that it fills, if that has another name.
+    #: The field of RelaySettings that it sets, if that has a different name.
     fills: str = ""
     #: The table of bwtui.toml, for pairs.
     table: str = ""
-    #: Whether empty text is a value: there is none then.
+    #: Whether empty text is valid and means none.
     optional: bool = False
     #: Whether it names a file or folder, whose name may be any bytes.
     is_path: bool = False
@@ -85,7 +85,7 @@ class Option:
 
     @property
     def field(self) -> str:
-        """Name of the field of RelaySettings that it fills."""
+        """Name of the field of RelaySettings that it sets."""
         return self.fills or self.name.replace("-", "_")
 
     @property
@@ -101,7 +101,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def split_advice(error: ValueError) -> tuple[str, str]:
-    """Return what is wrong, and the advice that stands behind it in parentheses."""
+    """Return the problem, and the advice in parentheses at its end."""
     problem, _, advice = str(error).rpartition(" (")
     return (problem, advice.removesuffix(")")) if problem and advice.endswith(")") else (str(error), "")
 
@@ -117,7 +117,7 @@ def refused_at(place: str) -> Iterator[None]:
 
 
 def parse_switch(text: str) -> bool:
-    """Return the truth that ``text`` says; raises ValueError when it says none."""
+    """Return the boolean that ``text`` means; raises ValueError if it means none."""
     answer = text.strip().lower()
     if answer in _TRUE:
         return True
@@ -127,7 +127,9 @@ def parse_switch(text: str) -> bool:
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """Return the key and value of ``K=V``; raises ValueError, without the value, which may be a secret."""
+    """Return the key and value of ``K=V``; the ValueError does not contain the value, which may be a
+    secret.
+    """
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
@@ -140,7 +142,7 @@ def parse_pair(text: str) -> tuple[str, str]:
 
 
 def parse(option: Option, text: str) -> Value:
-    """Return the value of ``option`` that ``text`` stands for; raises ValueError with a plain sentence."""
+    """Convert ``text`` to a value of ``option``; raises ValueError with a plain sentence."""
     if not option.is_path:
         check_characters(text)
     if option.kind == "switch":
@@ -162,7 +164,7 @@ def _check_choice(choices: tuple[str, ...], text: str) -> None:
 
 
 def _check_brokers(text: str) -> None:
-    """Raise ValueError unless ``text`` can name brokers."""
+    """Raise ValueError unless ``text`` is a valid list of brokers."""
     for part in text.split(","):
         match = _BROKER.fullmatch(part.strip())
         if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
@@ -172,7 +174,7 @@ def _check_brokers(text: str) -> None:
 
 
 def _check_registry(text: str) -> None:
-    """Raise ValueError unless ``text`` can be URLs of a registry."""
+    """Raise ValueError unless ``text`` is a valid list of registry URLs."""
     for part in text.split(","):
         shown = mask_connection(part.strip())
         try:
@@ -184,7 +186,7 @@ def _check_registry(text: str) -> None:
             raise ValueError(f"{shown!r} is not a registry's URL (expected http://host:port or https://…)")
 
 
-#: In the order in which the help tells of them.
+#: In the order of the help.
 OPTIONS: tuple[Option, ...] = (
     Option(
         "postgres",

@@ -1,7 +1,7 @@
-"""Where a setting came from, in the words of whoever set it: an error names that place.
+"""Name the place where a setting came from, in the user's terms, for errors.
 
 A place is an option as it was typed (``-s``, ``--slot``), a variable (``BWTUI_SLOT``), or a key of a file
-(``./bwtui.toml: slot``, ``./bwtui.toml [profile.prod]: slot``); of a property it is the table
+(``./bwtui.toml: slot``, ``./bwtui.toml [profile.prod]: slot``); for a property it is the table
 (``./bwtui.toml [profile.prod.kafka]``).
 """
 
@@ -13,12 +13,12 @@ COMMAND_LINE = "command line"
 ENVIRONMENT = "environment"
 DEFAULT = "default"
 
-#: Says where the property of an option's table was set: option name, property → place.
+#: Returns the place where a property of an option's table was set: option name, property → place.
 OfProperty = Callable[[str, str], str]
 
 
 def place(origin: str, name: str, typed: Mapping[str, str]) -> str:
-    """Return the place of option ``name``, which ``origin`` sets; ``typed`` are those as typed."""
+    """Return the place of option ``name`` by its ``origin``; ``typed`` has the options as typed."""
     option = BY_NAME[name]
     if origin in (COMMAND_LINE, DEFAULT):
         return typed.get(name) or usual_place(name)
@@ -35,7 +35,7 @@ def table_place(origin: str, table: str) -> str:
 
 
 def usual_place(name: str, key: str = "") -> str:
-    """Return what sets option ``name`` usually, for whoever does not know where it was set."""
+    """Return the usual way to set option ``name``, for callers that don't know its origin."""
     option = BY_NAME[name]
     if option.kind == "pairs":
         return f"-{option.flag}" if option.flag else f"[{option.table}]"

@@ -1,4 +1,4 @@
-"""The settings of one relay: the command line and bwtui.toml fill them, the engine reads them."""
+"""The settings of one relay: the command line and bwtui.toml set them, the engine reads them."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """Settings of one relay and of its screens; defaults are those of the command-line contract."""
+    """Settings of one relay and of its screens; the defaults are those of the command line."""
 
-    #: libpq connection string or URI, given to libpq untouched; may be empty (PG* variables).
+    #: libpq connection string or URI, passed to libpq unchanged; may be empty (PG* variables).
     postgres: str = ""
     slot: str = "bottledwater"
     broker: str = "localhost:9092"
@@ -29,33 +29,33 @@ class RelaySettings:
     topic_prefix: str = ""
     on_error: OnError = "exit"
     skip_snapshot: bool = False
-    #: How the first snapshot is taken: under one exported snapshot before the stream, or beside the stream.
+    #: How the first snapshot is taken: from one exported snapshot before the stream, or alongside the stream.
     snapshot_by: SnapshotBy = "export"
-    #: How many processes take the first snapshot; None: as many as pay, see `snapshot.workers.plan`.
+    #: Number of processes for the first snapshot; None: as many as pay off, see `snapshot.workers.plan`.
     snapshot_workers: int | None = None
     #: The Spark cluster whose executors take the first snapshot; empty: this machine does.
     spark_master: str = ""
-    #: Go on with a server whose history lacks what was relayed.
+    #: Continue with a server whose history lacks what was relayed.
     accept_divergence: bool = False
-    #: Start a slot with other settings for the form of its messages than it was relayed with.
+    #: Start although the slot was relayed with other settings for the form of its messages.
     accept_settings: bool = False
-    #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.
+    #: Recreate a lost slot, and send the differences in place of a new snapshot.
     heal: bool = False
-    #: Send in Kafka transactions, so that those who read what is committed see every change once.
+    #: Send in Kafka transactions, so that read_committed consumers see every change once.
     exactly_once: bool = False
-    #: A Kafka transaction is committed when it has so many messages, or is so old in milliseconds.
+    #: A Kafka transaction is committed once it has this number of messages, or this age in milliseconds.
     commit_rows: int = 20_000
     commit_ms: int = 100
-    #: Have standbys take the slot along, from PostgreSQL 17 on. None: one that bwtui makes, and with several
-    #: hosts any, see `bwtui.relay.promotion.failover_slot`.
+    #: Synchronize the slot to standbys, from PostgreSQL 17 on. None: only a slot that bwtui creates, or any
+    #: with several hosts, see `bwtui.relay.promotion.failover_slot`.
     failover: bool | None = None
-    #: Wait at the start for services that are away.
+    #: Wait at the start for services that are unavailable.
     wait_for_services: bool = False
-    #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
+    #: What to send for a large value that an UPDATE did not change, if the old row is not available.
     toast: Toast = "fetch"
-    #: The Avro namespace of records that are named after their tables; empty: each table has one of its own.
+    #: The Avro namespace of records that are named after their tables; empty: one for each table.
     namespace: str = ""
-    #: Name the types of values as Debezium does for Kafka Connect.
+    #: Name the types of values like Debezium for Kafka Connect.
     connect_names: bool = False
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.
     truncate_topic: str = ""
@@ -68,37 +68,37 @@ class RelaySettings:
     registry_config: Pairs = ()
     #: Empty: bwtui_<slot>.
     publication: str = ""
-    #: Regular expressions over "schema.table", matched whole; empty tables means all.
+    #: Regular expressions for "schema.table", matched whole; no tables means all.
     tables: tuple[str, ...] = ()
     exclude_tables: tuple[str, ...] = ()
-    #: Whether a table that is created later joins the publication on its own.
+    #: Whether a table that is created later joins the publication automatically.
     new_tables: OnNewTables = "add"
-    #: What to do about a table that is not proven: compare it and send what differs, or only report it.
+    #: For a table that is not proven: compare it and send the differences, or only report it.
     on_gap: OnGap = "close"
     headers: bool = False
     dead_letter_topic: str = ""
     end_lsn: int | None = None
     until_caught_up: bool = False
-    #: The folder of the recording; empty: none is made.
+    #: The folder of the recording; empty: none.
     record: str = ""
-    #: What to do when the recording can't be written: end, or relay on without it.
+    #: If the recording can't be written: end, or continue without it.
     on_record_error: OnRecordError = "stop"
-    #: A segment of the recording is finished when it has so many bytes, or is so old in seconds.
+    #: A segment of the recording is finished once it has this number of bytes, or this age in seconds.
     segment_bytes: int = 64 << 20
     segment_seconds: int = 300
-    #: Of the stream's time so much, in per cent, may go to rows of `bwtui snapshot`.
+    #: Maximum share of the stream's time for rows of `bwtui snapshot` (per cent).
     snapshot_share: int = 30
     #: Record without Kafka and without a schema registry.
     record_only: bool = False
-    #: Where metrics and probes are served over HTTP: a port, or an address and a port; empty: nowhere.
+    #: Address for metrics and probes over HTTP: a port, or an address and a port; empty: none.
     listen: str = ""
-    #: How the relay's log is written, and with --headless what it tells on stderr.
+    #: Format of the relay's log, and with --headless of its lines on stderr.
     log_format: LogFormat = "text"
     #: The relay's name, for attach, status and stop. Empty: the slot's name.
     name: str = ""
-    #: The screens only look.
+    #: The screens change nothing.
     readonly: bool = False
-    #: Where each came from, by option name or, of a property, "table.key"; what is missing is a default.
+    #: Where each value came from, by option name or, for a property, "table.key"; defaults are left out.
     origins: Pairs = field(default=(), compare=False)
 
     @property
@@ -120,7 +120,7 @@ class RelaySettings:
 
     @property
     def topics_apart(self) -> dict[str, str]:
-        """Topics that hold no table's rows, by the options that name them."""
+        """Topics that do not hold a table's rows, by the options that name them."""
         named = {
             "dead-letter-topic": self.dead_letter_topic,
             "truncate-topic": self.truncate_topic,
@@ -135,16 +135,16 @@ class RelaySettings:
 
     @property
     def owns_publication(self) -> bool:
-        """Whether bwtui creates the publication where it is missing, and decides which tables are in it."""
+        """Whether bwtui creates a missing publication, and decides which tables are in it."""
         return not self.publication
 
     @property
     def adds_new_tables(self) -> bool:
-        """Whether new tables join the publication on their own."""
+        """Whether new tables join the publication automatically."""
         return self.new_tables == "add" and self.owns_publication
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object, with which the engine's process is started; it may hold secrets."""
+        """Return a JSON object for starting the engine's process; it may contain secrets."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -154,5 +154,5 @@ class RelaySettings:
 
 
 def _tuples(value: Any) -> Any:
-    """Return JSON's lists, and those in them, as the tuples that they were."""
+    """Convert JSON's lists, and nested ones, back to tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

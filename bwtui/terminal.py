@@ -1,4 +1,4 @@
-"""The terminal: whether it can show screens, and how it is put back when these can't do it themselves."""
+"""The terminal: whether it can show the screens, and how to restore it when they can't."""
 
 import contextlib
 import os
@@ -9,10 +9,10 @@ from typing import TextIO
 
 from bwtui.errors import UsageError
 
-#: Terminals that can only print, or whose name says nothing.
+#: Terminals that can only print, or whose name gives no information.
 _PRINTERS = ("", "dumb", "unknown")
-#: What the screens switch on: Kitty's keys, the mouse, pastes, sizes and focus that are reported, the other
-#: screen, no cursor, no wrapping.
+#: Resets what the screens enable: Kitty's keyboard protocol, reports of mouse, paste, size and focus, the
+#: alternate screen, a hidden cursor, no wrapping.
 _BACK = (
     b"\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l"
     b"\x1b[?1049l\x1b[?25h\x1b[?7h\x1b[0m"
@@ -20,7 +20,7 @@ _BACK = (
 
 
 def need_screens(instead: str) -> None:
-    """Raise UsageError unless the screens can be shown; ``instead`` is the hint for where they can't."""
+    """Raise UsageError unless the screens can be shown; ``instead`` is the hint for that case."""
     if not _is_terminal():
         raise UsageError("there is no terminal for the screens", instead)
     if not shows_screens():
@@ -39,12 +39,12 @@ def _is_terminal() -> bool:
 
 
 def draws(stream: TextIO) -> bool:
-    """Return whether what was written to ``stream`` can be drawn over."""
+    """Return whether the output to ``stream`` can be overwritten in place."""
     return stream.isatty() and os.environ.get("TERM") not in _PRINTERS
 
 
 def is_gone() -> bool:
-    """Return whether our terminal was closed, or there never was one."""
+    """Return whether the terminal was closed, or there never was one."""
     try:
         termios.tcgetattr(0)
     except termios.error:
@@ -53,14 +53,14 @@ def is_gone() -> bool:
 
 
 def restorer() -> Callable[[], None]:
-    """Return what puts the terminal back to how it is now, without asking the screens."""
+    """Return a function that restores the terminal's present state without the screens' help."""
     before = None
     with contextlib.suppress(termios.error):
         before = termios.tcgetattr(0)
 
     def put_back() -> None:
         with contextlib.suppress(OSError, termios.error):
-            # Whoever stopped its output would have us wait.
+            # A user who has stopped the terminal's output would block this.
             termios.tcflush(2, termios.TCOFLUSH)
             os.write(2, _BACK)
         if before is not None:
