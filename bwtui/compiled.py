@@ -1,29 +1,29 @@
-"""The compiled twin of what is done for each row, where the package of packaging/compiled is installed.
+"""Load the C extension for per-row work, if the package of packaging/compiled is installed.
 
-It does the same as what is written in Python, or leaves it to that. So it is never needed; see
+It does the same as the Python code, or leaves a case to it, so it is always optional; see
 docs/adr/0024-encode-in-python-with-an-optional-c-extension.md.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-#: What bwtui and the package say to each other; another package is as good as none.
+#: The version of the interface between bwtui and the package; a package of a different version is ignored.
 SPEAKS = 8
-#: The digest of all sources that this version is of; a test says when it is another one.
-SOURCES = "eea9b1b22341c1c5"
-#: From cells in a list, or in tuples at a place, and the most bytes that one may have: their lengths, and all
-#: of them joined. None: left to Python.
+#: The digest of all sources that belong to this version; a test fails if they have changed.
+SOURCES = "d9c94bf49bd7c930"
+#: Takes a list of cells, or of tuples and an index, and a maximum size in bytes; returns the cells' lengths
+#: and all of them joined. None: left to Python.
 Pack = Callable[[list[Any], int, int], tuple[bytes, bytes] | None]
-#: From frames and a place, the byte of each there.
+#: Takes frames and an index; returns the byte at that index of each.
 Tags = Callable[[list[bytes], int], bytes | None]
-#: The buffers of an Arrow array: which cells are there, or None for all; offsets; data.
+#: The buffers of an Arrow array: the validity bitmap, or None for all; offsets; data.
 Buffers = tuple[bytes | None, bytes, bytes]
-#: From Kafka's messages: their timestamps, keys and values. None: left to Python.
+#: Takes Kafka's messages; returns their timestamps, keys and values. None: left to Python.
 Columns = Callable[[list[Any]], tuple[bytes, Buffers, Buffers] | None]
 
 
 def load() -> Any:
-    """Return the package, or None where it is not installed, or is another version's."""
+    """Return the package, or None if it is not installed, or of a different version."""
     try:
         import bwtui_compiled
     except ImportError:

@@ -1,9 +1,9 @@
-/* The compiled twin of the encoders that bwtui/encode/generate.py writes, and of what else is done for each row.
+/* C versions of the encoders that bwtui/encode/generate.py writes, and of other work for each row.
 
-   It knows the plain forms of values alone, as PostgreSQL writes nearly all of them. Whatever else there is, be
-   it a value, a row or an object, it leaves to the encoder in Python: that one decides what a row's bytes are,
-   and this one makes the same bytes or none. So nothing here tells of an error, and no case is too odd to be
-   left out. bwtui/compiled.py finds it; tests/property/test_compiled.py compares the two. */
+   It handles only the plain forms of values, in which PostgreSQL writes nearly all of them. It leaves any other
+   value, row or object to the encoder in Python, which defines the bytes of a row: the code here makes the same
+   bytes or none. So it reports no errors, and every unusual case may be left to Python. bwtui/compiled.py loads
+   it; tests/property/test_compiled.py compares the two. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,13 +11,13 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What bwtui/compiled.py must speak: raised with every change of what they say to each other. */
+/* The version of the interface to bwtui/compiled.py: raised with every change of it. */
 #define SPEAKS 8
 
-/* A larger row takes the way whose memory docs/bounds.md has figures of. */
+/* Larger rows are encoded in Python, for which docs/bounds.md has memory figures. */
 #define LARGEST_ROW (64 << 10)
 
-/* How rows end: encoded, left to Python, or with an exception that is no Exception (KeyboardInterrupt). */
+/* The result for a row: encoded, left to Python, or an exception that is not an Exception (KeyboardInterrupt). */
 enum { FAILED = -1, UNKNOWN = 0, DONE = 1 };
 
 enum { CALL, INTEGER, BOOLEAN, TEXT, DECIMAL, DATE, TIMESTAMP, TIMESTAMPTZ, FLOAT4, FLOAT8, KINDS };
@@ -26,7 +26,7 @@ typedef struct {
     Py_ssize_t index;
     int kind;
     int scale;      /* of a DECIMAL */
-    PyObject *call; /* of a CALL: from the text to what stands behind the branch byte */
+    PyObject *call; /* of a CALL: converts the text to the bytes after the branch byte */
 } Column;
 
 typedef struct {
@@ -51,8 +51,8 @@ typedef struct {
     Field *fields;
 } Encoder;
 
-/* One row is encoded at a time, under Python's lock. A CALL may let another thread have that: it then finds
-   `busy`, and leaves its row to Python. */
+/* One row is encoded at a time, under the interpreter lock. A CALL may release it to another thread, which then
+   finds `busy` set and leaves its row to Python. */
 static int busy = 0;
 static char unescaped[LARGEST_ROW];
 static char *out = NULL;
@@ -90,7 +90,7 @@ put_byte(char byte)
     return put(&byte, 1);
 }
 
-/* The byte that chooses the second branch, and an unsigned number in groups of seven bits, low first. */
+/* Write the byte of the second branch, and an unsigned number in groups of seven bits, low first. */
 static int
 put_union_varint(uint64_t number)
 {
@@ -114,7 +114,7 @@ put_union_long(int64_t number)
 
 /* -- reading ------------------------------------------------------------------------------------------- */
 
-/* Digits alone, at most 18 of them, so that no number overflows. */
+/* Only digits, at most 18 of them, so that no number overflows. */
 static int
 digits(const char *text, Py_ssize_t size, int64_t *number)
 {
@@ -153,7 +153,7 @@ is_text(const char *text, Py_ssize_t size)
     return 1;
 }
 
-/* All of a bigint: identifiers made of a time and a counter have 19 digits. */
+/* The full range of bigint: identifiers made of a time and a counter have 19 digits. */
 static int
 integer(const char *text, Py_ssize_t size, int64_t *number)
 {
@@ -176,7 +176,7 @@ integer(const char *text, Py_ssize_t size, int64_t *number)
 
 static const int DAYS_BEFORE[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365};
 
-/* YYYY-MM-DD to the days since 1970-01-01. */
+/* Convert YYYY-MM-DD to the days since 1970-01-01. */
 static int
 date(const char *text, int64_t *days)
 {
@@ -196,7 +196,7 @@ date(const char *text, int64_t *days)
     return 1;
 }
 
-/* YYYY-MM-DD HH:MM:SS[.f], one to six digits behind the point, to microseconds since 1970-01-01 00:00. */
+/* Convert YYYY-MM-DD HH:MM:SS[.f], one to six digits after the point, to microseconds since 1970-01-01 00:00. */
 static int
 timestamp(const char *text, Py_ssize_t size, int64_t *micros)
 {
@@ -219,7 +219,7 @@ timestamp(const char *text, Py_ssize_t size, int64_t *micros)
 
 /* -- one value ----------------------------------------------------------------------------------------- */
 
-/* The shortest two's complement, big-endian, as Java's BigInteger writes it. */
+/* The shortest two's complement, big-endian, like Java's BigInteger. */
 static int
 put_decimal(const char *text, Py_ssize_t size, int scale)
 {
@@ -238,7 +238,7 @@ put_decimal(const char *text, Py_ssize_t size, int scale)
         whole *= 10;
     int64_t number = is_negative ? -(whole + fraction) : whole + fraction;
     int length = 1;
-    /* Division rounds to zero, so it is not a shift of a negative number. */
+    /* A negative number is inverted: division would round it toward zero, not down. */
     for (int64_t rest = number < 0 ? ~number : number; rest > 0x7F; rest >>= 8)
         length++;
     if (!put_union_varint((uint64_t)length * 2))
@@ -249,7 +249,7 @@ put_decimal(const char *text, Py_ssize_t size, int scale)
     return DONE;
 }
 
-/* Return whether a double lies halfway between two floats. Only its text can decide then: see types/floats.py. */
+/* Return whether a double lies halfway between two floats; then only its text decides: see types/floats.py. */
 static int
 is_halfway(double number)
 {
@@ -361,7 +361,7 @@ put_record(const Record *record, const Field *fields, PyObject **bytes)
     return DONE;
 }
 
-/* Encode the row that `fields` of the encoder point at. */
+/* Encode the row to which the encoder's `fields` point. */
 static int
 encode(Encoder *self, PyObject **key, PyObject **value)
 {
@@ -402,7 +402,7 @@ take_fields(Encoder *self, PyObject *row)
     return 1;
 }
 
-/* Point a field at a text of COPY without its escapes, which go to `to`; return where the next may go. */
+/* Point a field at a text of COPY, unescaped into `to`; return the place for the next one. */
 static char *
 unescape(Field *field, const char *text, Py_ssize_t size, char *to)
 {
@@ -426,7 +426,7 @@ unescape(Field *field, const char *text, Py_ssize_t size, char *to)
         case 'r': *to++ = '\r'; break;
         case 't': *to++ = '\t'; break;
         case 'v': *to++ = '\v'; break;
-        default: return NULL; /* PostgreSQL writes no other, but bwtui/pgoutput/transcode.py does. */
+        default: return NULL; /* PostgreSQL writes no others, but bwtui/pgoutput/transcode.py does. */
         }
     }
     *field = (Field){begin, to - begin};
@@ -466,8 +466,8 @@ take_line(Encoder *self, PyObject *object)
     return 1;
 }
 
-/* Return what values has under the identity of a frame, borrowed: (frame, size, value, ...). NULL, without an
-   exception: nothing. */
+/* Return the entry of `values` for the identity of a frame, borrowed: (frame, size, value, ...). NULL, without
+   an exception, if there is none. */
 static PyObject *
 values_of(PyObject *values, PyObject *frame)
 {
@@ -481,8 +481,8 @@ values_of(PyObject *values, PyObject *frame)
     return found;
 }
 
-/* Point `fields` at a row as pgoutput sends it (TupleData), which goes on from offset to the end of frame.
-   Unchanged values are those of the dictionary; *held keeps these. Return the bytes of the row, or 0. */
+/* Point `fields` at a row in pgoutput's form (TupleData), from offset to the end of frame. Unchanged values are
+   taken from the dictionary; *held keeps them alive. Return the size of the row in bytes, or 0. */
 static Py_ssize_t
 take_tuple(Encoder *self, PyObject *frame, Py_ssize_t offset, PyObject *values, PyObject **held)
 {
@@ -510,7 +510,7 @@ take_tuple(Encoder *self, PyObject *frame, Py_ssize_t offset, PyObject *values, 
                 self->fields[i] = (Field){NULL, 0};
                 continue;
             }
-            /* What could not be read is for Python. */
+            /* A value that could not be fetched is left to Python. */
             if (!PyBytes_CheckExact(value) || (size += PyBytes_GET_SIZE(value)) > LARGEST_ROW)
                 return 0;
             self->fields[i] = (Field){PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)};
@@ -542,8 +542,8 @@ pair(PyObject *key, PyObject *value)
     return both;
 }
 
-/* Return (key, value, timestamp, headers) of the row that `fields` point at; NULL, without an exception: it is
-   left to Python. */
+/* Return (key, value, timestamp, headers) of the row to which `fields` point; NULL, without an exception, if it
+   is left to Python. */
 static PyObject *
 message(Encoder *self, PyObject *timestamp, PyObject *headers, Py_ssize_t *size)
 {
@@ -565,7 +565,7 @@ message(Encoder *self, PyObject *timestamp, PyObject *headers, Py_ssize_t *size)
     return made;
 }
 
-/* Whether a frame begins as `first` does: its kind, and what stands from `from` to `to`. */
+/* Return whether a frame begins like `first`: with the same kind, and the same bytes from `from` to `to`. */
 static int
 is_alike(PyObject *first, PyObject *frame, Py_ssize_t from, Py_ssize_t to)
 {
@@ -651,8 +651,8 @@ encoder_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *n
         return NULL;
     }
     PyObject *row = args[0];
-    /* While something else runs, nobody may change the row. To make the tuple may itself run what else there is:
-       before 3.12 the garbage collector looks about there, and finalizers may call this very encoder. */
+    /* No other code may change the row while it is encoded. Creating the tuple may itself run other code: before
+       3.12 the garbage collector may run there, and finalizers may call this very encoder. */
     PyObject *kept = PyList_CheckExact(row) ? PyList_AsTuple(row) : Py_NewRef(row);
     if (kept == NULL)
         return NULL;
@@ -718,7 +718,7 @@ encoder_lines(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
     return Py_BuildValue("Nnn", messages, all, largest);
 }
 
-/* Whether there are no arguments by name; an exception if there are. */
+/* Return whether there are no keyword arguments; set an exception if there are. */
 static int
 go_by_position(PyObject *kwargs)
 {
@@ -742,7 +742,7 @@ free_record(Record *record)
     PyMem_Free(record);
 }
 
-/* From (head, columns, whether a tail follows); a column is (index, kind, scale, function or None). */
+/* Takes (head, columns, whether a tail follows); a column is (index, kind, scale, function or None). */
 static Record *
 new_record(PyObject *from, Py_ssize_t width)
 {
@@ -854,7 +854,7 @@ static PyTypeObject EncoderType = {
 
 /* -- cells of a recording's batch ---------------------------------------------------------------------- */
 
-/* The bytes or None of one of `pack`'s cells, borrowed; NULL, without an exception: it is neither. */
+/* The bytes or None of one of `pack`'s cells, borrowed; NULL, without an exception, if it is neither. */
 static PyObject *
 cell_of(PyObject *from, Py_ssize_t item)
 {
@@ -896,7 +896,7 @@ pack(PyObject *Py_UNUSED(module), PyObject *args)
     }
     unsigned char *length = (unsigned char *)PyBytes_AS_STRING(lengths);
     char *to = PyBytes_AS_STRING(joined);
-    /* Nothing runs meanwhile that could change the list. */
+    /* No other code runs meanwhile that could change the list. */
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *cell = cell_of(PyList_GET_ITEM(cells, i), item);
         uint32_t size = cell == Py_None ? UINT32_MAX : (uint32_t)PyBytes_GET_SIZE(cell);
@@ -934,9 +934,9 @@ tags(PyObject *Py_UNUSED(module), PyObject *args)
     return made;
 }
 
-/* -- what a message says of itself --------------------------------------------------------------------- */
+/* -- properties of messages ---------------------------------------------------------------------------- */
 
-/* A method without arguments of a type that nobody can change: looked up once. */
+/* A method without arguments, looked up once, of an immutable type. */
 typedef struct {
     PyObject *name;
     PyTypeObject *type;
@@ -954,7 +954,7 @@ call_method(Method *method, PyObject *object)
     if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
         PyObject *found = PyObject_GetAttr((PyObject *)type, method->name);
         if (found == NULL) {
-            /* An instance may have its own. */
+            /* An instance may have its own attribute. */
             if (!PyErr_ExceptionMatches(PyExc_AttributeError))
                 return NULL;
             PyErr_Clear();
@@ -971,13 +971,13 @@ call_method(Method *method, PyObject *object)
     return PyObject_CallMethodNoArgs(object, method->name);
 }
 
-/* Cells of an Arrow array of binary, as they are collected. */
+/* The collected cells of an Arrow array of binary. */
 typedef struct {
     PyObject **cells;
     Py_ssize_t count, size, missing;
 } Cells;
 
-/* The key or the value of a message, by method: 1, or 0 where it is no bytes, or -1 with an exception. */
+/* Collect a message's key or value, by method: 1, or 0 if it is not bytes, or -1 with an exception. */
 static int
 take_cell(Cells *into, Method *method, PyObject *message)
 {
@@ -1002,7 +1002,7 @@ free_cells(Cells *cells)
     PyMem_Free(cells->cells);
 }
 
-/* The buffers of an Arrow array of the cells: which are there, or None for all; offsets; data. */
+/* The buffers of an Arrow array of the cells: the validity bitmap, or None for all; offsets; data. */
 static PyObject *
 buffers_of(const Cells *from)
 {
@@ -1034,7 +1034,7 @@ buffers_of(const Cells *from)
     return Py_BuildValue("NNN", there, offsets, data);
 }
 
-/* The time of a message: as take_cell. */
+/* The timestamp of a message; returns the same as take_cell. */
 static int
 take_time(char *into, PyObject *message)
 {
@@ -1061,7 +1061,7 @@ columns(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *messages, *made = NULL;
     if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &messages))
         return NULL;
-    /* What is asked of a message could change the list. */
+    /* The methods of a message could change the list. */
     if ((messages = PyList_AsTuple(messages)) == NULL)
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(messages);
@@ -1093,18 +1093,18 @@ columns(PyObject *Py_UNUSED(module), PyObject *args)
     return made;
 }
 
-/* -- reports of delivery ------------------------------------------------------------------------------- */
+/* -- delivery reports ---------------------------------------------------------------------------------- */
 
-/* Where the messages of a section are, as their reports come; see bwtui/sink/delivery_reports.py. */
+/* Records where the messages of a section are from their reports; see bwtui/sink/delivery_reports.py. */
 typedef struct {
     PyObject_HEAD
     PyObject *other, *over;
     Py_buffer partitions, offsets;
-    Py_ssize_t count; /* of messages */
-    Py_ssize_t left;  /* of those that no report has come for */
+    Py_ssize_t count; /* number of messages */
+    Py_ssize_t left;  /* messages without a report so far */
 } Places;
 
-/* What librdkafka's report of one message calls: one for each place, used again and again. */
+/* The callback of librdkafka's report on one message: one for each place, reused. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -1115,13 +1115,13 @@ typedef struct {
 static void
 forget_places(Places *self)
 {
-    /* A buffer that nobody has asked for may be released, too. */
+    /* Releasing a buffer that was never requested is allowed. */
     PyBuffer_Release(&self->partitions);
     PyBuffer_Release(&self->offsets);
     self->count = self->left = 0;
 }
 
-/* What message says of itself, a number from 0 to most; -1: nothing of the kind, without an exception. */
+/* Return the result of a message's method, a number from 0 to most; -1 for any other; -2 with an exception. */
 static int64_t
 number_of(PyObject *message, Method *method, int64_t most)
 {
@@ -1134,7 +1134,7 @@ number_of(PyObject *message, Method *method, int64_t most)
     return overflow || number < 0 || number > most ? -1 : number;
 }
 
-/* Write down where message is: DONE, UNKNOWN where it does not say, or FAILED with an exception. */
+/* Record where a message is: DONE, UNKNOWN if the report has no place, or FAILED with an exception. */
 static int
 note_place(Places *places, Py_ssize_t index, PyObject *message)
 {
@@ -1142,7 +1142,7 @@ note_place(Places *places, Py_ssize_t index, PyObject *message)
     int64_t partition = offset < 0 ? offset : number_of(message, &partition_of, INT32_MAX);
     if (partition < 0)
         return partition == -2 ? FAILED : UNKNOWN;
-    /* What was asked may have begun another section. */
+    /* The methods called may have begun a new section. */
     if (index >= places->count)
         return UNKNOWN;
     ((int32_t *)places->partitions.buf)[index] = (int32_t)partition;
@@ -1323,18 +1323,18 @@ static PyTypeObject PlacesType = {
     .tp_methods = places_methods,
 };
 
-/* -- handing over, and what is counted of it ----------------------------------------------------------- */
+/* -- handing messages over, and counting reports ------------------------------------------------------- */
 
 PyDoc_STRVAR(hand_over_doc,
 "hand_over(produce, topic, messages, first, reports, refusals, /)\n--\n\n"
 "Hand messages over, from the first on, each with its report of a list, or all of the same headers with one.\n"
 "Return the place behind the last that was tried, and the exception of refusals that it was refused with, or None.");
 
-/* Whether produce took a message: FAILED with an exception. */
+/* Return whether produce accepted a message; FAILED with an exception. */
 static int
 hand_over_one(PyObject *produce, PyObject *topic, PyObject *message, PyObject *report)
 {
-    static PyObject *any = NULL; /* partition: whichever the key has */
+    static PyObject *any = NULL; /* partition: chosen by the key */
     if (any == NULL && (any = PyLong_FromLong(-1)) == NULL)
         return FAILED;
     PyObject *key = PyTuple_GET_ITEM(message, 0), *value = PyTuple_GET_ITEM(message, 1);
@@ -1356,7 +1356,7 @@ hand_over(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *produce = args[0], *topic = args[1], *messages = args[2], *reports = args[4], *headers = NULL;
     int has_each = PyList_CheckExact(reports);
-    /* What is called could change a list. */
+    /* The functions called could change a list. */
     for (; place < PyList_GET_SIZE(messages); place++) {
         PyObject *message = PyList_GET_ITEM(messages, place);
         if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != 4
@@ -1387,13 +1387,13 @@ hand_over(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return Py_BuildValue("nO", place, Py_None);
 }
 
-/* Counts the reports of messages that have one callback, and calls over behind the last. */
+/* Counts the reports of messages that share a callback, and calls over after the last. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *failed, *over;
     Py_ssize_t reported, delivered;
-    Py_ssize_t expected; /* -1: nobody has said as yet */
+    Py_ssize_t expected; /* -1: not set yet */
 } Tally;
 
 static PyObject *
@@ -1493,9 +1493,9 @@ static PyTypeObject TallyType = {
     .tp_methods = tally_methods,
 };
 
-/* -- lines that are gathered --------------------------------------------------------------------------- */
+/* -- gathering lines ----------------------------------------------------------------------------------- */
 
-/* Takes one line of COPY after the other; see bwtui/relay/snapshot/gathering.py. */
+/* Gathers the lines of COPY; see bwtui/relay/snapshot/gathering.py. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -1512,7 +1512,7 @@ gathering_end(PyObject *object, PyObject *Py_UNUSED(nothing))
     PyObject *next = PyList_New(0);
     if (next == NULL)
         return NULL;
-    /* It may be called again by what is given them. */
+    /* The function that receives the lines may call this object again. */
     PyObject *lines = self->lines, *size = PyLong_FromSsize_t(self->size);
     self->lines = next;
     self->size = 0;
@@ -1602,7 +1602,7 @@ static PyTypeObject GatheringType = {
 
 #define ROTATED(x, by) (((x) << (by)) | ((x) >> (64 - (by))))
 
-/* A compiler makes one instruction of this. */
+/* Compilers turn this into one instruction. */
 static inline uint64_t
 word_at(const unsigned char *from)
 {
@@ -1645,7 +1645,7 @@ siphash(const unsigned char *from, Py_ssize_t size, const uint64_t key[2])
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* Whether count cells behind the first lie within size bytes, as Arrow's offsets have them. */
+/* Return whether the offsets of count cells increase and lie within size bytes, as in a valid Arrow array. */
 static int
 are_within(const int32_t *offsets, Py_ssize_t count, Py_ssize_t size)
 {
