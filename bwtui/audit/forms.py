@@ -87,11 +87,14 @@ def of_value(value: Any, form: Form) -> str | None:
 
 
 def _float_text(text: str, form: Form) -> str:
-    if form == "float4":
-        # JSON of another producer may contain a number beyond the range of real.
-        with contextlib.suppress(OverflowError):
-            return repr(real(text))
-    return repr(float(text))
+    try:
+        if form == "float4":
+            # JSON of another producer may contain a number beyond the range of real.
+            with contextlib.suppress(OverflowError):
+                return repr(real(text))
+        return repr(float(text))
+    except ValueError as error:
+        raise Undecodable("the value of a float column is not a number") from error
 
 
 @dataclass(frozen=True, slots=True)

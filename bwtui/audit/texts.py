@@ -123,7 +123,7 @@ def real(text: str) -> float:
     if nearest == number or not math.isfinite(number) or _U64.unpack(_double(number))[0] & _BELOW_HALFWAY:
         return float(nearest)
     exact = Fraction(text)
-    around = struct.unpack("<ff", struct.pack("<II", bits - 1, bits + 1))
+    around = struct.unpack("<ff", struct.pack("<II", max(bits - 1, 0), bits + 1))
     nearest = min((nearest, *filter(math.isfinite, around)), key=lambda one: abs(Fraction(one) - exact))
     return float(nearest)
 

@@ -150,9 +150,9 @@ class Fold:
         """Return a key as the texts of its columns, with its encoding, or a text for invalid ones."""
         try:
             row, spelled = decode_key(data, self._schemas)
+            key = shape.key_of(row)
         except Undecodable:
             return f"undecodable {data.hex()}"
-        key = shape.key_of(row)
         return key if spelled == self._spelling.get(shape.table.topic) else f"{key}{SPELLED}{spelled}"
 
     def _fold(self) -> None:
@@ -296,12 +296,12 @@ class Fold:
         if value is None:
             return topic, key, "missing_key", "[]", *place, None
         try:
-            decoded = decode(value, self._schemas)
+            decoded, texts = decode(value, self._schemas), json.loads(row)
+            fields = _differing(shape, texts, decoded)
         except Undecodable as error:
             return topic, key, "different_row", "[]", *place, f"{UNDECODABLE}: {error}"
         self.unsent[topic] += bool(decoded.unsent) and not again
-        texts = json.loads(row)
-        if not (fields := _differing(shape, texts, decoded)):
+        if not fields:
             return None
         note = shape.history.explanation(texts, list(decoded.values), [name for name, *_ in fields])
         return topic, key, "different_row", json.dumps(fields), *place, note

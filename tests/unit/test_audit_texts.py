@@ -5,10 +5,11 @@ import json
 from collections.abc import Mapping
 
 import fastavro
+import pytest
 
-from bwtui.audit.decoding import Schemas
+from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.forms import of_text, of_value
-from bwtui.audit.texts import differing, says
+from bwtui.audit.texts import differing, real, says
 
 _FIELDS = [
     {"name": "id", "type": ["null", "int"], "pgName": "id", "pgType": "integer"},
@@ -41,3 +42,15 @@ def test_arrays_of_boxes() -> None:
     for text, value in (("{NULL;(1,1),(0,0)}", [None, "(1,1),(0,0)"]), ("{}", []), ("{NULL}", [None])):
         assert says(value, text, "box[]")
         assert of_text(text, "[;]") == of_value(value, "[;]")
+
+
+@pytest.mark.parametrize("value", ["abc", True, ""])
+@pytest.mark.parametrize("form", ["float4", "float8"])
+def test_a_value_of_another_producer_that_is_not_a_number(value: object, form: str) -> None:
+    with pytest.raises(Undecodable):
+        of_value(value, form)
+
+
+def test_a_text_halfway_between_zero_and_the_least_real() -> None:
+    assert real("7.006492321624085e-46") == 0.0
+    assert real("-7.006492321624085e-46") == 0.0
