@@ -50,11 +50,12 @@ test-one: .venv/installed-dev ## Run one file or case: make test-one T=tests/uni
 test-long: .venv/installed-dev ## Run what make test leaves out: more cases of faults that it has a case of.
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(END_A_HANG)2000 -m long $(ARGS)
 
-check: .venv/installed-dev ## Check style, types and import contracts.
+check: .venv/installed-dev ## Check style, types, import contracts and plain English.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.prose
 
 format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
 	$(BIN)/ruff check --fix
