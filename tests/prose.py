@@ -79,7 +79,8 @@ def of_module(path: Path) -> tuple[list[Text], list[Text]]:
         for node in documented
         if isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
     }
-    comments, messages = [], []
+    comments: list[Text] = []
+    messages: list[Text] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             (comments if id(node) in docstrings else messages).append(Text(path, node.lineno, node.value))
