@@ -444,7 +444,11 @@ def settled(stand: Stand, scenes: Sequence[Scene]) -> tuple[list[Ending], str]:
             return [fault] * len(scenes), "\n".join((*text, _ended(stand)))
         text += [f"  look {turn}:", look.text()]
         for table in look.differing.keys() | look.not_proven:
-            number = _owner(scenes, table)
+            owner = _owner(scenes, table)
+            if owner is None and look.ending(table, may_equal=False) == "named":
+                # A change of an earlier batch lasts, such as an unlogged partition.
+                continue
+            number = owner or 0
             ending = look.ending(table, may_equal=scenes[number].drawn.when is When.STATE_LOST)
             if endings[number] in ("closed", "named"):
                 endings[number] = ending
@@ -460,13 +464,14 @@ def settled(stand: Stand, scenes: Sequence[Scene]) -> tuple[list[Ending], str]:
     return endings, "\n".join(text)
 
 
-def _owner(scenes: Sequence[Scene], table: str) -> int:
+def _owner(scenes: Sequence[Scene], table: str) -> int | None:
+    """Return the number of the scene that a table belongs to, or of one that may affect any table."""
     name = table.partition(".")[2]
     for number, scene in enumerate(scenes):
         own = scene.table.partition(".")[2]
         if name == own or name.startswith(f"{own}_"):
             return number
-    return next((number for number, scene in enumerate(scenes) if scene.drawn.change.is_wide), 0)
+    return next((number for number, scene in enumerate(scenes) if scene.drawn.change.is_wide), None)
 
 
 def _watched(stand: Stand) -> Look | None:
