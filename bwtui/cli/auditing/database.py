@@ -128,26 +128,26 @@ def _tables(
             for one in shortfalls(connection, settings)
             if one.info and not one.captured and filters[1](one.info)
         ]
-    left_out = [] if narrower.tables else _never_sent(settings, lacking)
+    left_out = set() if narrower.tables else _never_sent(settings, lacking)
     if left_out:
         notes.append(f"{len(left_out)} tables are outside {settings.publication_name} and have no topic")
     missing = {
-        one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
+        one.table: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
         for one in lacking
-        if one.info and one not in left_out and filters[1](one.info)
+        if one.table and one.table not in left_out
     }
     return tables, missing, notes
 
 
-def _never_sent(settings: RelaySettings, lacking: Sequence[Shortfall]) -> list[Shortfall]:
-    """Return those of tables that the user's own publication leaves out, and that have no topic either.
+def _never_sent(settings: RelaySettings, lacking: Sequence[Shortfall]) -> set[str]:
+    """Return the tables that the user's own publication leaves out, and that have no topic either.
 
     A table that has left the publication has a topic, whose rows grow old.
     """
     topics = {
-        topic_name(settings.topic_prefix, one.info.namespace, one.info.name): one
+        topic_name(settings.topic_prefix, one.info.namespace, one.info.name): one.info.qualified_name
         for one in lacking
         if one.info and not is_chosen(settings, one)
     }
     present = TopicsNow(client_config(settings)).look(topics, with_beginnings=False)
-    return [one for topic, one in topics.items() if topic in present and present[topic] is None]
+    return {table for topic, table in topics.items() if topic in present and present[topic] is None}
