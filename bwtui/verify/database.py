@@ -83,8 +83,9 @@ class Request:
     reconnecting: Callable[[str], str | None] = lambda _: None
     #: Further notes for the report, such as rows that are not published.
     notes: Sequence[str] = ()
-    #: Relay → its open dead letters.
-    letters: Mapping[str, Sequence[Letter]] = field(default_factory=dict)
+    #: Returns the open dead letters by relay. Called after the topics were read: the relay may still write
+    #: those of changes that the comparison waits for.
+    open_letters: Callable[[], Mapping[str, Sequence[Letter]]] = dict
     #: Called at the end for each table that was compared, with all of its differences.
     on_differences: OnDifferences | None = None
     #: The only fence if no relay runs: the topics are compared as they are, without waiting.
@@ -300,7 +301,7 @@ class _Live:
     def _note_letters(self) -> list[str]:
         """Add notes on dead letters to the differing keys; return notes on the tables that have some."""
         notes = []
-        for relay, letters in self._request.letters.items():
+        for relay, letters in self._request.open_letters().items():
             for shape in self._shapes.values():
                 table = shape.table
                 own = [letter for letter in letters if letter.table == table.full_name]

@@ -62,7 +62,7 @@ def request_of(
         not_captured=missing,
         reconnecting=lambda database: reconnecting(settings.slot, database),
         notes=notes,
-        letters=slot_letters(source),
+        open_letters=lambda: slot_letters(source),
         **how,
     )
 
