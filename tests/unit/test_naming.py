@@ -1,5 +1,6 @@
 """What Kafka has and a new primary lacks is named, and with --heal sent again, whenever a relay is killed."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 
 from bwtui.encode.local_registry import LocalRegistry
+from bwtui.errors import RefusedError
 from bwtui.kafka.tails import Sent, SentSince
 from bwtui.model.backfill import BackfillRequest
+from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.diverged import naming
 from bwtui.relay.diverged.divergence import Divergence, Divergences
 from bwtui.relay.diverged.naming import Naming, Submit
@@ -16,6 +19,7 @@ from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 
 ONE = Divergence("shop", 100, 200, 2, {"shop.orders": {"0": 7}}, {"shop.orders": "public.orders"})
+KEY = {"table": "public.orders", "key": {"id": 1}}
 SETTINGS = RelaySettings(name="shop", slot="shop", broker="127.0.0.1:1", heal=True, headers=True)
 
 
@@ -70,3 +74,44 @@ def test_a_relay_that_is_killed_before_keys_are_taken_back_takes_them_back_later
     assert not kept.unnamed()
     assert not named_by(tmp_path, taken).errors()
     assert len(asked) == 1, "what is done is not done again"
+
+
+def test_a_list_that_can_not_be_written_leaves_the_former_one(tmp_path: Path) -> None:
+    kept = Divergences(tmp_path, "shop")
+    kept.keep(ONE)
+    path = kept.name(ONE, [KEY, KEY])
+    with pytest.raises(TypeError):
+        kept.name(ONE, [KEY, {"table": object()}])
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [KEY, KEY]
+
+
+def test_a_relay_that_is_killed_after_keys_are_taken_back_needs_no_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request of the killed relay has not ended, and refuses a second one until then."""
+    Divergences(tmp_path, "shop").keep(ONE)
+    monkeypatch.setattr(naming, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(naming, "_values", lambda *_: {"id": 1})
+
+    def killed(request: BackfillRequest) -> str:
+        Store(tmp_path / FOLDER).submit(request)
+        raise Killed
+
+    with pytest.raises(Killed):
+        named_by(tmp_path, killed)
+    store = Store(tmp_path / FOLDER)
+
+    def submitted(request: BackfillRequest) -> str:
+        try:
+            return store.submit(request)
+        except RefusedError:
+            (task,) = (found for one in store.statuses() if (found := store.task(one.id)) is not None)
+            task.state = "done"
+            store.save(task)
+            raise
+
+    (notice,) = named_by(tmp_path, submitted).errors()
+    assert "are named in" in notice.message
+    assert notice.hint is not None
+    assert "nothing need be done" in notice.hint
+    assert not Divergences(tmp_path, "shop").unnamed()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import private, private_parent, write_durably
+from bwtui.durable import private_parent, write_durably
 from bwtui.errors import StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.model.from_json import made_of
@@ -72,11 +72,13 @@ class Divergences:
         return found
 
     def name(self, one: Divergence, keys: list[dict[str, Any]]) -> Path:
-        """Write the keys and return the file's path; `end` marks them as listed. Raises StateFailed."""
+        """Write the keys durably and return the file's path; `end` marks them as listed.
+
+        Raises StateFailed.
+        """
         path = self._path(one, "jsonl")
         try:
-            with open(path, "w", encoding="utf-8", opener=private) as file:
-                file.writelines(json.dumps(key) + "\n" for key in keys)
+            write_durably(path, "".join(json.dumps(key) + "\n" for key in keys))
         except OSError as error:
             raise file_failed(f"what the new primary lacks can't be written to {path}", error) from error
         return path

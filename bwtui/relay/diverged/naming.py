@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from bwtui.blocking import StopRequested
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
@@ -114,6 +115,8 @@ class Naming:
                 for one in self._divergences.unnamed():
                     self._name(one)
                 return
+            except StopRequested:
+                return
             except ConnectionFailed as error:
                 text = "keys behind the fork can't be named yet: %s"
                 _log.warning(text, error.message, extra=event("diverged"))
@@ -155,7 +158,7 @@ class Naming:
         done: set[str] = set()
         for table, keys in lists.items():
             try:
-                self._send(table, (key for key in keys if key is not None))
+                self._send_in_turn(table, [key for key in keys if key is not None])
                 done |= {table} if None not in keys else set()
             except BwtuiError as error:
                 self._report.error("notice", error)
@@ -182,6 +185,20 @@ class Naming:
 
         self._send(table, known())
         return unknown
+
+    def _send_in_turn(self, table: str, keys: list[tuple[str, ...]]) -> None:
+        """Re-send keys, after an earlier request of the table has ended.
+
+        That may be this request, if a relay was killed before it marked the divergence as done. Raises
+        StopRequested and StateFailed.
+        """
+        while True:
+            try:
+                return self._send(table, keys)
+            except RefusedError as error:
+                _log.info("keys after the fork are sent later: %s", error, extra=event("diverged"))
+            if self._stop.wait(_AGAIN_SECONDS):
+                raise StopRequested
 
     def _send(self, table: str, keys: Iterable[tuple[str, ...]]) -> None:
         path = self._folder / f"again-{secrets.token_hex(4)}.keys"
