@@ -12,8 +12,8 @@ import psycopg2
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg.conninfo import make_conninfo
 
-from bwtui.packages.progress import Plain
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
+from bwtui.packages.setup_progress import PlainSetupProgress
+from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox, ServiceAddresses
 
 BWTUI = (sys.executable, "-m", "bwtui")
 ROWS_A_TRANSACTION = 100
@@ -74,14 +74,14 @@ def add_sandbox_option(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def services_in(
     folder: Path, running: Path | None, major: int = DEFAULT_MAJOR, *, keep: bool = False
-) -> Iterator[Services]:
+) -> Iterator[ServiceAddresses]:
     """Start a sandbox in ``folder`` that is gone afterwards, or ``keep`` its data; or take a running one."""
     if running is not None:
         yield Sandbox(running).services()
         return
     sandbox = Sandbox(folder, major)
     try:
-        yield sandbox.up(Plain(), attached=True, disposable=not keep)
+        yield sandbox.up(PlainSetupProgress(), attached=True, disposable=not keep)
     finally:
         sandbox.down(wipe=not keep)
 
@@ -94,7 +94,7 @@ def database(superuser: str) -> str:
     return make_conninfo(superuser, dbname="bench")
 
 
-def environment(services: Services) -> dict[str, str]:
+def environment(services: ServiceAddresses) -> dict[str, str]:
     """Return the environment of a command that speaks to Kafka and the registry."""
     ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
     # As it is where bwtui is installed, its modules are compiled once, not by each process.
@@ -102,14 +102,14 @@ def environment(services: Services) -> dict[str, str]:
     return {**ours, **ends}
 
 
-def make_topic(services: Services, topic: str, partitions: int) -> None:
+def make_topic(services: ServiceAddresses, topic: str, partitions: int) -> None:
     """Make a topic that keeps everything."""
     admin = AdminClient({"bootstrap.servers": services.broker})
     settings = {"retention.ms": "-1"}
     admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
 
 
-def relay_changes(services: Services, changes: int, command: Sequence[str]) -> None:
+def relay_changes(services: ServiceAddresses, changes: int, command: Sequence[str]) -> None:
     """Make and fill the table, and have all of it read by ``command``, which stops when it has caught up."""
     dsn = database(services.postgres)
     whole = [*BWTUI, *command, "-d", dsn, "-s", "bench", "-x", "--until-caught-up"]

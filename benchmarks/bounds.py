@@ -34,7 +34,7 @@ from curves import Curve, Panel, picture, status_of
 from protocols import drop_slot, insert_rows, measure
 from psycopg.conninfo import make_conninfo
 
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 
 _DATABASE = "bench_bounds"
 #: What the relay must stay below, in MB.
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _measured(
-    arguments: argparse.Namespace, services: Services, sandbox: Sandbox
+    arguments: argparse.Namespace, services: ServiceAddresses, sandbox: Sandbox
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     with _database(services.postgres) as dsn:
         if arguments.protocols:
@@ -113,7 +113,7 @@ def _database(superuser: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _relay(services: Services, dsn: str, slot: str) -> Iterator["subprocess.Popen[bytes]"]:
+def _relay(services: ServiceAddresses, dsn: str, slot: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a relay that streams already when the block begins, and stop it in order behind it."""
     command = [*BWTUI, "connect", "--headless", "-x", "-s", slot, "-p", slot, "--publication", "bench"]
     process = subprocess.Popen(
@@ -151,7 +151,7 @@ def _acknowledged(slot: str) -> int:
 class Arrival:
     """Notes when the first message comes to the end of a topic, by a consumer of its own."""
 
-    def __init__(self, services: Services, topic: str) -> None:
+    def __init__(self, services: ServiceAddresses, topic: str) -> None:
         settings = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
         self._consumer = Consumer(settings | {"fetch.wait.max.ms": 10, "enable.auto.commit": False})
         partitions = self._consumer.list_topics(topic, timeout=30).topics[topic].partitions
@@ -179,7 +179,7 @@ class Arrival:
 # -- one large transaction -----------------------------------------------------------------------------------
 
 
-def _transaction(services: Services, dsn: str, rows: int) -> dict[str, Any]:
+def _transaction(services: ServiceAddresses, dsn: str, rows: int) -> dict[str, Any]:
     slot = f"bounds_large_{os.getpid()}"
     with _relay(services, dsn, slot) as process:
         _ask(dsn, "truncate bench")
@@ -253,7 +253,7 @@ class _Writer:
                 self.rows += 100
 
 
-def _outage(services: Services, sandbox: Sandbox, dsn: str, seconds: int) -> dict[str, Any]:
+def _outage(services: ServiceAddresses, sandbox: Sandbox, dsn: str, seconds: int) -> dict[str, Any]:
     slot = f"bounds_outage_{os.getpid()}"
     _ask(services.postgres, "alter system set max_slot_wal_keep_size = '60GB'")
     _ask(services.postgres, "select pg_reload_conf()")
@@ -294,7 +294,7 @@ def _outage(services: Services, sandbox: Sandbox, dsn: str, seconds: int) -> dic
     }
 
 
-def _rate_after_a_stop(services: Services, dsn: str, slot: str) -> int:
+def _rate_after_a_stop(services: ServiceAddresses, dsn: str, slot: str) -> int:
     """Return the rate at which a relay reads a backlog that nothing but its stop has left."""
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True

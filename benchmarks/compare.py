@@ -38,7 +38,7 @@ from processes import watched
 from psycopg.conninfo import make_conninfo
 
 from bwtui.errors import BwtuiError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 TOPIC = "bench"
 _AT_ONCE = 500_000
@@ -77,7 +77,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(services: Services, folder: Path, arguments: argparse.Namespace) -> None:
+def _run(services: ServiceAddresses, folder: Path, arguments: argparse.Namespace) -> None:
     made = folder / "made"
     if made.exists():
         dsn = make_conninfo(services.postgres, dbname="bench")
@@ -92,7 +92,7 @@ def _run(services: Services, folder: Path, arguments: argparse.Namespace) -> Non
         in_turn(arguments.runs, arguments.against, run, "seconds")
 
 
-def _make(services: Services, arguments: argparse.Namespace) -> str:
+def _make(services: ServiceAddresses, arguments: argparse.Namespace) -> str:
     dsn = database(services.postgres)
     make_topic(services, TOPIC, arguments.partitions)
     third = arguments.differences // 3
@@ -116,13 +116,13 @@ def _make(services: Services, arguments: argparse.Namespace) -> str:
     return dsn
 
 
-def _connect(services: Services, dsn: str, *args: str) -> None:
+def _connect(services: ServiceAddresses, dsn: str, *args: str) -> None:
     command = [*BWTUI, "connect", "--headless", "-d", dsn, "-s", "bench", *args]
     subprocess.run(command, env=environment(services), check=True, stdout=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager
-def _relaying(services: Services, dsn: str) -> Iterator[None]:
+def _relaying(services: ServiceAddresses, dsn: str) -> Iterator[None]:
     command = [*BWTUI, "connect", "--headless", "-d", dsn, "-s", "bench"]
     with subprocess.Popen(command, env=environment(services), stdout=subprocess.DEVNULL) as relay:
         try:
@@ -131,7 +131,7 @@ def _relaying(services: Services, dsn: str) -> Iterator[None]:
             relay.terminate()
 
 
-def _compare(services: Services, dsn: str, tree: Path, differences: int) -> dict[str, Any]:
+def _compare(services: ServiceAddresses, dsn: str, tree: Path, differences: int) -> dict[str, Any]:
     begin = time.monotonic()
     process = subprocess.Popen(
         [*BWTUI, "verify", "--database", "-d", dsn, "-s", "bench", "--json"],

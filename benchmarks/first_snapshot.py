@@ -37,7 +37,7 @@ from psycopg.conninfo import make_conninfo
 from bwtui.errors import ConnectionFailed
 from bwtui.model.status import Status
 from bwtui.relay.process.control import request
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 _DATABASE = "bench_first"
 _WAYS = {
@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _measure(services: Services, arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+def _measure(services: ServiceAddresses, arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
     dsn = _table(services.postgres, arguments.rows)
     for number in range(arguments.pairs):
         for way in arguments.ways.split(","):
@@ -139,7 +139,7 @@ def _table(superuser: str, rows: int) -> str:
 class _Run:
     """One snapshot, from the start of the relay to its stream."""
 
-    services: Services
+    services: ServiceAddresses
     dsn: str
     slot: str
     way: str

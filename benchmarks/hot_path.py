@@ -13,19 +13,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bwtui.encode.avro import build_encoder
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import BATCH_ROWS, Batch
+from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
+from bwtui.relay.bulk_rows import BulkRows
 from bwtui.relay.context import RelayContext
-from bwtui.relay.measured.open_transaction import OpenTransaction
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
-from bwtui.relay.rows import Rows
-from bwtui.relay.runs import Runs
+from bwtui.relay.metrics.open_transaction import OpenTransaction
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.row_handler import RowHandler
+from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.relay.samples import Samples
-from bwtui.relay.toast import ToastFill
+from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
@@ -45,7 +45,7 @@ class NoSink:
     """Takes every message, and lets it be durable as soon as it is sealed."""
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         """Accept, and forget."""
 
@@ -75,9 +75,9 @@ def cost(count: int, run: Callable[[], object]) -> float:
     return best / count * 1e6
 
 
-def latency_cost(report: Report, count: int = 5_000) -> float:
+def latency_cost(report: RunState, count: int = 5_000) -> float:
     """Return the microseconds that measuring a batch costs: noting it, and putting it into histograms."""
-    span = Span()
+    span = DeliverySpan()
     span.received, span.encoded, span.produced, span.parts = 1.0, 1.01, 1.012, [("public.t", 1_000, 900_000)]
 
     def measure() -> None:
@@ -93,12 +93,12 @@ def transaction_cost(tables: int, count: int = 50_000) -> tuple[float, float]:
 
     The first is what the relay's thread pays to note it, the second what that of the list does.
     """
-    report = Report()
-    batch = Batch(cast(Any, NoSink()), Acknowledgements(), report)
-    rows = Rows(cast(Any, SimpleNamespace(settings=RelaySettings())), batch)
+    report = RunState()
+    batch = OutgoingBatch(cast(Any, NoSink()), Acknowledgements(), report)
+    rows = RowHandler(cast(Any, SimpleNamespace(settings=RelaySettings())), batch)
     for number in range(tables):
         relation = Relation(number, "public", f"t{number}", "d", COLUMNS)
-        route = Route(relation, "t", ("id",), TableCounters(), None, TopicLimits(1 << 26, False))
+        route = TableRoute(relation, "t", ("id",), TableCounters(), None, TopicLimits(1 << 26, False))
         # Any but the last one's message is another transaction's.
         route.messages.append((b"k", b"v", 1_800_000_000_000 + number, None))
         batch.routes.append(route)
@@ -133,21 +133,21 @@ def main() -> None:
     bound = build_encoder(relation, ("id",), {}).bind(1, 2)
     split = splitter(len(COLUMNS))
     rows = [split(data, 31) for data in frames]
-    report = Report()
+    report = RunState()
     # The parts that neither an insert nor a batch asks for are left out.
     lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
     settings = RelaySettings()
-    toast = ToastFill(settings, cast(Any, None), lambda seconds: None)
+    toast = ToastFiller(settings, cast(Any, None), lambda seconds: None)
     present = {"settings": settings, "report": report, "samples": Samples(), "toast": toast}
     context = RelayContext(**lacking | present)
     sink: Any = NoSink()
     acks = Acknowledgements(measure=report.acknowledged)
-    batch = Batch(sink, acks, report)
-    handled = Rows(context, batch)
-    route = Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
+    batch = OutgoingBatch(sink, acks, report)
+    handled = RowHandler(context, batch)
+    route = TableRoute(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
     handled.routes[1] = route
 
-    runs = Runs(handled, batch, context.samples, None)
+    runs = BulkRows(handled, batch, context.samples, None)
 
     def relay() -> None:
         arrived = iter(frames)

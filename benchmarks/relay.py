@@ -53,7 +53,7 @@ from bwtui.errors import BwtuiError
 from bwtui.model.status import Status
 from bwtui.relay.process import outcome
 from bwtui.relay.process.control import request
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 #: What a pair's second run may have that the first has not; the word is part of a slot's name.
 PAIRED = {"recorded": ["--record", "{folder}/recording"], "exactly": ["--exactly-once"]}
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def _services(major: int, running: Path | None) -> Iterator[Services]:
+def _services(major: int, running: Path | None) -> Iterator[ServiceAddresses]:
     """Services and a state folder; what is made for them is gone afterwards, also after Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
@@ -117,7 +117,7 @@ def _services(major: int, running: Path | None) -> Iterator[Services]:
 
 
 def _measure(
-    services: Services, rows: int, a_transaction: int, arguments: argparse.Namespace
+    services: ServiceAddresses, rows: int, a_transaction: int, arguments: argparse.Namespace
 ) -> Iterator[Figures]:
     dsn = database(services.postgres)
     paired = [
@@ -178,12 +178,14 @@ def _raw_loop(dsn: str, rows: int, expected: int) -> Figures:
     return Figures("libpq loop, discards", rows, seconds, cpu_us_per_row=used / rows * 1e6)
 
 
-def _stream(services: Services, dsn: str, slot: str, rows: int) -> Figures:
+def _stream(services: ServiceAddresses, dsn: str, slot: str, rows: int) -> Figures:
     _say("bwtui connect --headless --json -x --until-caught-up")
     return _run_relay(services, dsn, slot, ["-x"], "bwtui: stream", rows)
 
 
-def _pairs(services: Services, dsn: str, what: str, slots: Sequence[str], rows: int) -> Iterator[Figures]:
+def _pairs(
+    services: ServiceAddresses, dsn: str, what: str, slots: Sequence[str], rows: int
+) -> Iterator[Figures]:
     """Stream into Kafka, with ``what`` at every second slot; what that costs is said at the end."""
     found: dict[str, list[Figures]] = {"plain": [], what: []}
     for slot in slots:
@@ -209,7 +211,7 @@ def _cpu(one: Figures) -> float:
     return one.cpu_us_per_row
 
 
-def _snapshot(services: Services, dsn: str, rows: int) -> Figures:
+def _snapshot(services: ServiceAddresses, dsn: str, rows: int) -> Figures:
     _say("bwtui connect --headless --json --until-caught-up, with a snapshot")
     return _run_relay(services, dsn, "bench_snapshot", [], "bwtui: snapshot", rows)
 
@@ -221,7 +223,7 @@ def _command(slot: str, *extra: str) -> list[str]:
 
 
 def _run_relay(
-    services: Services, dsn: str, slot: str, extra: Sequence[str], what: str = "", rows: int = 0
+    services: ServiceAddresses, dsn: str, slot: str, extra: Sequence[str], what: str = "", rows: int = 0
 ) -> Figures:
     """Run a headless relay to its end; what it used is what the kernel says of its process."""
     begin = time.monotonic()
@@ -261,7 +263,7 @@ def _steady(seen: Sequence[Status]) -> float | None:
     return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
-def _stream_with_ui(services: Services, dsn: str, slot: str, rows: int) -> Figures:
+def _stream_with_ui(services: ServiceAddresses, dsn: str, slot: str, rows: int) -> Figures:
     """Run a relay under its screens, 200 columns by 60 lines, and look at it through its control socket."""
     _say("bwtui connect -x --until-caught-up, with the screens in a pseudo-terminal")
     command = _command(slot, "-x")

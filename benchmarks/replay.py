@@ -26,7 +26,7 @@ from bench_table import BWTUI, add_sandbox_option, environment, make_topic, rela
 from processes import cpu_of, watched
 
 from bwtui.errors import BwtuiError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 
 def main() -> int:
@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _record(services: Services, recording: Path, messages: int, headers: bool) -> None:
+def _record(services: ServiceAddresses, recording: Path, messages: int, headers: bool) -> None:
     more = ["--headers"] if headers else []
     command = ["connect", "-p", "recorded", "--headless", "--record", str(recording), *more]
     relay_changes(services, messages, command)
@@ -77,7 +77,7 @@ def _record(services: Services, recording: Path, messages: int, headers: bool) -
 
 
 def _replay(
-    services: Services, recording: Path, prefix: str, tree: Path, master: list[str]
+    services: ServiceAddresses, recording: Path, prefix: str, tree: Path, master: list[str]
 ) -> dict[str, Any]:
     options = ["--topic-prefix", prefix, "--yes", "--json", "--progress-json", *master]
     broker = _broker_pid(services)
@@ -116,7 +116,7 @@ def _replay(
     }
 
 
-def _broker_pid(services: Services) -> int:
+def _broker_pid(services: ServiceAddresses) -> int:
     """Return the process that listens on the broker's port; 0 where it is not found."""
     port = int(services.broker.rpartition(":")[2])
     for path in Path("/proc").glob("[0-9]*"):

@@ -36,7 +36,7 @@ from rich.table import Table
 
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import request
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.tui.actions import Kind, tabs
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ def main() -> int:
 class Measuring:
     """One run, over the services of one sandbox."""
 
-    def __init__(self, services: Services, arguments: argparse.Namespace) -> None:
+    def __init__(self, services: ServiceAddresses, arguments: argparse.Namespace) -> None:
         self._services, self._arguments = services, arguments
         # An installed program has its bytecode; it is written by the first start, which does not count.
         self._environment = environment(services)
@@ -186,7 +186,7 @@ def _ms(seconds: float) -> float:
 
 
 @contextlib.contextmanager
-def _relay(services: Services) -> Iterator[str]:
+def _relay(services: ServiceAddresses) -> Iterator[str]:
     """Make the tables, and relay them; yields the database's connection URI."""
     dsn = database(services.postgres)
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:

@@ -31,7 +31,7 @@ from topic_readers import by_spark, seconds, without_spark
 
 from bwtui.errors import BwtuiError
 from bwtui.kafka.offsets import pin
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.spark.session import spark_session
 
 TOPIC = "bench"
@@ -52,7 +52,7 @@ def main() -> int:
     return 0
 
 
-def _run(services: Services, recording: Path, arguments: argparse.Namespace) -> None:
+def _run(services: ServiceAddresses, recording: Path, arguments: argparse.Namespace) -> None:
     if not recording.exists():
         _record(services, recording, arguments.messages, arguments.partitions)
     alone = dict(_reading_alone(services.broker, arguments.runs))
@@ -89,7 +89,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _record(services: Services, recording: Path, messages: int, partitions: int) -> None:
+def _record(services: ServiceAddresses, recording: Path, messages: int, partitions: int) -> None:
     make_topic(services, TOPIC, partitions)
     relay_changes(services, messages, ["connect", "--headless", "--record", str(recording)])
     subprocess.run([*BWTUI, "recording", "seal", str(recording)], check=True)
@@ -105,7 +105,7 @@ def _reading_alone(broker: str, runs: int) -> Iterator[tuple[str, float]]:
             yield name, best
 
 
-def _verify(services: Services, recording: Path, tree: Path, options: list[str]) -> dict[str, Any]:
+def _verify(services: ServiceAddresses, recording: Path, tree: Path, options: list[str]) -> dict[str, Any]:
     more = [f"--{name}" for name in options]
     begin = time.monotonic()
     process = subprocess.Popen(

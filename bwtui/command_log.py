@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import count
 
 from bwtui.masking import mask_connection
-from bwtui.model.looks import CommandEntry, Commands
+from bwtui.model.service_views import CommandEntry, Commands
 
 POSTGRES, REGISTRY, KAFKA = "PostgreSQL", "registry", "Kafka"
 UNDER_WAY = "under way"
@@ -29,7 +29,7 @@ def _kind(error: BaseException) -> str:
 
 
 @dataclass(slots=True)
-class _Sum:
+class _CommandTotals:
     """The totals of all commands of one entry."""
 
     first: float
@@ -40,7 +40,7 @@ class _Sum:
     count: int = 1
 
 
-class _Issued:
+class _LoggedCommand:
     """Ends a command with its block; cheaper than a generator, since some statements fetch single rows."""
 
     __slots__ = ("_end", "_outcome")
@@ -61,18 +61,20 @@ class CommandLog:
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
-        self._entries: dict[_Key, _Sum] = {}
+        self._entries: dict[_Key, _CommandTotals] = {}
         self._under_way: dict[int, tuple[str, str, float]] = {}
         self._numbers = count()
         self._forgotten = 0
         self._lock = threading.Lock()
 
-    def issued(self, service: str, text: str, outcome: Callable[[BaseException], str] = _kind) -> "_Issued":
+    def issued(
+        self, service: str, text: str, outcome: Callable[[BaseException], str] = _kind
+    ) -> "_LoggedCommand":
         """Log that ``text`` is sent to ``service``, and how the block ends; exceptions are propagated.
 
         ``outcome`` describes an error in a few words, without any row value.
         """
-        return _Issued(self.begin(service, text), outcome)
+        return _LoggedCommand(self.begin(service, text), outcome)
 
     def begin(self, service: str, text: str) -> Callable[[str], None]:
         """Log the start of a command; call the returned function once, with its outcome."""
@@ -101,7 +103,7 @@ class CommandLog:
     def _add(self, key: _Key, at: float, seconds: float) -> None:
         old = self._entries.pop(key, None)
         if old is None:
-            self._entries[key] = _Sum(at, at, seconds, seconds, seconds)
+            self._entries[key] = _CommandTotals(at, at, seconds, seconds, seconds)
             if len(self._entries) > self._kept:
                 del self._entries[next(iter(self._entries))]
                 self._forgotten += 1
@@ -114,7 +116,7 @@ class CommandLog:
         self._entries[key] = old
 
 
-def _entry(key: _Key, one: _Sum) -> CommandEntry:
+def _entry(key: _Key, one: _CommandTotals) -> CommandEntry:
     return CommandEntry(*key, one.count, one.first, one.time, one.seconds, one.slowest, one.total)
 
 

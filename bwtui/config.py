@@ -30,7 +30,7 @@ from bwtui.options import (
     parse_pair,
     refused_at,
 )
-from bwtui.places import COMMAND_LINE, DEFAULT, ENVIRONMENT, place
+from bwtui.setting_origins import COMMAND_LINE, DEFAULT, ENVIRONMENT, place
 from bwtui.settings import RelaySettings
 
 #: Variables that control bwtui but are not options of a relay.
@@ -81,7 +81,7 @@ class Config:
         return str(self.values[name].value)
 
     def place(self, name: str) -> str:
-        """Return the place where option ``name`` was set, for an error message; see `bwtui.places`."""
+        """Return the place where option ``name`` was set, for an error message; see `bwtui.setting_origins`."""
         return place(self.values[name].origin, name, self.typed)
 
     def property_place(self, name: str, key: str) -> str:

@@ -19,7 +19,7 @@ from bwtui.options import (
     parse,
     refused_at,
 )
-from bwtui.places import place, table_place
+from bwtui.setting_origins import place, table_place
 
 FILE_NAME = "bwtui.toml"
 _PROFILE_KEY = "profile"

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from bwtui.shown import json_text, shown, shown_lines
+from bwtui.escaping import json_text, shown, shown_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -47,10 +47,10 @@ def exact(text: str) -> None:
 
 def for_terminal(file: BinaryIO, show: Callable[[str], str] = shown_lines) -> BinaryIO:
     """Return ``file``, or, if it is a terminal, a wrapper that filters what a terminal must not get."""
-    return cast("BinaryIO", _ShownBytes(file, show)) if file.isatty() else file
+    return cast("BinaryIO", _EscapingBytes(file, show)) if file.isatty() else file
 
 
-class _ShownBytes(io.BufferedIOBase):
+class _EscapingBytes(io.BufferedIOBase):
     """Takes whole texts in UTF-8."""
 
     def __init__(self, file: BinaryIO, show: Callable[[str], str]) -> None:

@@ -11,7 +11,7 @@
     ├── DifferencesFound        1  a comparison found differences
     ├── Indeterminate           3  a comparison could not be decided
     ├── ConnectionFailed        4  a server can't be reached, or authentication failed
-    │   ├── NotLetIn            4  the server answers, and authentication failed
+    │   ├── AuthenticationFailed            4  the server answers, and authentication failed
     │   └── PositionHidden      4  another relay's open Kafka transaction hides the position
     ├── SlotLost                5  the slot is missing, was moved by another client, lost its WAL, or its
     │                              server's history lacks what was relayed
@@ -75,7 +75,7 @@ class ConnectionFailed(BwtuiError):
     exit_code = 4
 
 
-class NotLetIn(ConnectionFailed):
+class AuthenticationFailed(ConnectionFailed):
     """A server answers, but rejects user, password, certificate or rights: no start waits for that."""
 
 

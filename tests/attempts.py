@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from bwtui.cli.main import cli
 from bwtui.relay.process.lock import is_held
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests import forked
 from tests.database import session
 from tests.waiting import eventually
@@ -53,7 +53,7 @@ class Ended:
 class Attempts:
     """Runs of the relay with one slot, one topic prefix and one state folder."""
 
-    def __init__(self, services: Services, folder: Path) -> None:
+    def __init__(self, services: ServiceAddresses, folder: Path) -> None:
         self.services = services
         self.name = f"attempt_{secrets.token_hex(5)}"
         self.state = folder / "state"

@@ -8,19 +8,19 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import RawMessage, raw_messages, raw_topics
 
 #: A key's columns or None, and a row's columns or None for a tombstone.
 Decoded = tuple[dict[str, Any] | None, dict[str, Any] | None]
 
 
-def decoded_avro(services: Services, topic: str) -> list[Decoded]:
+def decoded_avro(services: ServiceAddresses, topic: str) -> list[Decoded]:
     """Return every message of ``topic``, in order within each partition."""
     return decoded_topics(services, [topic])[topic]
 
 
-def decoded_topics(services: Services, topics: list[str]) -> dict[str, list[Decoded]]:
+def decoded_topics(services: ServiceAddresses, topics: list[str]) -> dict[str, list[Decoded]]:
     """Return what `decoded_avro` does of several topics, which are read at once."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         # The default strategy may ask the registry for associations, which not every registry has.
@@ -39,7 +39,7 @@ def decoded_topics(services: Services, topics: list[str]) -> dict[str, list[Deco
         }
 
 
-def decoded_json(services: Services, topic: str) -> list[Decoded]:
+def decoded_json(services: ServiceAddresses, topic: str) -> list[Decoded]:
     """Return every message of ``topic``, in order within each partition."""
     return [
         (json.loads(key) if key else None, json.loads(value) if value else None)

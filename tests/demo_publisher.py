@@ -12,7 +12,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from psycopg2.extensions import connection as Connection
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 
 _AVRO: dict[str, Any] = {
     "int8": "long",
@@ -37,7 +37,7 @@ class Publisher:
         self.prefix = prefix
         self.producer = Producer({"bootstrap.servers": broker, "partitioner": "murmur2_random"})
         self._registry = SchemaRegistryClient({"url": registry})
-        self._columns: dict[Table, dict[str, str]] = {}
+        self._columns: dict[DemoTable, dict[str, str]] = {}
         self._serializers: dict[str, AvroSerializer] = {}
 
     def close(self) -> None:
@@ -45,14 +45,14 @@ class Publisher:
         self.flush()
         self._registry.close()
 
-    def publish(self, connection: Connection, tables: Iterable[Table]) -> None:
+    def publish(self, connection: Connection, tables: Iterable[DemoTable]) -> None:
         """Send every row of every table."""
         for table in tables:
             for row in self.rows(connection, table):
                 self.send(table, row)
         self.flush()
 
-    def rows(self, connection: Connection, table: Table, where: str = "true") -> list[dict[str, Any]]:
+    def rows(self, connection: Connection, table: DemoTable, where: str = "true") -> list[dict[str, Any]]:
         """Read rows as the records that shall say the same."""
         columns = self._load_columns(connection, table)
         expressions = ", ".join(map(_expression, columns.items()))
@@ -64,13 +64,13 @@ class Publisher:
             for row in found
         ]
 
-    def send(self, table: Table, row: dict[str, Any], *, partition: int = -1) -> None:
+    def send(self, table: DemoTable, row: dict[str, Any], *, partition: int = -1) -> None:
         """Send one row."""
         value = self._bytes(table, "value", row)
         self.producer.produce(table.topic(self.prefix), value, self._key(table, row), partition)
         self.producer.poll(0)
 
-    def send_tombstone(self, table: Table, row: dict[str, Any]) -> None:
+    def send_tombstone(self, table: DemoTable, row: dict[str, Any]) -> None:
         """Send the deletion of one row."""
         self.producer.produce(table.topic(self.prefix), None, self._key(table, row))
 
@@ -78,7 +78,7 @@ class Publisher:
         """Wait until the broker has everything."""
         assert self.producer.flush(30) == 0
 
-    def _load_columns(self, connection: Connection, table: Table) -> dict[str, str]:
+    def _load_columns(self, connection: Connection, table: DemoTable) -> dict[str, str]:
         with connection, connection.cursor() as cursor:
             cursor.execute(
                 "select column_name, udt_name from information_schema.columns"
@@ -88,10 +88,10 @@ class Publisher:
             self._columns[table] = dict(cursor.fetchall())
         return self._columns[table]
 
-    def _key(self, table: Table, row: dict[str, Any]) -> bytes | None:
+    def _key(self, table: DemoTable, row: dict[str, Any]) -> bytes | None:
         return self._bytes(table, "key", {name: row[name] for name in table.key}) if table.key else None
 
-    def _bytes(self, table: Table, part: str, value: dict[str, Any]) -> bytes:
+    def _bytes(self, table: DemoTable, part: str, value: dict[str, Any]) -> bytes:
         topic = table.topic(self.prefix)
         subject, columns = f"{topic}-{part}", self._columns[table]
         if subject not in self._serializers:

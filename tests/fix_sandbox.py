@@ -16,8 +16,8 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from bwtui.packages.progress import Plain
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
+from bwtui.packages.setup_progress import PlainSetupProgress
+from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox, ServiceAddresses
 from bwtui.spark.environment import environment
 
 DROP_SECONDS = 60.0
@@ -82,7 +82,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), MAJOR, brokers=BROKERS)
     # Of the little that Kafka does here its second compiler takes more CPU than all else.
     with environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1"):
-        sandbox.up(Plain(), attached=True, disposable=True)
+        sandbox.up(PlainSetupProgress(), attached=True, disposable=True)
     yield sandbox
     sandbox.down(wipe=True)
 
@@ -92,7 +92,7 @@ def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]
     """A sandbox of a module's own with three brokers; its tests must leave all running."""
     sandbox = Sandbox(tmp_path_factory.mktemp("three"), MAJOR, brokers=3)
     with environment(JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1"):
-        sandbox.up(Plain(), attached=True, disposable=True)
+        sandbox.up(PlainSetupProgress(), attached=True, disposable=True)
     yield sandbox
     sandbox.down(wipe=True)
 
@@ -105,20 +105,20 @@ def interrupted(sandbox: Sandbox) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def services(sandbox: Sandbox) -> Services:
+def services(sandbox: Sandbox) -> ServiceAddresses:
     """Where the run's PostgreSQL, Kafka and schema registry answer."""
     return sandbox.services()
 
 
 @pytest.fixture
-def database(services: Services, request: pytest.FixtureRequest) -> Iterator[str]:
+def database(services: ServiceAddresses, request: pytest.FixtureRequest) -> Iterator[str]:
     """The connection URI of a fresh, empty database; it is dropped with its slots after the test."""
     with fresh_database(services, Path(request.node.path).stem) as made:
         yield made
 
 
 @contextmanager
-def fresh_database(services: Services, stem: str) -> Iterator[str]:
+def fresh_database(services: ServiceAddresses, stem: str) -> Iterator[str]:
     """Create an empty database for the block, and yield its connection URI."""
     name = f"test_{stem}_{time.monotonic_ns():x}"[-60:]
     with closing(_connect(services.postgres)) as connection, connection.cursor() as cursor:

@@ -12,21 +12,21 @@ from typing import Any
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.context import RelayContext
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
+from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
-from bwtui.relay.streaming import Streaming
-from bwtui.relay.toast import ToastFill
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.session import StreamSession
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, MessageTuple
-from bwtui.sink.dead_letter import DeadLetters
-from bwtui.sink.destination import Destination, Limits, Service, TopicLimits
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
+from bwtui.sink.destination import Destination, Limits, SinkService, TopicLimits
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.raw.stream import ReplicationStream
@@ -35,7 +35,7 @@ from tests.waiting import eventually
 _PATIENCE = 60.0
 
 
-class HoldingSink(Service):
+class HoldingSink(SinkService):
     """A `bwtui.sink.base.Sink` that takes everything, and calls durable only what is not held."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class HoldingSink(Service):
         self.pause_at = ""
         self.paused = threading.Event()
         self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._waiting: list[tuple[str, Span, int]] = []
+        self._waiting: list[tuple[str, DeliverySpan, int]] = []
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         """Take ``messages``; see `pause_at`."""
         span.pending += len(messages)
@@ -120,7 +120,7 @@ class _Registry:
 
 
 class HeldRelay:
-    """`bwtui.relay.streaming.Streaming` in a thread of its own, over a slot that exists."""
+    """`bwtui.relay.session.StreamSession` in a thread of its own, over a slot that exists."""
 
     def __init__(
         self,
@@ -135,13 +135,13 @@ class HeldRelay:
             postgres=dsn, slot=slot, publication="everything", exclude_tables=exclude, allow_unkeyed=True
         )
         self.sink = sink or HoldingSink()
-        self.report = Report()
+        self.report = RunState()
         self._stop = threading.Event()
-        self.memory = SlotMemory(folder, "1", "test", slot)
-        patience = Patience(StreamServer(dsn), self.report, self._pulse)
+        self.memory = SlotCheckpointStore(folder, "1", "test", slot)
+        patience = ServiceRetry(StreamServer(dsn), self.report, self._pulse)
         router = Router(settings, self.sink, registry or _Registry(), self.report, patience)  # type: ignore[arg-type]
-        policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, patience, self._pulse)
+        policy = RowPolicy(settings, self.report, DeadLetterWriter(folder), self.sink)
+        toast = ToastFiller(settings, patience, self._pulse)
         context = RelayContext(
             settings=settings,
             report=self.report,
@@ -158,7 +158,7 @@ class HeldRelay:
         self._close_patience = patience.close
         self.stream = ReplicationStream(connect_raw(dsn), slot, ["everything"])
         self.acks = Acknowledgements()
-        self._streaming = Streaming(context, self.stream, self.acks, None)
+        self._streaming = StreamSession(context, self.stream, self.acks, None)
         self._ended: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="held relay", daemon=True)
         self._thread.start()

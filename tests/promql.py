@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import promql_parser as promql
 
-from bwtui.relay.observed.catalogue import BY_NAME
+from bwtui.relay.http_metrics.catalogue import BY_NAME
 from tests.unit.test_metrics import MEASURED, samples_of
 
 #: What Prometheus adds to every sample.

@@ -7,7 +7,7 @@ from contextlib import closing
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.kafka.client import WITHOUT_LEADER
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.waiting import eventually
 
 RawMessage = tuple[bytes | None, bytes | None]
@@ -15,12 +15,12 @@ RawMessage = tuple[bytes | None, bytes | None]
 _SILENCE_SECONDS = 15.0
 
 
-def raw_messages(services: Services, topic: str) -> list[RawMessage]:
+def raw_messages(services: ServiceAddresses, topic: str) -> list[RawMessage]:
     """Return key and value of every message of ``topic``, partition by partition; none when it is missing."""
     return raw_topics(services, [topic])[topic]
 
 
-def raw_topics(services: Services, topics: list[str], **settings: str) -> dict[str, list[RawMessage]]:
+def raw_topics(services: ServiceAddresses, topics: list[str], **settings: str) -> dict[str, list[RawMessage]]:
     """Return what `raw_messages` does of several topics, which are read at once.
 
     ``settings`` are further ones of the consumer, with an underscore for each dot.
@@ -36,7 +36,7 @@ def raw_topics(services: Services, topics: list[str], **settings: str) -> dict[s
 
 
 def raw_records(
-    services: Services, topics: list[str], **settings: str
+    services: ServiceAddresses, topics: list[str], **settings: str
 ) -> dict[tuple[str, int], list[Message]]:
     """Return every record of several topics, by topic and partition.
 
@@ -50,7 +50,7 @@ def raw_records(
     raise AssertionError(f"nobody could read all of {', '.join(topics)}")
 
 
-def committed_records(services: Services, topics: list[str]) -> list[Message]:
+def committed_records(services: ServiceAddresses, topics: list[str]) -> list[Message]:
     """Return every record of several topics that is committed by now, in the order of each partition."""
     settings = {
         "bootstrap.servers": services.broker,
@@ -87,7 +87,7 @@ def place_of(message: Message) -> tuple[str, int, int]:
 
 
 def _read(
-    services: Services, topics: list[str], settings: dict[str, str]
+    services: ServiceAddresses, topics: list[str], settings: dict[str, str]
 ) -> dict[tuple[str, int], list[Message]] | None:
     given = {name.replace("_", "."): value for name, value in settings.items()}
     ours = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}

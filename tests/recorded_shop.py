@@ -10,7 +10,7 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.status import STAGES, ErrorEntry, SchemaEntry, StageStatus, Status
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import COUNTERS, Change, DeliveryState, Operation, SentMessage
-from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
+from bwtui.recording.view import RecordedTransaction, RecordingOrigin, TableCounts, TimelineBucket
 
 #: 2026-01-15 12:00:00 UTC, in microseconds.
 NOON = 1_768_478_400_000_000
@@ -119,7 +119,7 @@ class MemoryRecording:
         self._errors = tape.errors
         self._received = [c.received for c in tape.changes]
         self.name = name
-        self.source = Source(
+        self.source = RecordingOrigin(
             name, "127.0.0.1:54321/shop", "7412", "18.1", "bottledwater", "bwtui_bottledwater",
             "127.0.0.1:59092", "kafka-1", "http://127.0.0.1:58081", more=more or {},
         )  # fmt: skip
@@ -235,7 +235,7 @@ class MemoryRecording:
             found.append(SchemaEntry(*entry, text, NOON / SECOND))
         return found
 
-    def timeline(self, buckets: int) -> list[Bucket]:
+    def timeline(self, buckets: int) -> list[TimelineBucket]:
         span = max(self.last_time - self.first_time, 1)
         edges = [self.first_time + span * i // buckets for i in range(buckets + 1)]
         edges[-1] += 1
@@ -243,7 +243,7 @@ class MemoryRecording:
         for start, end in pairwise(edges):
             first, behind = self.at_time(start), self.at_time(end)
             errors = sum(start <= e.time * SECOND < end for e in self._errors)
-            found.append(Bucket(start, end, behind - first, errors, first))
+            found.append(TimelineBucket(start, end, behind - first, errors, first))
         return found
 
     def close(self) -> None:

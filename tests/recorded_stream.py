@@ -12,11 +12,11 @@ from bwtui.model.status import SchemaEntry, Status
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import OF_TRANSACTIONS
-from bwtui.recording.continuing import continue_in
-from bwtui.recording.format.batch import Without
+from bwtui.recording.format.batch import NoMessageReason
+from bwtui.recording.resume import continue_in
 from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
 from tests.waiting import eventually
 
@@ -69,10 +69,10 @@ class Stream:
     history: list[tuple[int, int, list[tuple[Any, ...]]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._routes: dict[Relation, Route] = {}
+        self._routes: dict[Relation, TableRoute] = {}
         self._pending: list[Expected] = []
         self._open: list[tuple[Any, ...]] | None = None
-        self._batch_routes: list[Route] = []
+        self._batch_routes: list[TableRoute] = []
         self._sent: list[list[Receipt]] = []
         self._seen = (0, 0)
         self._pass_seen = (0, 0)
@@ -87,7 +87,7 @@ class Stream:
 
     def start(self) -> None:
         """Begin a session."""
-        report = Report()
+        report = RunState()
         settings = RelaySettings(record=str(self.folder), **self.settings)
         before = continue_in(self.folder, dict(SOURCE))
         self.recorder = Recorder(settings, report, struct.pack(">Q", self.xid), dict(SOURCE), before)
@@ -167,7 +167,7 @@ class Stream:
         after: list[Field] = [name, body, *[b"x"] * (width - 2)]
         before: list[Field] | None = None
         messages: list[tuple[bytes | None, bytes | None]] = [(name, body or b"null")]
-        without: Without | None = None
+        without: NoMessageReason | None = None
         if what == "insert":
             data = b"I" + oid + b"N" + tuple_of(after)
         elif what == "update":
@@ -187,10 +187,10 @@ class Stream:
             messages = [(name, None)]
             data = b"D" + oid + b"K" + tuple_of(before)
         elif what == "dropped":
-            messages, without = [], Without.DROPPED
+            messages, without = [], NoMessageReason.DROPPED
             data = b"I" + oid + b"N" + tuple_of(after)
         else:
-            what, after, messages, without = "truncate", [], [], Without.TRUNCATED
+            what, after, messages, without = "truncate", [], [], NoMessageReason.TRUNCATED
             data = b"T" + struct.pack(">IB", 1, 0) + oid
         for one in messages:
             self._add(route, *one)
@@ -308,7 +308,7 @@ class Stream:
         before: tuple[Field, ...] | None,
         after: tuple[Field, ...] | None,
         messages: list[Any],
-        without: Without | None,
+        without: NoMessageReason | None,
     ) -> None:
         self._pending.append(
             Expected(
@@ -331,19 +331,19 @@ class Stream:
                 self._seen = max(self._seen, (one.lsn, one.ordinal))
         self._pending.clear()
 
-    def _route(self, relation: Relation) -> Route:
+    def _route(self, relation: Relation) -> TableRoute:
         route = self._routes.get(relation)
         if route is None:
             # As the relay does: what came before goes first.
             self.flush()
-            route = Route(relation, relation.name, ("id",), TableCounters(), None, None)
+            route = TableRoute(relation, relation.name, ("id",), TableCounters(), None, None)
             route.value_schema_id = relation.oid * 10 + len(relation.columns)
             self._routes[relation] = route
             self.report.schemas[f"{route.topic}-value", route.value_schema_id] = schema(route)
             self.recorder.relation(relation)
         return route
 
-    def _add(self, route: Route, key: bytes | None, value: bytes | None) -> None:
+    def _add(self, route: TableRoute, key: bytes | None, value: bytes | None) -> None:
         if not route.messages:
             self._batch_routes.append(route)
         route.messages.append((key, value, 0, None))
@@ -367,7 +367,7 @@ def tuple_of(fields: list[Field]) -> bytes:
     return b"".join(parts)
 
 
-def schema(route: Route) -> SchemaEntry:
+def schema(route: TableRoute) -> SchemaEntry:
     """Return the schema of a route's values."""
     name = route.relation.qualified_name
     return SchemaEntry(

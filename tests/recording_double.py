@@ -8,7 +8,7 @@ from typing import Any
 from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.change import Change, Operation, SentMessage
-from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
+from bwtui.recording.view import RecordedTransaction, RecordingOrigin, TableCounts, TimelineBucket
 
 TIME = 1_790_000_000_000_000
 
@@ -102,7 +102,7 @@ class RecordingDouble:
     """The changes that it is given, numbered anew."""
 
     name = "double"
-    source = Source(recording="double")
+    source = RecordingOrigin(recording="double")
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self._changes = [replace(one, position=position) for position, one in enumerate(changes)]
@@ -159,7 +159,7 @@ class RecordingDouble:
     def schemas(self, position: int) -> list[SchemaEntry]:
         return []
 
-    def timeline(self, buckets: int) -> list[Bucket]:
+    def timeline(self, buckets: int) -> list[TimelineBucket]:
         return []
 
     def close(self) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from bwtui.recording.format.blocks import (
     UNMARKED,
-    Block,
-    Kind,
+    BlockKind,
+    JournalBlock,
     mark_after,
     pack_header,
     pack_index,
@@ -15,22 +15,22 @@ from bwtui.recording.format.blocks import (
 )
 
 #: From a block, and the bytes and the headers before it, to its payload.
-Say = Callable[[Block, bytearray, bytearray], bytes]
+Say = Callable[[JournalBlock, bytearray, bytearray], bytes]
 
 
-def rewrite(path: Path, blocks: list[Block], say: Say) -> None:
+def rewrite(path: Path, blocks: list[JournalBlock], say: Say) -> None:
     """Write ``blocks`` with the payloads that ``say`` returns; an index as it was gets new offsets."""
     written, headers, offsets, index, mark = bytearray(), bytearray(), [], 0, UNMARKED
     for block in blocks:
         offsets.append(len(written))
         said = say(block, written, headers)
-        if block.kind == Kind.INDEX:
+        if block.kind == BlockKind.INDEX:
             index = len(written)
             if said is block.payload:
                 entries = zip(unpack_index(said), offsets, strict=False)
                 said = pack_index([entry._replace(offset=at) for entry, at in entries])
         header = pack_header(block.kind, block.number, *block[2:5], [said], mark)
-        if block.kind == Kind.HEAD:
+        if block.kind == BlockKind.HEAD:
             mark = mark_after(header, said)
         headers += header
         written += header + said

@@ -10,21 +10,21 @@ from typing import Any
 
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.pgoutput.messages import Column, Field, Relation
-from bwtui.recording.continuing import continue_in
 from bwtui.recording.format.relation import pack_relation
+from bwtui.recording.resume import continue_in
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.context import RelayContext
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
+from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
-from bwtui.relay.streaming import Streaming
-from bwtui.relay.toast import ToastFill
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.session import StreamSession
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.toast import ToastFiller
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from bwtui.source.failover.stream_server import StreamServer
 from tests.faults.doubles import MemorySink
 from tests.recorded_stream import SOURCE, tuple_of
@@ -122,9 +122,9 @@ class ScriptedRelay:
     ) -> None:
         self.folder = folder / "recording"
         self.settings = RelaySettings(record=str(self.folder) if record else "", **settings)
-        self.report, self.sink, self.registry = Report(), sink or MemorySink(), CountingRegistry()
+        self.report, self.sink, self.registry = RunState(), sink or MemorySink(), CountingRegistry()
         self.catalog = Catalog()
-        self.patience = Patience(StreamServer(""), self.report, lambda seconds: None)
+        self.patience = ServiceRetry(StreamServer(""), self.report, lambda seconds: None)
         self.router = Router(self.settings, self.sink, self.registry, self.report, self.patience)
         self.patience._questions._idle.append(self.catalog)  # type: ignore[arg-type]
         self.recorder: Recorder | None = None
@@ -137,17 +137,17 @@ class ScriptedRelay:
             destination=self.sink.destination,
             patience=self.patience,
             router=self.router,
-            policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
-            toast=ToastFill(self.settings, self.patience, lambda seconds: None),
+            policy=RowPolicy(self.settings, self.report, DeadLetterWriter(folder), self.sink),
+            toast=ToastFiller(self.settings, self.patience, lambda seconds: None),
             samples=Samples(),
-            memory=SlotMemory(folder, "1", "test", "test"),
+            memory=SlotCheckpointStore(folder, "1", "test", "test"),
             stop_requested=lambda: not self.frames,
             session=bytes(8),
             recorder=self.recorder,
         )
         self.frames: deque[bytes] = deque()
         self._lsn = 1_000
-        self._streaming: Streaming | None = None
+        self._streaming: StreamSession | None = None
 
     # -- what PostgreSQL sends -----------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class ScriptedRelay:
         if self.recorder is not None:
             self.recorder.begin_pass("stream", self._lsn)
         self.acks = Acknowledgements(0, self.recorder)
-        self._streaming = Streaming(self.context, Stream(self.frames), self.acks, None)  # type: ignore[arg-type]
+        self._streaming = StreamSession(self.context, Stream(self.frames), self.acks, None)  # type: ignore[arg-type]
 
     def play(self) -> None:
         """Relay what was written since."""

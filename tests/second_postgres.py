@@ -14,7 +14,7 @@ import psycopg2
 
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.lockfile import postgres_group
-from bwtui.packages.progress import Progress
+from bwtui.packages.setup_progress import SetupProgress
 from bwtui.sandbox.layout import ServerUser, reachable_by_others
 from bwtui.sandbox.ports import LOOPBACK, choose
 from tests.fix_sandbox import MAJOR
@@ -25,7 +25,7 @@ from tests.waiting import eventually
 def _programs(major: int) -> Path:
     """Return where the programs are, unpacked once for each test process if the cache is closed to others."""
     store, group = ArtifactStore(), postgres_group(major)
-    store.fetch([group], Progress())
+    store.fetch([group], SetupProgress())
     if ServerUser.needed() is None or reachable_by_others(store.cache):
         return store.unpacked(group) / "bin"
     place = Path(tempfile.mkdtemp(prefix="bwtui-test-programs-"))

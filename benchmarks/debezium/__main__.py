@@ -39,7 +39,7 @@ from benchmarks.debezium.runs import Run
 from benchmarks.debezium.source import Source
 from benchmarks.debezium.workloads import RECVLOGICAL, WAYS, WORKLOADS, Kind, Workload, takes_part
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, UsageError
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Services
+from bwtui.sandbox.sandbox import DEFAULT_MAJOR, ServiceAddresses
 
 
 def main() -> int:
@@ -145,7 +145,7 @@ def _begun(workload: Workload, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _measure(
     workload: Workload,
-    services: Services,
+    services: ServiceAddresses,
     arguments: argparse.Namespace,
     kept: dict[str, Any],
     folder: Path,

@@ -16,7 +16,7 @@ from benchmarks import recvlogical
 from benchmarks.debezium.runs import Figures
 from benchmarks.debezium.workloads import BWTUI
 from bwtui.compiled import load
-from bwtui.durable import write_durably
+from bwtui.durable_files import write_durably
 from bwtui.errors import UsageError
 from bwtui.packages import lockfile
 

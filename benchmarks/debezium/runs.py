@@ -8,14 +8,14 @@ from typing import Any
 
 from benchmarks.debezium.source import PUBLICATION, Source
 from benchmarks.debezium.workloads import Kind, Workload
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 
 @dataclass(frozen=True)
 class Run:
     """What one run is of."""
 
-    services: Services
+    services: ServiceAddresses
     workload: Workload
     source: Source
     way: str

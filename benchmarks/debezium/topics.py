@@ -14,7 +14,7 @@ from bwtui.audit.decoding import Schemas
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError
 from bwtui.kafka.client import WITHOUT_LEADER
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 #: The broker says when a message came, by one clock for whoever sends.
 _SETTINGS = {"retention.ms": "-1", "cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
@@ -55,7 +55,7 @@ class Counted:
 class Topics:
     """One run's topics, by table."""
 
-    def __init__(self, services: Services, names: Mapping[str, str], partitions: int) -> None:
+    def __init__(self, services: ServiceAddresses, names: Mapping[str, str], partitions: int) -> None:
         """``names`` are the topics' of each table."""
         self._services = services
         self._tables = {topic: table for table, topic in names.items()}
@@ -171,7 +171,7 @@ def check(counted: Counted, rows: int) -> None:
         )
 
 
-def decoded(services: Services, samples: Mapping[int, bytes]) -> dict[int, dict[str, Any]]:
+def decoded(services: ServiceAddresses, samples: Mapping[int, bytes]) -> dict[int, dict[str, Any]]:
     """Return values by key, decoded by fastavro under the schemas that the registry has."""
     with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
         schemas = Schemas({}, registry.schema_text)

@@ -44,7 +44,7 @@ INPUTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AuditWindow:
     """The range that the recording covers, and the time of the audit."""
 
     first_lsn: int
@@ -81,7 +81,7 @@ class DifferingPair(NamedTuple):
         return RecordPlace(self.topic_id, self.partition, self.offset)
 
 
-class Inspected(NamedTuple):
+class Inspection(NamedTuple):
     """The result of inspecting a record: whether the relay wrote it, and which change its headers name.
 
     ``has_other_session``: they name a relay's session that is not in the recording.
@@ -102,18 +102,18 @@ class ByteReader(Protocol):
     def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterable[int]:
         """Return the IDs of the messages whose rows equal their records' rows although the bytes differ."""
 
-    def inspect(self, places: Sequence[RecordPlace]) -> Iterable[Inspected]:
+    def inspect(self, places: Sequence[RecordPlace]) -> Iterable[Inspection]:
         """Inspect records; those that were removed from Kafka since the scan are left out."""
 
     def miscoded(self) -> Iterable[int]:
         """Return the IDs of messages that differ from what PostgreSQL sent."""
 
 
-class Broken(BwtuiError):
+class UnbalancedAudit(BwtuiError):
     """The audit does not balance, which is an error of the audit itself."""
 
 
-def run(connection: duckdb.DuckDBPyConnection, window: Window, reader: ByteReader) -> None:
+def run(connection: duckdb.DuckDBPyConnection, window: AuditWindow, reader: ByteReader) -> None:
     """Fill the tables of classes. Raises Broken if they don't add up to all messages and records."""
     for name in window.__slots__:
         connection.execute(f"set variable {name} = {int(getattr(window, name))}::bigint")
@@ -268,7 +268,9 @@ def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
         equations[f"both sides agree on {name}"] = (expected.get(name, 0), actual.get(name, 0))
     broken = [f"{name}: {left} is not {right}" for name, (left, right) in equations.items() if left != right]
     if broken:
-        raise Broken(f"the audit does not balance ({broken[0]})", "this is an error of the audit: report it")
+        raise UnbalancedAudit(
+            f"the audit does not balance ({broken[0]})", "this is an error of the audit: report it"
+        )
 
 
 def classes_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, int]:

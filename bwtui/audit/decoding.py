@@ -16,7 +16,7 @@ _HEAD = 5
 AskRegistry = Callable[[int], str | None]
 
 
-class Undecodable(ValueError):
+class UndecodableMessage(ValueError):
     """The bytes do not match their schema, or the schema is unknown."""
 
 
@@ -48,23 +48,23 @@ class Schemas:
                 self.unknown.add(number)
         found = self._parsed[number]
         if found is None:
-            raise Undecodable(f"no schema has the id {number}")
+            raise UndecodableMessage(f"no schema has the id {number}")
         return found
 
     def decode(self, data: bytes) -> tuple[RowSchema, dict[str, Any]]:
         """Return a message's schema and its row, which must use all of its bytes. Raises Undecodable."""
         number = schema_id(data)
         if number is None:
-            raise Undecodable("it does not begin as Confluent's wire format does")
+            raise UndecodableMessage("it does not begin as Confluent's wire format does")
         schema = self.get(number)
         stream = io.BytesIO(data)
         stream.seek(_HEAD)
         try:
             row = fastavro.schemaless_reader(stream, schema.parsed, None)
         except Exception as error:
-            raise Undecodable("it can't be decoded under its schema") from error
+            raise UndecodableMessage("it can't be decoded under its schema") from error
         if stream.tell() != len(data) or not isinstance(row, dict):
-            raise Undecodable("bytes are left after its end")
+            raise UndecodableMessage("bytes are left after its end")
         return schema, row
 
 

@@ -18,7 +18,7 @@ from bwtui.audit.classes import (
     audit_class,
     verdict_of,
 )
-from bwtui.audit.core import PARTS, Window, classes_of, scalar, statements
+from bwtui.audit.core import PARTS, AuditWindow, classes_of, scalar, statements
 from bwtui.model.lsn import format_lsn
 
 #: Default for the maximum number of findings of a class that are listed.
@@ -33,7 +33,7 @@ _IN_JSON = (
 
 
 @dataclass(slots=True)
-class Finding:
+class AuditFinding:
     """One error, and its position."""
 
     name: str
@@ -59,7 +59,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class AuditSummary:
     """An audit's verdict, counts and findings."""
 
     verdict: Verdict
@@ -70,7 +70,7 @@ class Report:
     classes: dict[str, int]
     #: Number of changes without a message, by reason.
     without: dict[str, int]
-    findings: list[Finding]
+    findings: list[AuditFinding]
     #: Class → total number of findings, listed or not.
     found: dict[str, int]
     by_topic: list[dict[str, Any]]
@@ -95,7 +95,7 @@ class Report:
         ]
 
     @property
-    def findings_by_class(self) -> list[tuple[str, list[Finding], int]]:
+    def findings_by_class(self) -> list[tuple[str, list[AuditFinding], int]]:
         """The anomalies and undecided classes, each with its listed findings and their total number."""
         found = []
         for name in (*WRONG, UNDECIDED):
@@ -128,7 +128,9 @@ class Report:
         }
 
 
-def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int = SAMPLES) -> Report:
+def collect(
+    connection: duckdb.DuckDBPyConnection, window: AuditWindow, samples: int = SAMPLES
+) -> AuditSummary:
     """Return the report on the results of `core.run`, with at most ``samples`` findings of a class."""
     for statement in statements("99_findings"):
         connection.execute(statement)
@@ -138,7 +140,7 @@ def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int 
     found = dict(
         connection.execute("select class, count(*) from finding group by class order by class").fetchall()
     )
-    return Report(
+    return AuditSummary(
         verdict=verdict_of(counts),
         window=_window(window),
         expected=sum(expected.values()),
@@ -189,7 +191,7 @@ def _counts(
     }
 
 
-def _window(window: Window) -> dict[str, Any]:
+def _window(window: AuditWindow) -> dict[str, Any]:
     return {
         "first_lsn": format_lsn(window.first_lsn),
         "last_lsn": format_lsn(window.last_lsn),
@@ -217,9 +219,9 @@ select f.class, topic.topic, f.partition_id, f.log_offset, coalesce(message.lsn,
 """
 
 
-def _findings(connection: duckdb.DuckDBPyConnection, samples: int) -> list[Finding]:
+def _findings(connection: duckdb.DuckDBPyConnection, samples: int) -> list[AuditFinding]:
     order = {name: at for at, name in enumerate(CLASSES)}
-    findings = [Finding(*row) for row in connection.execute(_FINDINGS, [samples]).fetchall()]
+    findings = [AuditFinding(*row) for row in connection.execute(_FINDINGS, [samples]).fetchall()]
     for finding in findings:
         finding.note = finding.note or audit_class(finding.name).note or None
     return sorted(findings, key=lambda finding: order.get(finding.name, 99))
@@ -247,7 +249,9 @@ def _by_topic(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     return [dict(zip(names, (*row[:6], row[6] or {}), strict=True)) for row in rows]
 
 
-def _by_time(connection: duckdb.DuckDBPyConnection, window: Window, count: int = 60) -> list[dict[str, Any]]:
+def _by_time(
+    connection: duckdb.DuckDBPyConnection, window: AuditWindow, count: int = 60
+) -> list[dict[str, Any]]:
     """Return the messages by time of commit, and the findings among them."""
     width = max(1, (window.last_commit_us - window.first_received_us) // count + 1)
     bucket = f"greatest((message.commit_us - {window.first_received_us}) // {width}, 0)"

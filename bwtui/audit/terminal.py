@@ -6,10 +6,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bwtui.audit.classes import CLEAN, SIDES, UNDECIDED, WRONG
-from bwtui.audit.report import Finding, Report
+from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.console import terminal
+from bwtui.escaping import shortened, shown
 from bwtui.model.lsn import format_lsn
-from bwtui.shown import shortened, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ _SHOWN = 5
 _LENGTH = 2_000
 
 
-def show(report: Report, console: "Console | None" = None) -> None:
+def show(report: AuditSummary, console: "Console | None" = None) -> None:
     """Print the report."""
     console = console or terminal()
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
@@ -38,7 +38,7 @@ def show(report: Report, console: "Console | None" = None) -> None:
         console.print(Text(shown(f"note: {note}"), style="dim"), soft_wrap=True)
 
 
-def headline(report: Report) -> str:
+def headline(report: AuditSummary) -> str:
     """Return the verdict in one line."""
     left, right = SIDES[report.question]
     sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
@@ -53,7 +53,7 @@ def headline(report: Report) -> str:
     return f"indeterminate: {report.classes[UNDECIDED]:,} of {sides} can't be decided"
 
 
-def line(finding: Finding) -> str:
+def line(finding: AuditFinding) -> str:
     """Return one finding in one line, with only printable characters."""
     parts = []
     if finding.topic is not None:
@@ -86,7 +86,7 @@ def _value(value: object) -> str:
     return shortened(str(value), _LENGTH)
 
 
-def _balance(report: Report) -> Table:
+def _balance(report: AuditSummary) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for side in SIDES[report.question]:

@@ -14,7 +14,7 @@ from bwtui.console import say
 from bwtui.terminal import need_screens, shows_screens
 
 if TYPE_CHECKING:
-    from bwtui.tui.choices.chosen import Choices
+    from bwtui.tui.choices.choices import Choices
 
 #: Waiting time after which a message says what is being waited for (seconds).
 _SLOW = 1.0
@@ -43,7 +43,7 @@ def attach(name: str | None, plain: bool, **given: Any) -> None:
     can't stop it either: leaving only detaches.
     """
     from bwtui.cli.connect import show
-    from bwtui.tui.choices.chosen import chosen
+    from bwtui.tui.choices.choices import chosen
 
     choices = chosen(relay_options.load(given))
     if name is None and not plain and shows_screens() and _run_several():

@@ -13,7 +13,7 @@ from bwtui.cli.output.table import columns
 from bwtui.config_file import ConfigFile, read_file
 from bwtui.console import say, say_json
 from bwtui.masking import is_secret, mask_connection
-from bwtui.places import place
+from bwtui.setting_origins import place
 
 _EPILOG = """\b
 Examples:
@@ -84,7 +84,7 @@ def _check_properties(checked: ConfigFile) -> None:
 
 def _check_screens(merged: layers.Config) -> None:
     if any(merged.screens.values()):
-        from bwtui.tui.choices.chosen import chosen
+        from bwtui.tui.choices.choices import chosen
 
         chosen(merged)
 

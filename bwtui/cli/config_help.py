@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from bwtui.cli.options.librdkafka import Property, properties
+from bwtui.cli.options.librdkafka import LibrdkafkaProperty, properties
 from bwtui.kafka.config import DEFAULTS, FIXED
 
 _HEAD = """\
@@ -38,7 +38,7 @@ def _kept(key: str, allowed: tuple[str, ...]) -> str:
     return f"{key}={' or '.join(allowed)}" if allowed else key
 
 
-def _entry(entry: Property, width: int) -> Iterator[str]:
+def _entry(entry: LibrdkafkaProperty, width: int) -> Iterator[str]:
     yield f"  {entry.name}"
     facts = []
     if entry.range:

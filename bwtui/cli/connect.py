@@ -15,7 +15,7 @@ from bwtui.terminal import need_screens
 if TYPE_CHECKING:
     from bwtui.model.status import Status
     from bwtui.relay.process.launch import EngineProcess
-    from bwtui.tui.choices.chosen import Choices
+    from bwtui.tui.choices.choices import Choices
     from bwtui.tui.state import Fleet
 
 #: Timeout for an engine that is about to end, once the screens are closed (seconds).
@@ -120,17 +120,17 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
 
 
 def _run_headless(settings: RelaySettings, as_json: bool) -> None:
-    from bwtui.cli.output.headless import Statuses, line_listener, status_listener
+    from bwtui.cli.output.headless import StatusStream, line_listener, status_listener
     from bwtui.relay.process.lock import RelayLock
     from bwtui.relay.process.log import log_to_file
     from bwtui.relay.process.main import run
-    from bwtui.relay.process.notify import supervisor_of
+    from bwtui.relay.process.systemd_notifier import supervisor_of
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)
     # stderr is for bwtui's own lines; messages of libraries go to the log.
     log_to_file(name, settings.log_format)
-    statuses = Statuses(settings.log_format)
+    statuses = StatusStream(settings.log_format)
     listener = status_listener(statuses) if as_json else line_listener(settings.log_format)
     ended = run(settings, lock, listener, supervisor=supervisor_of(os.environ))
     error = ended.error() or statuses.failure
@@ -155,7 +155,7 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
 
 
 def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
-    from bwtui.tui.choices.chosen import chosen
+    from bwtui.tui.choices.choices import chosen
 
     # An invalid key is reported before anything is started.
     choices = chosen(relay_options.load(given))

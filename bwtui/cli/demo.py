@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.number_type import NumberType
 from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
-    from bwtui.demo.audits import Audit
-    from bwtui.demo.run import Demo, Options
-    from bwtui.demo.sabotage import Fault, Judgement
-    from bwtui.demo.verdict import Comparison
-    from bwtui.packages.progress import Progress
+    from bwtui.demo.audits import VerifyRun
+    from bwtui.demo.run import Demo, DemoOptions
+    from bwtui.demo.sabotage import Judgement, PlantedFault
+    from bwtui.demo.verdict import ShopComparison
+    from bwtui.packages.setup_progress import SetupProgress
 
 _SECONDS = 20.0
 _WIDTH = 160
@@ -41,26 +41,26 @@ Examples:
 @click.option("--headless", is_flag=True, help="No screens: a line a second, and the verdict at the end.")
 @click.option(
     "--seconds",
-    type=Number(0.001, 10**6),
+    type=NumberType(0.001, 10**6),
     help=f"With --headless: how long the shop is written to.  [default: {_SECONDS:.0f}]",
 )
 @click.option(
     "--rate",
-    type=Number(0.001, 10**6),
+    type=NumberType(0.001, 10**6),
     default=300.0,
     show_default=True,
     help="Transactions a second.",
 )
 @click.option(
     "--seed",
-    type=Number(0, 2**63 - 1, whole=True),
+    type=NumberType(0, 2**63 - 1, whole=True),
     default=1,
     show_default=True,
     help="The same seed, the same rows.",
 )
 @click.option(
     "--scale",
-    type=Number(0.001, 100),
+    type=NumberType(0.001, 100),
     default=1.0,
     show_default=True,
     help="How large the shop is to begin with; 1 means 24,000 rows.",
@@ -95,13 +95,13 @@ def demo(
     'bwtui verify' then audits the topics twice: against the tables, and against a recording of the run.
     """
     _check_modes(headless, seconds, audit, sabotage)
-    from bwtui.demo.run import Options
-    from bwtui.packages.progress import for_stderr
+    from bwtui.demo.run import DemoOptions
+    from bwtui.packages.setup_progress import for_stderr
 
     # The relay is a separate process, which may run in a different folder.
     recording = _recording(record)
     audit = headless if audit is None else audit
-    options = Options(rate, seed, scale, keep, recording, audit, sabotage)
+    options = DemoOptions(rate, seed, scale, keep, recording, audit, sabotage)
     show = _headless(seconds or _SECONDS) if headless else _with_screens
     with for_stderr() as progress:
         try:
@@ -128,7 +128,7 @@ def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabo
 
 def _recording(record: str | None) -> str:
     """Return the folder to record into, or "". Raises the error if recording there is impossible."""
-    from bwtui.recording.continuing import check_ahead
+    from bwtui.recording.resume import check_ahead
 
     if record is None:
         return ""
@@ -150,15 +150,15 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.session import RelayAuditSession
-    from bwtui.tui.choices.chosen import chosen
-    from bwtui.tui.state import RelayModel, Session
+    from bwtui.tui.choices.choices import chosen
+    from bwtui.tui.state import RelayModel, ViewSettings
 
     # Not run_source, which says how to return to a relay that was left running: this one ends here.
     source = DemoSource(demo)
     audit = RelayAuditSession(source.name, lambda: records_of(source.name))
     # The demo ends with its screens, so they must be able to stop it.
     choices = dataclasses.replace(chosen(load({})), readonly=False)
-    app = RelayApp(RelayModel(source), Session(owned=True, detachable=False, choices=choices), audit)
+    app = RelayApp(RelayModel(source), ViewSettings(owned=True, detachable=False, choices=choices), audit)
 
     def leave() -> None:
         demo.abandon()
@@ -177,15 +177,15 @@ def _with_screens(demo: "Demo") -> None:
 
 
 def _play(
-    options: "Options", show: "Callable[[Demo], None]", progress: "Progress"
-) -> "tuple[Comparison, dict[str, Any], Audited]":
+    options: "DemoOptions", show: "Callable[[Demo], None]", progress: "SetupProgress"
+) -> "tuple[ShopComparison, dict[str, Any], DemoAudits]":
     from bwtui.demo.run import running
 
     with running(options, progress) as demo:
         show(demo)
         demo.check()
         settled = demo.settle()
-        audited = Audited()
+        audited = DemoAudits()
         if options.audit:
             audited.audits.append(demo.audit_tables())
         demo.stop_relay()
@@ -203,13 +203,13 @@ def _play(
 
 
 @dataclass(slots=True)
-class Audited:
+class DemoAudits:
     """The results of the audits at the end, and their assessment."""
 
-    audits: "list[Audit]" = field(default_factory=list)
+    audits: "list[VerifyRun]" = field(default_factory=list)
     judgement: "Judgement | None" = None
 
-    def judge(self, faults: "list[Fault]") -> None:
+    def judge(self, faults: "list[PlantedFault]") -> None:
         """Compare the findings of the last audit with the planted faults."""
         from bwtui.demo.sabotage import judge
 
@@ -240,10 +240,14 @@ class Audited:
 
 
 def report(
-    comparison: "Comparison", details: dict[str, Any], audited: "Audited | None" = None, *, as_json: bool
+    comparison: "ShopComparison",
+    details: dict[str, Any],
+    audited: "DemoAudits | None" = None,
+    *,
+    as_json: bool,
 ) -> int:
     """Print the verdict on stdout, and return its exit code."""
-    audited = audited or Audited()
+    audited = audited or DemoAudits()
     if as_json:
         say_json({**comparison.to_json(), **details, **audited.to_json()})
     else:

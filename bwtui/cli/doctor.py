@@ -32,7 +32,7 @@ exit code is that of the first precondition that does not hold.
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PrerequisiteResult:
     """The result of checking one prerequisite."""
 
     name: str
@@ -83,7 +83,7 @@ def doctor(as_json: bool, **given: Any) -> None:
         say("all preconditions hold; start with 'bwtui connect'")
 
 
-def _lines(result: Result) -> list[str]:
+def _lines(result: PrerequisiteResult) -> list[str]:
     if result.skipped:
         return [f"  -   {result.name}: {result.message}"]
     if result.error is None:
@@ -92,14 +92,14 @@ def _lines(result: Result) -> list[str]:
     return [f"FAIL  {result.name}: {result.error.message}", *hint]
 
 
-def _results(settings: RelaySettings) -> Iterable[Result]:
+def _results(settings: RelaySettings) -> Iterable[PrerequisiteResult]:
     from bwtui.sink.destination import kind_of
 
     yield from _postgres(settings)
     for name, check in kind_of(settings).preconditions(settings):
         yield _run(name, check)
     if settings.output_format == "avro":
-        yield Result("encoding", _encoding())
+        yield PrerequisiteResult("encoding", _encoding())
 
 
 def _encoding() -> str:
@@ -111,7 +111,7 @@ def _encoding() -> str:
     return "in Python, for bwtui_compiled is not installed, or is another version's; docs/install.md"
 
 
-def _postgres(settings: RelaySettings) -> Iterable[Result]:
+def _postgres(settings: RelaySettings) -> Iterable[PrerequisiteResult]:
     from bwtui.source.connection import connect
     from bwtui.source.doctor.failover import prospect
     from bwtui.source.doctor.large_values import large_values
@@ -127,7 +127,9 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
     first = _run("PostgreSQL", open_connection)
     yield first
     if first.error is not None:
-        yield Result("the server's preconditions", "not checked without a connection", skipped=True)
+        yield PrerequisiteResult(
+            "the server's preconditions", "not checked without a connection", skipped=True
+        )
         return
     connection = opened[0]
     try:
@@ -137,7 +139,7 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
             failed |= {check.name} if result.error is not None else set()
             yield result
         if failed & {"replication privilege", "room for a WAL sender"}:
-            yield Result("replication session", "not checked: see above", skipped=True)
+            yield PrerequisiteResult("replication session", "not checked: see above", skipped=True)
         else:
             yield _run("replication session", lambda: _open_replication(connection, settings))
         yield _run("unchanged large values", lambda: large_values(connection, settings))
@@ -145,7 +147,7 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
         yield _run("failover", lambda: prospect(connection, settings))
         yield _run("slot is where it was left", lambda: _check_remembered(connection, settings))
         if "publications" in failed:
-            yield Result("tables are captured", "not checked: see publications", skipped=True)
+            yield PrerequisiteResult("tables are captured", "not checked: see publications", skipped=True)
         else:
             yield from _captured(connection, settings)
     finally:
@@ -175,12 +177,12 @@ def _open_replication(connection: "Connection", settings: RelaySettings) -> str:
     return f"opens, on server {found}"
 
 
-def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Result]:
+def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[PrerequisiteResult]:
     """Yield the selected tables that the publications lack: nothing would report them later."""
     import psycopg2
 
-    from bwtui.source.coverage import is_chosen, shortfalls
     from bwtui.source.publication import existing
+    from bwtui.source.publication_coverage import is_chosen, shortfalls
 
     try:
         found = [one for one in shortfalls(connection, settings) if not one.captured]
@@ -189,16 +191,16 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
         if len(missing) < len(found):
             captured = f"all of publication {settings.publication_name}"
     except (BwtuiError, psycopg2.Error):
-        yield Result("tables are captured", "not checked: see above", skipped=True)
+        yield PrerequisiteResult("tables are captured", "not checked: see above", skipped=True)
         return
     hint_before = ""
     for one in missing:
         # One statement may cover many tables.
         hint = one.hint if one.hint != hint_before else "what is said of the table before is for this one too"
         hint_before = one.hint
-        yield Result(one.subject, error=RefusedError(one.says, hint))
+        yield PrerequisiteResult(one.subject, error=RefusedError(one.says, hint))
     if not missing:
-        yield Result("tables are captured", captured)
+        yield PrerequisiteResult("tables are captured", captured)
 
 
 def _advice(settings: RelaySettings) -> "list[Advice]":
@@ -206,9 +208,9 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
     import psycopg2
 
     from bwtui.source.connection import connect
-    from bwtui.source.coverage import shortfalls
     from bwtui.source.doctor.advice import Advice, advice, outside_publication
     from bwtui.source.doctor.failover import failover_advice
+    from bwtui.source.publication_coverage import shortfalls
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
@@ -224,21 +226,21 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
         return []
 
 
-def _run(name: str, check: Callable[[], str]) -> Result:
+def _run(name: str, check: Callable[[], str]) -> PrerequisiteResult:
     import psycopg2
 
-    from bwtui.source.remedies import remedy
+    from bwtui.source.sqlstate_hints import remedy
 
     try:
-        return Result(name, check())
+        return PrerequisiteResult(name, check())
     except BwtuiError as error:
-        return Result(name, error=error)
+        return PrerequisiteResult(name, error=error)
     except psycopg2.Error as error:
         primary = error.diag.message_primary or "the connection was lost"
-        return Result(name, error=RefusedError(f"PostgreSQL: {primary}", remedy(error)))
+        return PrerequisiteResult(name, error=RefusedError(f"PostgreSQL: {primary}", remedy(error)))
     except Exception as error:
         # One check that fails unexpectedly must not hide the others.
-        return Result(name, error=crash(error))
+        return PrerequisiteResult(name, error=crash(error))
 
 
 def _check_free(connection: "Connection", settings: RelaySettings) -> str:
@@ -256,11 +258,13 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
 def _check_remembered(connection: "Connection", settings: RelaySettings) -> str:
     """Compare the slot with the checkpoint of the relay of that name. Raises SlotLost."""
     from bwtui.model.lsn import format_lsn
-    from bwtui.relay.memory import SlotMemory
+    from bwtui.relay.slot_checkpoint import SlotCheckpointStore
     from bwtui.source.slot import server_and_database, slot_state
     from bwtui.state_folder import state_folder
 
-    memory = SlotMemory(state_folder(settings.relay_name), *server_and_database(connection), settings.slot)
+    memory = SlotCheckpointStore(
+        state_folder(settings.relay_name), *server_and_database(connection), settings.slot
+    )
     if memory.last is None:
         return "nothing is remembered of it"
     note = memory.check(slot_state(connection, settings.slot))

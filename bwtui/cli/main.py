@@ -85,7 +85,7 @@ def _plain_ends() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted() from error
-    except streams.ReaderGone as error:
+    except streams.StdoutClosed as error:
         # The reader of the output has closed it.
         raise click.exceptions.Exit(0) from error
     except BrokenPipeError as error:

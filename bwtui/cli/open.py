@@ -12,7 +12,7 @@ from bwtui.errors import BwtuiError
 from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
-    from bwtui.recording.reading.reader import Recording
+    from bwtui.recording.reading.reader import RecordingReader
     from bwtui.tui.audit.report import AuditReport
     from bwtui.tui.audit.session import Connections
 
@@ -65,7 +65,7 @@ def _open_recording(
 ) -> None:
     from bwtui.recording.reading.reader import open_recording
     from bwtui.tui.audit.session import RecordingAuditSession
-    from bwtui.tui.choices.chosen import chosen
+    from bwtui.tui.choices.choices import chosen
     from bwtui.tui.recording_app import run_recording
 
     view = open_recording(recording)
@@ -81,7 +81,7 @@ def _open_recording(
 
 def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> None:
     from bwtui.tui.audit.session import AuditSession
-    from bwtui.tui.choices.chosen import chosen
+    from bwtui.tui.choices.choices import chosen
     from bwtui.tui.report_app import run_report
 
     source = report.raw.get("source") or {}
@@ -104,7 +104,7 @@ def _recording_of(report: "AuditReport") -> Path | None:
 def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
     """Return the Kafka services: from options and settings, or otherwise those of the recording."""
     from bwtui.cli.auditing.single_records import records_by
-    from bwtui.places import DEFAULT
+    from bwtui.setting_origins import DEFAULT
     from bwtui.tui.audit.session import Connections
 
     config = relay_options.load(given)
@@ -120,7 +120,7 @@ def connections(given: dict[str, Any], broker: str, registry: str) -> "Connectio
     )
 
 
-def _unfinished(view: "Recording") -> str:
+def _unfinished(view: "RecordingReader") -> str:
     """Return a sentence if the recording has no proper end; "" if it has."""
     from bwtui.recording.folder import is_being_written
 

@@ -14,8 +14,8 @@ from bwtui.console import say, say_json
 from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
-    from bwtui.cli.auditing.target import Target
-    from bwtui.repair.repairing import Outcome, Watch
+    from bwtui.cli.auditing.repair_target import RepairTarget
+    from bwtui.repair.repair import RepairObserver, RepairOutcome
 
 _EPILOG = """\b
 Examples:
@@ -76,8 +76,8 @@ def repair(
     a relay that is not ours: what that can't promise is said before the yes.
     """
     from bwtui.cli.auditing.relay import without_variables
-    from bwtui.cli.auditing.target import target_alone, target_of
-    from bwtui.cli.output.repair_view import Screen, summary, to_json
+    from bwtui.cli.auditing.repair_target import target_alone, target_of
+    from bwtui.cli.output.repair_console import RepairConsole, summary, to_json
 
     if without_relay:
         if relay is not None:
@@ -87,7 +87,7 @@ def repair(
         target = target_of(report, relay, given, database=database)
         target = replace(target, only_carried=lost_slot)
     view = view_of(as_json=as_json, progress_json=progress_json)
-    screen = Screen(target.relay, view, yes=yes or lost_slot, is_dry=dry_run)
+    screen = RepairConsole(target.relay, view, yes=yes or lost_slot, is_dry=dry_run)
     how = {"is_dry": dry_run, "show_values": show_values}
     with view, contextlib.nullcontext() if without_relay else without_variables():
         if without_relay:
@@ -102,25 +102,27 @@ def repair(
     raise click.exceptions.Exit(outcome.exit_code)
 
 
-def _over_relay(target: "Target", watch: "Watch", how: dict[str, Any], *, is_heal: bool) -> "Outcome":
+def _over_relay(
+    target: "RepairTarget", watch: "RepairObserver", how: dict[str, Any], *, is_heal: bool
+) -> "RepairOutcome":
     from bwtui.cli.auditing.registry import ask_registry
-    from bwtui.repair.over_relay import OverRelay
+    from bwtui.repair.relay_repair import RelayRepair
 
     ask = ask_registry(target.settings)
-    repair = OverRelay(target.settings, target.compare, ask, watch, relay=target.relay, **how)
+    repair = RelayRepair(target.settings, target.compare, ask, watch, relay=target.relay, **how)
     repair.is_whole, repair.is_heal = target.is_whole, is_heal
     return repair.run()
 
 
-def _alone(target: "Target", watch: "Watch", how: dict[str, Any]) -> "Outcome":
+def _alone(target: "RepairTarget", watch: "RepairObserver", how: dict[str, Any]) -> "RepairOutcome":
     from bwtui.cli.auditing.registry import ask_registry
-    from bwtui.cli.auditing.target import refuse_ours
-    from bwtui.repair.alone import Alone
-    from bwtui.repair.producer import Producer
+    from bwtui.cli.auditing.repair_target import refuse_ours
+    from bwtui.repair.producer import RowProducer
+    from bwtui.repair.standalone_repair import StandaloneRepair
 
     topics = target.topics()
-    with contextlib.closing(Producer(target.settings)) as producer:
-        return Alone(
+    with contextlib.closing(RowProducer(target.settings)) as producer:
+        return StandaloneRepair(
             target.settings,
             target.compare,
             ask_registry(target.settings),

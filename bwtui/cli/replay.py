@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.number_type import NumberType
 from bwtui.cli.options.relay_options import load, takes
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.cli.recording.selection import selection_options
@@ -17,7 +17,7 @@ from bwtui.errors import Indeterminate, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from bwtui.replay.replaying import Options, Target
+    from bwtui.replay.replay import ReplayOptions, ReplayTarget
     from bwtui.settings import RelaySettings
 
 _EPILOG = """\b
@@ -48,11 +48,11 @@ may be there twice, 4 no connection, 6 the recording is damaged or unfinished, 1
 @click.option(
     "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
 )
-@click.option("--rate", metavar="N", type=Number(1, 10**9), help="At most N messages a second.")
+@click.option("--rate", metavar="N", type=NumberType(1, 10**9), help="At most N messages a second.")
 @click.option(
     "--pace",
     metavar="X",
-    type=Number(0.001, 10**6),
+    type=NumberType(0.001, 10**6),
     help="As it was recorded, X times as fast.",
 )
 @click.option(
@@ -82,9 +82,9 @@ def replay(
     **given: Any,
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
-    from bwtui.cli.output.replay_view import Screen, summary, to_json
+    from bwtui.cli.output.replay_console import ReplayConsole, summary, to_json
     from bwtui.cycles import look_rarely
-    from bwtui.replay.replaying import Job, Replay
+    from bwtui.replay.replay import Replay, ReplayJob
     from bwtui.state_folder import state_root
 
     names = ("broker", "schema_registry", "kafka_config", "profile")
@@ -104,8 +104,8 @@ def replay(
 
     look_rarely()
     leave_pandas_out()
-    with closing(target(settings)) as goal, Screen(view, yes=yes) as screen:
-        job = Job(recording, goal, chosen, state_root() / "replays", options)
+    with closing(target(settings)) as goal, ReplayConsole(view, yes=yes) as screen:
+        job = ReplayJob(recording, goal, chosen, state_root() / "replays", options)
         outcome = Replay(job, screen).run(lambda: _spark(spark_master), is_wanted=spark_master is not None)
     if as_json:
         say_json(to_json(outcome))
@@ -121,12 +121,12 @@ def _spark(master: str | None) -> "AbstractContextManager[SparkSession]":
     return spark_session(master or LOCAL, "bwtui replay", config=WRITE_ONCE)
 
 
-def target(settings: "RelaySettings") -> "Target":
+def target(settings: "RelaySettings") -> "ReplayTarget":
     """Return the Kafka and the registry of the relay's settings. Raises UsageError."""
     from bwtui.cli.options.librdkafka import check
     from bwtui.encode.registry import SchemaRegistry
     from bwtui.kafka.config import IN_BULK, client_config, producer_config
-    from bwtui.replay.replaying import Target
+    from bwtui.replay.replay import ReplayTarget
     from bwtui.sink.topics import TopicAdmin
 
     check(settings)
@@ -136,17 +136,17 @@ def target(settings: "RelaySettings") -> "Target":
         TopicAdmin(client, int(producer["message.max.bytes"])).ensure(name, keyed=keyed)
 
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
-    return Target(client, producer, make_topic, registry)
+    return ReplayTarget(client, producer, make_topic, registry)
 
 
-def _options(given: dict[str, Any]) -> "Options":
-    from bwtui.replay.replaying import Options
+def _options(given: dict[str, Any]) -> "ReplayOptions":
+    from bwtui.replay.replay import ReplayOptions
 
     rate, pace, prefix = given.pop("rate"), given.pop("pace"), given.pop("topic_prefix")
     if rate is not None and pace is not None:
         raise UsageError("--rate and --pace exclude each other", "give the one that you mean")
     names = ("keep_ids", "dry_run", "restart", "only_missing")
-    return Options(prefix, rate=rate, pace=pace, **{name: given.pop(name) for name in names})
+    return ReplayOptions(prefix, rate=rate, pace=pace, **{name: given.pop(name) for name in names})
 
 
 def _selection(recording: Path, given: dict[str, Any], *, with_repeats: bool) -> Any:

@@ -8,9 +8,9 @@ import click
 from bwtui.console import exact, say, say_json, terminal
 from bwtui.errors import ConnectionFailed
 from bwtui.packages.lockfile import MAJORS
-from bwtui.packages.progress import for_stderr
+from bwtui.packages.setup_progress import for_stderr
 from bwtui.sandbox.kafka import CHOICES, names
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, SandboxStatus, Services
+from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox, SandboxStatus, ServiceAddresses
 
 
 @click.group()
@@ -72,7 +72,7 @@ def down(wipe: bool) -> None:
     Sandbox().down(wipe=wipe)
 
 
-def _variables(services: Services) -> dict[str, str]:
+def _variables(services: ServiceAddresses) -> dict[str, str]:
     return {
         "BWTUI_POSTGRES": services.postgres,
         "BWTUI_BROKER": services.broker,

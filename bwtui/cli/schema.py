@@ -46,7 +46,7 @@ def schema() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One object with all tables.")
 def check(ddl: TextIO | None, relay: str | None, as_json: bool, **given: Any) -> None:
     """Say what the registry would say of every table's key and value; nothing is registered or changed."""
-    from bwtui.cli.auditing.ahead import refuse_replaced
+    from bwtui.cli.auditing.prechecks import refuse_replaced
     from bwtui.cli.auditing.relay import running_settings, without_variables
     from bwtui.cli.connect import relay_settings
     from bwtui.encode.registry import SchemaRegistry

@@ -16,7 +16,7 @@ from bwtui.model.option_checks import check_slot
 from bwtui.options import nearest, split_advice
 
 if TYPE_CHECKING:
-    from bwtui.relay.memory import SlotMemory
+    from bwtui.relay.slot_checkpoint import SlotCheckpointStore
     from bwtui.source.connection import Connection
 
 _EPILOG = """\b
@@ -71,9 +71,9 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     A relay of ours remembers how far its slot was confirmed, and refuses one that vanished or was moved. It
     forgets that too, so that its next start takes a new snapshot; also when the slot is gone already.
     """
-    from bwtui.relay.backfill import first
-    from bwtui.relay.exactly import forgotten
-    from bwtui.relay.healing.due import forget
+    from bwtui.relay.backfill import chunk_snapshot
+    from bwtui.relay.exactly_once import discarded_position
+    from bwtui.relay.healing.heal_state import forget
     from bwtui.source.slot import server_and_database
     from bwtui.state_folder import state_folder
 
@@ -94,10 +94,10 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     for relay, memory in memories.items():
         # The checkpoint last: a kill in between leaves it, so the slot is refused and can be dropped again. A
         # heal without it would recreate the slot, without the new snapshot.
-        forgotten.forget(state_folder(relay), memory.last)
+        discarded_position.forget(state_folder(relay), memory.last)
         forget(state_folder(relay), name)
         memory.forget()
-    first.forget(identity)
+    chunk_snapshot.forget(identity)
     if as_json:
         say_json({"dropped": slot, "forgotten_by": list(memories)})
         return
@@ -106,17 +106,20 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
         say(f"relay {relay} has forgotten it, and begins with a new snapshot")
 
 
-def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotMemory]":
+def _memories(identity: tuple[str, str, str]) -> "dict[str, SlotCheckpointStore]":
     """Return the checkpoints of local relays for a slot of server and database, by relay."""
-    from bwtui.relay.memory import SlotMemory
+    from bwtui.relay.slot_checkpoint import SlotCheckpointStore
     from bwtui.state_folder import known_relays, state_folder
 
-    memories = {name: SlotMemory(state_folder(name), *identity) for name in known_relays()}
+    memories = {name: SlotCheckpointStore(state_folder(name), *identity) for name in known_relays()}
     return {name: memory for name, memory in memories.items() if memory.last is not None}
 
 
 def _check_droppable(
-    name: str, slot: dict[str, Any] | None, memories: "dict[str, SlotMemory]", existing: list[dict[str, Any]]
+    name: str,
+    slot: dict[str, Any] | None,
+    memories: "dict[str, SlotCheckpointStore]",
+    existing: list[dict[str, Any]],
 ) -> None:
     if slot is None and not memories:
         close = nearest(name, [slot["name"] for slot in existing])
@@ -152,7 +155,7 @@ def _connected(given: dict[str, Any]) -> "Iterator[Connection]":
     import psycopg2
 
     from bwtui.source.connection import connect
-    from bwtui.source.remedies import remedy
+    from bwtui.source.sqlstate_hints import remedy
 
     with contextlib.closing(connect(relay_options.load(given).text("postgres"))) as connection:
         try:

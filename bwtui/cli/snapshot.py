@@ -106,12 +106,12 @@ def _relay_or_stopped(named: str | None) -> str:
 
 def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
     """Pause, resume or cancel a task; for a relay that does not run, at its next start."""
-    from bwtui.relay.backfill.stopped import kept
-    from bwtui.relay.process.control import DoesNotAnswer, Refused, control_backfill
+    from bwtui.relay.backfill.offline_store import kept
+    from bwtui.relay.process.control import RelayUnresponsive, RequestRefused, control_backfill
 
     try:
         return control_backfill(name, id, what)
-    except (DoesNotAnswer, Refused):
+    except (RelayUnresponsive, RequestRefused):
         raise
     except ConnectionFailed as error:
         with kept(name, error) as store:
@@ -119,12 +119,12 @@ def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
 
 
 def _statuses(name: str) -> "Sequence[BackfillStatus]":
-    from bwtui.relay.backfill.stopped import kept
-    from bwtui.relay.process.control import DoesNotAnswer
+    from bwtui.relay.backfill.offline_store import kept
+    from bwtui.relay.process.control import RelayUnresponsive
 
     try:
         return status_of(name).backfills
-    except DoesNotAnswer:
+    except RelayUnresponsive:
         raise
     except ConnectionFailed as error:
         with kept(name, error) as store:
@@ -197,8 +197,8 @@ def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) 
     from bwtui.cli.auditing.relay import running_settings, without_variables
     from bwtui.model.backfill import BackfillRequest
     from bwtui.source.catalog import TableFilter, list_tables
-    from bwtui.source.chosen_rows import check_condition
     from bwtui.source.connection import connect, statement_failed
+    from bwtui.source.row_condition import check_condition
 
     settings, status = running_settings(name), status_of(name)
     with without_variables():

@@ -50,11 +50,11 @@ def status(name: str | None, as_json: bool) -> None:
 
 def _named(name: str, as_json: bool) -> "Status":
     from bwtui.relay.process import last_status
-    from bwtui.relay.process.control import DoesNotAnswer
+    from bwtui.relay.process.control import RelayUnresponsive
 
     try:
         return status_of(name)
-    except DoesNotAnswer:
+    except RelayUnresponsive:
         raise
     except ConnectionFailed:
         last = last_status.of_ended(name)

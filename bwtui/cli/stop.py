@@ -2,7 +2,7 @@
 
 import click
 
-from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.number_type import NumberType
 from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
 from bwtui.console import say
 from bwtui.errors import BwtuiError
@@ -19,7 +19,7 @@ Examples:
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=Number(0, 10**6),
+    type=NumberType(0, 10**6),
     default=60.0,
     show_default=True,
     help="How long to wait until the relay is gone.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.auditing.ahead import (
+from bwtui.cli.auditing.prechecks import (
     open_all,
     refuse_replaced,
     refuse_unused,
@@ -18,16 +18,16 @@ from bwtui.cli.auditing.ahead import (
 from bwtui.cli.auditing.registry import ask_registry
 from bwtui.cli.auditing.relay import running_settings, without_variables
 from bwtui.cli.options import relay_options
-from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.number_type import NumberType
 from bwtui.cli.options.relay_name import relay_option
-from bwtui.cli.output.progress import View, progress_json_option, view_of
+from bwtui.cli.output.progress import ProgressView, progress_json_option, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, UsageError
 
 if TYPE_CHECKING:
-    from bwtui.audit.report import Report
+    from bwtui.audit.report import AuditSummary
     from bwtui.settings import RelaySettings
-    from bwtui.verify.basis import Recorded
+    from bwtui.verify.audit_inputs import OpenedRecording
 
 _EPILOG = """\b
 Examples:
@@ -61,7 +61,7 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
     help="Compare every message with what PostgreSQL said, not just some of each table.",
 )
 @click.option("--show-values", is_flag=True, help="Show keys and values of rows, which are masked otherwise.")
-@click.option("--findings", metavar="N", type=Number(0, 10**9, whole=True), default=1_000, show_default=True,
+@click.option("--findings", metavar="N", type=NumberType(0, 10**9, whole=True), default=1_000, show_default=True,
               help="Tell at most N findings of a class one by one.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
@@ -145,22 +145,29 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
         raise UsageError(problem, "compare two of them at a time: bwtui verify A B")
 
 
-def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: View, **how: Any) -> "Report":
+def _recordings(
+    recordings: "list[OpenedRecording]", settings: "RelaySettings", view: ProgressView, **how: Any
+) -> "AuditSummary":
     if len(recordings) == 2:
         from bwtui.verify.recordings import verify_recordings
 
         return verify_recordings(*recordings, on_phase=view.phase, **how)
     from bwtui.kafka.config import client_config
-    from bwtui.verify.recording import Options, verify_recording
+    from bwtui.verify.recording import VerifyOptions, verify_recording
 
     report = verify_recording(
-        recordings[0], client_config(settings), Options(**how), ask_registry(settings), view.phase, view.count
+        recordings[0],
+        client_config(settings),
+        VerifyOptions(**how),
+        ask_registry(settings),
+        view.phase,
+        view.count,
     )
     report.notes += _of_letters(report)
     return report
 
 
-def _of_letters(report: "Report") -> list[str]:
+def _of_letters(report: "AuditSummary") -> list[str]:
     """Return how many recorded changes are in dead letters, and how to send their rows."""
     from bwtui.cli.auditing.database import slot_letters
     from bwtui.model.lsn import parse_lsn
@@ -183,7 +190,7 @@ def _database(
     on_phase: Callable[[str], None],
     samples: int,
     show_values: bool,
-) -> "Report":
+) -> "AuditSummary":
     from bwtui.cli.auditing.database import request_of, source_of
     from bwtui.verify.database import verify_database
 
@@ -205,7 +212,7 @@ def _command() -> str:
     return mask_connection("bwtui " + shlex.join(sys.argv[1:]))
 
 
-def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
+def _tell(report: "AuditSummary", as_json: bool, html: Path | None) -> None:
     # The findings were expensive: they are reported even if the page can't be written.
     failed = None if html is None else _write(report, html)
     if as_json:
@@ -218,10 +225,10 @@ def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
         raise failed
 
 
-def _write(report: "Report", html: Path) -> BwtuiError | None:
+def _write(report: "AuditSummary", html: Path) -> BwtuiError | None:
     """Write the report as a page; return the error if that fails."""
-    from bwtui.audit.page import page
-    from bwtui.durable import private_file
+    from bwtui.audit.html_report import page
+    from bwtui.durable_files import private_file
 
     try:
         # It shows rows, so only its owner may read it, like the recording.

@@ -19,7 +19,7 @@ _REPORTED = (0, 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class VerifyRun:
     """The result of one run of ``bwtui verify``."""
 
     #: The subject of the audit, in a word or two.
@@ -55,7 +55,9 @@ class Audit:
         return {"command": self.command, **{name: self.report.get(name) for name in names}}
 
 
-def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interrupts: Interrupts) -> Audit:
+def run(
+    what: str, arguments: Sequence[str], services: Mapping[str, str], interrupts: Interrupts
+) -> VerifyRun:
     """Run ``bwtui verify`` with ``arguments`` on ``services``, which are passed through the environment.
 
     Raises Indeterminate when it could not decide, and BwtuiError when it ended with any other error.
@@ -78,7 +80,7 @@ def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interr
         _end(process)
     typed = " ".join(["bwtui verify", *arguments])
     if process.returncode in _REPORTED and out.strip():
-        return Audit(what, typed, json.loads(out))
+        return VerifyRun(what, typed, json.loads(out))
     lines = [line.removeprefix("bwtui: error: ") for line in err.strip().splitlines()]
     sentence = f"'{typed}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no word'}"
     kind = Indeterminate if process.returncode == Indeterminate.exit_code else BwtuiError

@@ -20,16 +20,16 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from bwtui.demo.rows import Row
-from bwtui.demo.shop import Table
-from bwtui.demo.topics import TopicContents, TopicReader
-from bwtui.demo.verdict import Comparison, TableVerdict
+from bwtui.demo.shop import DemoTable
+from bwtui.demo.topics import DemoTopicReader, TopicContents
+from bwtui.demo.verdict import ShopComparison, TableVerdict
 
 ESCAPED = "__escaped"
 _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ShopColumn:
     """A column as declared in the table: ``type`` is PostgreSQL's name without a modifier."""
 
     name: str
@@ -38,11 +38,11 @@ class Column:
 
 def compare(
     connection: Connection,
-    reader: TopicReader,
-    tables: Sequence[Table],
+    reader: DemoTopicReader,
+    tables: Sequence[DemoTable],
     prefix: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Comparison:
+) -> ShopComparison:
     """Read the topics of ``tables``, then the tables in one snapshot, and return the differences.
 
     Nothing may be written meanwhile. Raises Indeterminate when one side can't be read completely.
@@ -54,10 +54,10 @@ def compare(
     with connection, connection.cursor() as cursor:
         verdicts = tuple(_compare_table(cursor, table, content) for table, content in contents.items())
     foreign = sorted(topics - {content.topic for content in contents.values()})
-    return Comparison(verdicts, tuple(foreign))
+    return ShopComparison(verdicts, tuple(foreign))
 
 
-def _compare_table(cursor: Cursor, table: Table, content: TopicContents) -> TableVerdict:
+def _compare_table(cursor: Cursor, table: DemoTable, content: TopicContents) -> TableVerdict:
     columns = _columns(cursor, table)
     rows = _rows(cursor, table, columns)
     if table.key:
@@ -66,7 +66,7 @@ def _compare_table(cursor: Cursor, table: Table, content: TopicContents) -> Tabl
 
 
 def _compare_latest(
-    table: Table, columns: Sequence[Column], rows: Iterator[Row], content: TopicContents
+    table: DemoTable, columns: Sequence[ShopColumn], rows: Iterator[Row], content: TopicContents
 ) -> TableVerdict:
     at = [[column.name for column in columns].index(name) for name in table.key]
     keys = [columns[index] for index in at]
@@ -97,7 +97,7 @@ def _compare_latest(
 
 
 def _compare_multisets(
-    table: Table, columns: Sequence[Column], rows: Iterator[Row], content: TopicContents
+    table: DemoTable, columns: Sequence[ShopColumn], rows: Iterator[Row], content: TopicContents
 ) -> TableVerdict:
     expected = Counter(rows)
     actual = Counter(_record(columns, value) for value in content.rows)
@@ -106,12 +106,12 @@ def _compare_multisets(
     return TableVerdict(**common, rows=expected.total(), keys=None, missing=missing, extra=extra, different=0)
 
 
-def _of_topic(table: Table, content: TopicContents) -> dict[str, Any]:
+def _of_topic(table: DemoTable, content: TopicContents) -> dict[str, Any]:
     counts = {name: getattr(content, name) for name in ("messages", "unreadable", "split_keys", "holes")}
     return {"table": table.full_name, "topic": content.topic, **counts}
 
 
-def _differences(columns: Sequence[Column], row: Row, value: Mapping[str, Any]) -> list[str]:
+def _differences(columns: Sequence[ShopColumn], row: Row, value: Mapping[str, Any]) -> list[str]:
     record = _record(columns, value)
     names = [
         column.name for column, ours, theirs in zip(columns, row, record, strict=False) if ours != theirs
@@ -119,7 +119,7 @@ def _differences(columns: Sequence[Column], row: Row, value: Mapping[str, Any]) 
     return names + (["(unknown fields)"] if len(record) > len(row) else [])
 
 
-def _record(columns: Sequence[Column], value: Mapping[str, Any]) -> Row:
+def _record(columns: Sequence[ShopColumn], value: Mapping[str, Any]) -> Row:
     """Return a record in the form of a row; unknown fields are appended, so that it differs."""
     escaped = value.get(ESCAPED) or {}
     row = tuple(
@@ -130,16 +130,16 @@ def _record(columns: Sequence[Column], value: Mapping[str, Any]) -> Row:
     return (*row, *sorted(unknown))
 
 
-def _columns(cursor: Cursor, table: Table) -> list[Column]:
+def _columns(cursor: Cursor, table: DemoTable) -> list[ShopColumn]:
     cursor.execute(
         "select attname, format_type(atttypid, null) from pg_attribute"
         " where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
         [table.full_name],
     )
-    return [Column(*row) for row in cursor.fetchall()]
+    return [ShopColumn(*row) for row in cursor.fetchall()]
 
 
-def _rows(cursor: Cursor, table: Table, columns: Sequence[Column]) -> Iterator[Row]:
+def _rows(cursor: Cursor, table: DemoTable, columns: Sequence[ShopColumn]) -> Iterator[Row]:
     """Yield every row in canonical form, in batches, so that a large table is not in memory twice."""
     expressions = [
         sql.SQL(_EXPRESSIONS.get(column.type, "{}")).format(sql.Identifier(column.name)) for column in columns

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from bwtui.sandbox.layout import Layout, demo_folder
+from bwtui.sandbox.layout import SandboxLayout, demo_folder
 
 if TYPE_CHECKING:
-    from bwtui.sandbox.supervisor import ServiceName
+    from bwtui.sandbox.sandbox import ServiceName
 
 
 def look_at_log(service: "ServiceName") -> str:
     """Return a hint with the path of a service's log, which stays after the demo has ended."""
-    return f"look at {Layout(demo_folder()).logs / service}.log"
+    return f"look at {SandboxLayout(demo_folder()).logs / service}.log"

@@ -68,7 +68,7 @@ SITES = ("Hamburg", "Kraków", "Reykjavík", "São Paulo")
 ACTIONS = ("login", "logout", "view", "search", "export", "refund", "price change")
 
 
-class RowMaker:
+class ShopRowMaker:
     """Makes the rows of all tables; the same seed gives the same rows."""
 
     def __init__(self, seed: int) -> None:

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from bwtui.demo import audits, reset, shop
-from bwtui.demo.audits import Audit
+from bwtui.demo.audits import VerifyRun
 from bwtui.demo.compare import compare
 from bwtui.demo.interrupts import Interrupts
 from bwtui.demo.process import WorkloadProcess
-from bwtui.demo.sabotage import Fault, sabotage
-from bwtui.demo.topics import TopicReader
-from bwtui.demo.verdict import Comparison
+from bwtui.demo.sabotage import PlantedFault, sabotage
+from bwtui.demo.topics import DemoTopicReader
+from bwtui.demo.verdict import ShopComparison
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import Status
-from bwtui.packages.progress import Progress
+from bwtui.packages.setup_progress import SetupProgress
 from bwtui.relay.process import launch
 from bwtui.relay.process.control import request
-from bwtui.sandbox.layout import Layout, demo_folder, usable
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.layout import SandboxLayout, demo_folder, usable
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.source.slot import committed_lsn
 
@@ -38,7 +38,7 @@ _POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """The options of the demo."""
 
     rate: float = 300.0
@@ -57,7 +57,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledState:
     """The state after the last write, once the relay has confirmed it."""
 
     workload: dict[str, Any]
@@ -84,10 +84,10 @@ class Settled:
 class Demo:
     """The running demo; `close` ends all of it in order, whatever has happened."""
 
-    def __init__(self, options: Options, progress: Progress, interrupts: Interrupts) -> None:
+    def __init__(self, options: DemoOptions, progress: SetupProgress, interrupts: Interrupts) -> None:
         self.options = options
         self.interrupts = interrupts
-        self.settled: Settled | None = None
+        self.settled: SettledState | None = None
         self._progress = progress
         self.note = progress.note
         self._abandoned = threading.Event()
@@ -95,7 +95,7 @@ class Demo:
         self._settling = False
         self._lock: IO[str] | None = None
         self._sandbox: Sandbox | None = None
-        self._services: Services | None = None
+        self._services: ServiceAddresses | None = None
         self._dsn = ""
         self._workload: WorkloadProcess | None = None
         #: Folder of the recording, or empty.
@@ -119,7 +119,7 @@ class Demo:
         reset.reset_topics(services.broker, PREFIX, topics)
         reset.reset_subjects(services.schema_registry, PREFIX)
         with contextlib.closing(shop.connect(self._dsn)) as connection:
-            rows = shop.create(connection, self.options.seed, shop.Size.scaled(self.options.scale))
+            rows = shop.create(connection, self.options.seed, shop.ShopSize.scaled(self.options.scale))
         self.note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
         # The writes begin before the relay, so that its snapshot is taken during writes.
         with self.interrupts.shielded():
@@ -129,7 +129,7 @@ class Demo:
             self._engine = launch.start(self._relay_settings(services))
         self._engine.wait_ready()
 
-    def _relay_settings(self, services: Services) -> RelaySettings:
+    def _relay_settings(self, services: ServiceAddresses) -> RelaySettings:
         return RelaySettings(
             name=NAME,
             slot=SLOT,
@@ -176,7 +176,7 @@ class Demo:
         """The workload's newest counts."""
         return self._workload.latest if self._workload else {}
 
-    def settle(self, *, quiet: bool = False) -> Settled:
+    def settle(self, *, quiet: bool = False) -> SettledState:
         """Stop the writes, and wait until the relay has confirmed the last one; later calls do nothing.
 
         Set ``quiet`` while the screens are shown, since a note would garble them. Raises Indeterminate when
@@ -193,7 +193,7 @@ class Demo:
                 end = committed_lsn(connection)
             start = time.monotonic()
             status = self._wait_until_confirmed(end)
-            self.settled = Settled(counts, end, time.monotonic() - start, status)
+            self.settled = SettledState(counts, end, time.monotonic() - start, status)
         return self.settled
 
     def _wait_until_confirmed(self, end: int) -> Status:
@@ -223,14 +223,14 @@ class Demo:
         if error is not None:
             raise error
 
-    def audit_tables(self) -> Audit:
+    def audit_tables(self) -> VerifyRun:
         """Verify the topics against the tables; the relay must be running: the audit queries its progress."""
         assert self._services is not None
         self.note("verifying the tables: bwtui verify --database")
         arguments = ["--database", "-s", SLOT, "--publication", SLOT, "-p", PREFIX]
         return audits.run("tables", arguments, self._environment(), self.interrupts)
 
-    def audit_recording(self) -> Audit:
+    def audit_recording(self) -> VerifyRun:
         """Verify the topics against the recording, which must be finished."""
         self.note(f"verifying the recording: bwtui verify {self.recording}")
         return audits.run("recording", [self.recording], self._environment(), self.interrupts)
@@ -243,7 +243,7 @@ class Demo:
             "BWTUI_SCHEMA_REGISTRY": self._services.schema_registry,
         }
 
-    def sabotage(self) -> list[Fault]:
+    def sabotage(self) -> list[PlantedFault]:
         """Plant faults in the topic of the orders, and return them."""
         assert self._services is not None
         topic = next(table.topic(PREFIX) for table in shop.TABLES if table.name == "orders")
@@ -251,13 +251,15 @@ class Demo:
         self.note(f"planted {len(faults)} faults in {topic}")
         return faults
 
-    def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Comparison:
+    def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> ShopComparison:
         """Read the topics with an independent consumer and compare them with the tables."""
         assert self._services is not None
         self.note("reading the topics back with an independent consumer")
         with (
             contextlib.closing(shop.connect(self._dsn)) as connection,
-            contextlib.closing(TopicReader(self._services.broker, self._services.schema_registry)) as reader,
+            contextlib.closing(
+                DemoTopicReader(self._services.broker, self._services.schema_registry)
+            ) as reader,
         ):
             return compare(connection, reader, shop.TABLES, PREFIX, progress)
 
@@ -277,13 +279,13 @@ class Demo:
         folder = self.options.folder
         with usable(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = Layout(folder).lock_demo()
+            self._lock = SandboxLayout(folder).lock_demo()
 
 
-class Notes(Progress):
+class ForwardedProgress(SetupProgress):
     """Forwards progress, and ignores a closed stderr, which does not end a demo."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: SetupProgress) -> None:
         self._progress = progress
 
     def note(self, text: str) -> None:
@@ -296,9 +298,9 @@ class Notes(Progress):
 
 
 @contextlib.contextmanager
-def running(options: Options, progress: Progress) -> Iterator[Demo]:
+def running(options: DemoOptions, progress: SetupProgress) -> Iterator[Demo]:
     """Start the demo; after the block, or on any signal, end everything that it started."""
-    notes = Notes(progress)
+    notes = ForwardedProgress(progress)
     with Interrupts() as interrupts:
         demo = Demo(options, notes, interrupts)
         try:

@@ -25,7 +25,7 @@ _LOST, _CHANGED, _DOUBLED = 3, 2, 2
 CONSEQUENCES = ("regressed", "resurrected", "torn_transaction")
 
 
-class Record(NamedTuple):
+class PartitionRecord(NamedTuple):
     """A record of a partition; the timestamp is in Unix milliseconds."""
 
     key: bytes | None
@@ -34,11 +34,11 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-Partitions = dict[int, list[Record]]
+Partitions = dict[int, list[PartitionRecord]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlantedFault:
     """A planted fault: a class of docs/audit.md, and where the audit must find it."""
 
     name: str
@@ -54,7 +54,7 @@ class Judgement:
     planted: Mapping[str, int]
     found: Mapping[str, int]
     #: Faults that the audit did not find at their place.
-    overlooked: Sequence[Fault]
+    overlooked: Sequence[PlantedFault]
     #: Classes with more findings than planted faults.
     invented: Sequence[str]
 
@@ -79,7 +79,7 @@ class Judgement:
         return {"planted": dict(self.planted), "found": dict(self.found), "all_found": self.holds}
 
 
-def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
+def sabotage(broker: str, topic: str, seed: int) -> list[PlantedFault]:
     """Plant faults in ``topic`` and return them. Raises RefusedError when it has too few records for that."""
     try:
         held = _read(broker, topic)
@@ -91,7 +91,7 @@ def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
     return faults
 
 
-def judge(faults: Sequence[Fault], report: Mapping[str, Any]) -> Judgement:
+def judge(faults: Sequence[PlantedFault], report: Mapping[str, Any]) -> Judgement:
     """Compare the planted faults with the findings of ``bwtui verify --json``."""
     places = {
         (finding["class"], finding["topic"], finding["partition"], finding["offset"])
@@ -109,7 +109,7 @@ def judge(faults: Sequence[Fault], report: Mapping[str, Any]) -> Judgement:
 # -- faults --------------------------------------------------------------------------------------------------
 
 
-def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions, list[Fault]]:
+def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions, list[PlantedFault]]:
     """Return the new contents of the topic instead of ``held``, and the faults in them.
 
     Raises RefusedError when there are not enough records to choose from.
@@ -120,7 +120,7 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
             "leave out --sabotage here",
         )
     planted = {partition: list(records) for partition, records in held.items()}
-    faults: list[Fault] = []
+    faults: list[PlantedFault] = []
     # Records can be reordered in the partition where most keys have several versions.
     *others, third = sorted(held, key=lambda partition: len(_by_key(held[partition], least=3)))
     first, second = sorted(others)[:2]
@@ -134,16 +134,20 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
     return planted, faults
 
 
-def _lose(records: list[Record], topic: str, partition: int, faults: list[Fault]) -> None:
+def _lose(records: list[PartitionRecord], topic: str, partition: int, faults: list[PlantedFault]) -> None:
     """Remove the newest records, like a broker that returns with an older copy of its log."""
     for _ in range(_LOST):
         records.pop()
-        faults.append(Fault("lost_acked", topic, partition, len(records)))
+        faults.append(PlantedFault("lost_acked", topic, partition, len(records)))
 
 
 def _change(
-    records: list[Record], topic: str, partition: int, faults: list[Fault], draw: random.Random
-) -> Record:
+    records: list[PartitionRecord],
+    topic: str,
+    partition: int,
+    faults: list[PlantedFault],
+    draw: random.Random,
+) -> PartitionRecord:
     """Change a byte of some values; remove the newest record, and return it."""
     strayed = records.pop()
     keys = draw.sample([key for key in _by_key(records, least=2) if key != strayed.key], _CHANGED)
@@ -152,49 +156,53 @@ def _change(
         at = _by_key(records, least=2)[key][0]
         value = records[at].value or b""
         records[at] = records[at]._replace(value=value[:-1] + bytes([value[-1] ^ 0x01]))
-        faults.append(Fault("corrupted", topic, partition, at))
+        faults.append(PlantedFault("corrupted", topic, partition, at))
     return strayed
 
 
 def _swap(
-    records: list[Record], topic: str, partition: int, faults: list[Fault], draw: random.Random
+    records: list[PartitionRecord],
+    topic: str,
+    partition: int,
+    faults: list[PlantedFault],
+    draw: random.Random,
 ) -> None:
     """Exchange two records of a key, neither its newest, so that one of them is late."""
     key = draw.choice(list(_by_key(records, least=3)))
     one, other = _by_key(records, least=3)[key][:2]
     records[one], records[other] = records[other], records[one]
-    faults.append(Fault("reordered", topic, partition, other))
+    faults.append(PlantedFault("reordered", topic, partition, other))
 
 
 def _append(
-    records: list[Record],
-    strayed: Record,
+    records: list[PartitionRecord],
+    strayed: PartitionRecord,
     topic: str,
     partition: int,
-    faults: list[Fault],
+    faults: list[PlantedFault],
     draw: random.Random,
 ) -> None:
     """Append copies, a record of a different partition, a row that never existed, and a foreign record."""
     newest = {record.key: record for record in records}
     living = [record for record in newest.values() if record.value is not None]
     for copy in draw.sample(living, _DOUBLED):
-        faults.append(Fault("duplicated", topic, partition, len(records)))
+        faults.append(PlantedFault("duplicated", topic, partition, len(records)))
         records.append(copy)
     now = records[-1].timestamp
-    faults.append(Fault("misrouted", topic, partition, len(records)))
+    faults.append(PlantedFault("misrouted", topic, partition, len(records)))
     records.append(strayed)
     model = draw.choice(living)
     key = model.key or b""
-    faults.append(Fault("phantom", topic, partition, len(records)))
+    faults.append(PlantedFault("phantom", topic, partition, len(records)))
     # A key that no row ever had: five bytes of Confluent's header, the branch that is not null, and a varint
     # of Avro. Without headers, like the stream's. Older than the recording's end, after which the relay may
     # have continued for all that the audit knows.
-    records.append(Record(key[:6] + b"\xfe\xff\xff\xff\x7f", model.value, now - 1_000))
-    faults.append(Fault("foreign", topic, partition, len(records)))
-    records.append(Record(b"not ours", b"hello", now))
+    records.append(PartitionRecord(key[:6] + b"\xfe\xff\xff\xff\x7f", model.value, now - 1_000))
+    faults.append(PlantedFault("foreign", topic, partition, len(records)))
+    records.append(PartitionRecord(b"not ours", b"hello", now))
 
 
-def _by_key(records: Sequence[Record], least: int) -> dict[bytes, list[int]]:
+def _by_key(records: Sequence[PartitionRecord], least: int) -> dict[bytes, list[int]]:
     """Return the positions of each key's records, for keys with ``least`` distinct values, no tombstone."""
     places: dict[bytes, list[int]] = {}
     for at, record in enumerate(records):
@@ -238,7 +246,7 @@ def _read(broker: str, topic: str) -> Partitions:
                     raise KafkaException(message.error())
                 _, timestamp = message.timestamp()
                 headers = tuple(headers_of(message))
-                record = Record(message.key(), message.value(), timestamp, headers)  # type: ignore[arg-type]
+                record = PartitionRecord(message.key(), message.value(), timestamp, headers)  # type: ignore[arg-type]
                 records[message.partition() or 0].append(record)
         return records
     finally:

@@ -11,7 +11,7 @@ from psycopg2.extensions import make_dsn
 from psycopg2.extras import execute_values
 
 from bwtui.demo.logs import look_at_log
-from bwtui.demo.rows import SITES, Row, RowMaker
+from bwtui.demo.rows import SITES, Row, ShopRowMaker
 from bwtui.errors import ConnectionFailed, RefusedError
 
 DATABASE = "shop"
@@ -98,7 +98,7 @@ create table warehouse.stock (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DemoTable:
     """A table to compare; its key columns are empty if it has no key."""
 
     schema: str
@@ -117,16 +117,16 @@ class Table:
 
 
 TABLES = (
-    Table("public", "customers", ("id",)),
-    Table("public", "products", ("id",)),
-    Table("public", "orders", ("id",)),
-    Table("public", "order_items", ("order_id", "line")),
-    Table("public", "audit", ()),
-    Table("warehouse", "stock", ("product_id", "site")),
+    DemoTable("public", "customers", ("id",)),
+    DemoTable("public", "products", ("id",)),
+    DemoTable("public", "orders", ("id",)),
+    DemoTable("public", "order_items", ("order_id", "line")),
+    DemoTable("public", "audit", ()),
+    DemoTable("warehouse", "stock", ("product_id", "site")),
 )
 
 
-#: Targets of inserts: the table with the columns that a `RowMaker` fills; identity columns are generated.
+#: Targets of inserts: the table with the columns that a `ShopRowMaker` fills; identity columns are generated.
 CUSTOMERS = (
     "public.customers (email, name, nickname, birthday, balance, vip, settings, public_id, created_at)"
 )
@@ -141,7 +141,7 @@ STOCK = "warehouse.stock (site, quantity, product_id, counted_on, shelf, updated
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ShopSize:
     """The initial number of rows; order items and stock follow from it."""
 
     customers: int = 2_000
@@ -150,7 +150,7 @@ class Size:
     audit: int = 1_000
 
     @classmethod
-    def scaled(cls, scale: float) -> "Size":
+    def scaled(cls, scale: float) -> "ShopSize":
         """Return the usual size times ``scale``, with at least one row each."""
         usual = cls()
         numbers = (usual.customers, usual.products, usual.orders, usual.audit)
@@ -227,10 +227,10 @@ end $$
 """
 
 
-def create(connection: Connection, seed: int = 1, size: Size | None = None) -> dict[str, int]:
+def create(connection: Connection, seed: int = 1, size: ShopSize | None = None) -> dict[str, int]:
     """Create the tables and their initial rows; return the number of rows in each table."""
-    size = size or Size()
-    maker = RowMaker(seed)
+    size = size or ShopSize()
+    maker = ShopRowMaker(seed)
     with connection, connection.cursor() as cursor:
         cursor.execute(_DDL)
     rows = {
@@ -249,7 +249,7 @@ def create(connection: Connection, seed: int = 1, size: Size | None = None) -> d
     return {target.split(" ")[0]: len(values) for target, values in rows.items()}
 
 
-def _items(maker: RowMaker, size: Size) -> list[Row]:
+def _items(maker: ShopRowMaker, size: ShopSize) -> list[Row]:
     draw = maker.random
     return [
         maker.item(order, line, draw.randint(1, size.products))
@@ -258,7 +258,7 @@ def _items(maker: RowMaker, size: Size) -> list[Row]:
     ]
 
 
-def _stock(maker: RowMaker, size: Size) -> list[Row]:
+def _stock(maker: ShopRowMaker, size: ShopSize) -> list[Row]:
     return [
         maker.stock(product, site)
         for product in range(1, size.products + 1)

@@ -85,7 +85,7 @@ class TopicContents:
             self.latest[identity] = value
 
 
-class TopicReader:
+class DemoTopicReader:
     """Reads whole topics once, from the first offset to the last one at the start of the read."""
 
     def __init__(self, broker: str, registry: str, timeout: float = _TIMEOUT) -> None:

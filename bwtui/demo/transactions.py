@@ -1,6 +1,6 @@
 """The transactions that the workload runs: actions of the demo's customers and staff.
 
-An action gets a `Session` and changes rows through it. The session counts the rows and records how the
+An action gets a `ShopTransaction` and changes rows through it. The session counts the rows and records how the
 transaction changes the shop's keys, so that a rolled-back one leaves no trace in the counts or the known
 keys.
 """
@@ -16,14 +16,14 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
 from bwtui.demo import shop
-from bwtui.demo.rows import SITES, STATUSES, Row, RowMaker
+from bwtui.demo.rows import SITES, STATUSES, Row, ShopRowMaker
 
 #: Rows by (table, operation); the operation is "inserts", "updates" or "deletes".
 Rows = Counter[tuple[str, str]]
 
 
 @dataclass(slots=True)
-class Memory:
+class ShopKeys:
     """The existing keys, as of the last commit."""
 
     customers: list[int]
@@ -31,7 +31,7 @@ class Memory:
     products: list[int]
 
     @classmethod
-    def load(cls, connection: Connection) -> "Memory":
+    def load(cls, connection: Connection) -> "ShopKeys":
         """Read the keys from the database, in a repeatable order."""
         with connection, connection.cursor() as cursor:
             return cls(*(_ids(cursor, table) for table in ("customers", "orders", "products")))
@@ -43,15 +43,15 @@ def _ids(cursor: Cursor, table: str) -> list[int]:
 
 
 @dataclass(slots=True)
-class Session:
+class ShopTransaction:
     """One open transaction: runs statements and records their effects."""
 
     cursor: Cursor
-    make: RowMaker
-    memory: Memory
+    make: ShopRowMaker
+    memory: ShopKeys
     rows: Rows = field(default_factory=Counter)
     #: Changes to the memory, applied in order after the transaction has committed.
-    on_commit: list[Callable[[Memory], None]] = field(default_factory=list)
+    on_commit: list[Callable[[ShopKeys], None]] = field(default_factory=list)
 
     @property
     def draw(self) -> random.Random:
@@ -89,7 +89,7 @@ class Session:
         return rows
 
 
-def place_order(session: Session) -> None:
+def place_order(session: ShopTransaction) -> None:
     """Place an order of one to five products; stock goes down, and the audit has an entry."""
     make, draw = session.make, session.draw
     customer = draw.choice(session.memory.customers)
@@ -106,7 +106,7 @@ def place_order(session: Session) -> None:
     session.on_commit.append(lambda memory: memory.orders.append(order))
 
 
-def edit_order(session: Session) -> None:
+def edit_order(session: ShopTransaction) -> None:
     """Advance an order's status, and correct its items."""
     make, order = session.make, session.draw.choice(session.memory.orders)
     session.update(
@@ -121,14 +121,14 @@ def edit_order(session: Session) -> None:
     )
 
 
-def cancel_orders(session: Session) -> None:
+def cancel_orders(session: ShopTransaction) -> None:
     """Delete up to three orders with their items."""
     gone = session.draw.sample(session.memory.orders, session.draw.randint(1, 3))
     for order in gone:
         session.delete("public.order_items", "order_id = %s", [order])
         session.delete("public.orders", "id = %s", [order])
 
-    def forget(memory: Memory) -> None:
+    def forget(memory: ShopKeys) -> None:
         for order in gone:
             memory.orders.remove(order)
 
@@ -136,14 +136,14 @@ def cancel_orders(session: Session) -> None:
     session.insert(shop.AUDIT, [session.make.audit(None), session.make.audit(-1)])
 
 
-def sign_up(session: Session) -> None:
+def sign_up(session: ShopTransaction) -> None:
     """Add new customers, and update one in the same transaction."""
     ids = [session.insert_one(shop.CUSTOMERS, session.make.customer()) for _ in range(2)]
     session.update("public.customers", "set vip = true, nickname = '' where id = %s", [ids[0]])
     session.on_commit.append(lambda memory: memory.customers.extend(ids))
 
 
-def edit_customer(session: Session) -> None:
+def edit_customer(session: ShopTransaction) -> None:
     """Update everything that a customer's profile page shows."""
     row = session.make.customer()
     session.update(
@@ -158,7 +158,7 @@ def edit_customer(session: Session) -> None:
     )
 
 
-def close_account(session: Session) -> None:
+def close_account(session: ShopTransaction) -> None:
     """Delete a customer with all orders and their items."""
     customer = session.draw.choice(session.memory.customers)
     mine = "select id from public.orders where customer_id = %s"
@@ -166,26 +166,26 @@ def close_account(session: Session) -> None:
     gone = {row[0] for row in session.delete("public.orders", "customer_id = %s", [customer])}
     session.delete("public.customers", "id = %s", [customer])
 
-    def forget(memory: Memory) -> None:
+    def forget(memory: ShopKeys) -> None:
         memory.customers.remove(customer)
         memory.orders[:] = [order for order in memory.orders if order not in gone]
 
     session.on_commit.append(forget)
 
 
-def renumber_customer(session: Session) -> None:
+def renumber_customer(session: ShopTransaction) -> None:
     """Give a customer a new primary key (its own, negated), and update the orders."""
     customer = session.draw.choice(session.memory.customers)
     session.update("public.customers", "set id = -id where id = %s", [customer])
     session.update("public.orders", "set customer_id = -customer_id where customer_id = %s", [customer])
 
-    def rename(memory: Memory) -> None:
+    def rename(memory: ShopKeys) -> None:
         memory.customers[memory.customers.index(customer)] = -customer
 
     session.on_commit.append(rename)
 
 
-def renumber_items(session: Session) -> None:
+def renumber_items(session: ShopTransaction) -> None:
     """Give all items of an order new composite primary keys, and revert that half of the time."""
     order = session.draw.choice(session.memory.orders)
     session.update("public.order_items", "set line = line + 1000 where order_id = %s", [order])
@@ -193,7 +193,7 @@ def renumber_items(session: Session) -> None:
         session.update("public.order_items", "set line = line - 1000 where order_id = %s", [order])
 
 
-def replace_item(session: Session) -> None:
+def replace_item(session: ShopTransaction) -> None:
     """Delete items and insert different ones with the same keys, in one transaction."""
     order = session.draw.choice(session.memory.orders)
     deleted = session.delete("public.order_items", "order_id = %s", [order])
@@ -203,7 +203,7 @@ def replace_item(session: Session) -> None:
         session.insert(shop.ITEMS, again)
 
 
-def change_prices(session: Session) -> None:
+def change_prices(session: ShopTransaction) -> None:
     """Change the prices of five to twenty products in one statement."""
     products = session.draw.sample(session.memory.products, session.draw.randint(5, 20))
     session.update(
@@ -219,7 +219,7 @@ def change_prices(session: Session) -> None:
     )
 
 
-def move_stock(session: Session) -> None:
+def move_stock(session: ShopTransaction) -> None:
     """Move stock to a different site, which is part of its primary key, and recount another shelf."""
     product, site = session.draw.choice(session.memory.products), session.draw.choice(SITES)
     session.update(
@@ -235,7 +235,7 @@ def move_stock(session: Session) -> None:
 
 
 #: Actions and their share among a hundred transactions.
-ACTIONS: dict[Callable[[Session], None], int] = {
+ACTIONS: dict[Callable[[ShopTransaction], None], int] = {
     place_order: 36,
     edit_order: 22,
     cancel_orders: 8,
@@ -254,7 +254,7 @@ ACTIONS: dict[Callable[[Session], None], int] = {
 _MOST_ORDERS, _MOST_CUSTOMERS = 20_000, 10_000
 
 
-def choose(draw: random.Random, memory: Memory) -> Callable[[Session], None]:
+def choose(draw: random.Random, memory: ShopKeys) -> Callable[[ShopTransaction], None]:
     """Choose the next action; a shop that is too large deletes orders and customers instead."""
     action = draw.choices(list(ACTIONS), weights=list(ACTIONS.values()))[0]
     if action is place_order and len(memory.orders) > _MOST_ORDERS:

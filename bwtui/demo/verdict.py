@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
-from bwtui.shown import shown
+from bwtui.escaping import shown
 
 Outcome = Literal["equal", "different", "indeterminate"]
 
@@ -41,7 +41,7 @@ class TableVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ShopComparison:
     """All tables compared with their topics."""
 
     tables: tuple[TableVerdict, ...]

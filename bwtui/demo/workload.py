@@ -22,8 +22,8 @@ from psycopg2.extensions import connection as Connection
 
 from bwtui.console import say, say_json
 from bwtui.demo import shop
-from bwtui.demo.rows import RowMaker
-from bwtui.demo.transactions import Memory, Rows, Session, choose
+from bwtui.demo.rows import ShopRowMaker
+from bwtui.demo.transactions import Rows, ShopKeys, ShopTransaction, choose
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import request
 
@@ -34,7 +34,7 @@ _STEPS_OF_LONG_TRANSACTION = 40
 
 
 @dataclass(slots=True)
-class Counts:
+class WorkloadCounts:
     """The work done; ``rows`` includes only committed transactions."""
 
     committed: int = 0
@@ -64,11 +64,11 @@ class Workload:
     """
 
     def __init__(self, dsn: str, seed: int) -> None:
-        self.counts = Counts()
-        self._make = RowMaker(seed)
+        self.counts = WorkloadCounts()
+        self._make = ShopRowMaker(seed)
         self._connection = shop.connect(dsn)
         self._long = _LongTransaction(shop.connect(dsn), self._make, self.counts)
-        self._memory = Memory.load(self._connection)
+        self._memory = ShopKeys.load(self._connection)
 
     def run(self, rate: float, stop: threading.Event, report: Callable[[], None]) -> None:
         """Run ``rate`` transactions a second until ``stop`` is set; call ``report`` once a second.
@@ -95,7 +95,7 @@ class Workload:
         action = choose(draw, self._memory)
         rolled_back, with_savepoint = draw.random() < _ROLLED_BACK, draw.random() < _WITH_SAVEPOINT
         with self._connection.cursor() as cursor:
-            session = Session(cursor, self._make, self._memory)
+            session = ShopTransaction(cursor, self._make, self._memory)
             if with_savepoint:
                 self._try_in_vain(session)
             action(session)
@@ -114,10 +114,10 @@ class Workload:
         self._long.close()
         self._connection.close()
 
-    def _try_in_vain(self, session: Session) -> None:
+    def _try_in_vain(self, session: ShopTransaction) -> None:
         """Run an action after a savepoint and roll it back; then keep a row of a different subtransaction."""
         session.cursor.execute("savepoint attempt")
-        attempt = Session(session.cursor, self._make, self._memory)
+        attempt = ShopTransaction(session.cursor, self._make, self._memory)
         choose(session.draw, self._memory)(attempt)
         session.cursor.execute("rollback to savepoint attempt")
         self.counts.savepoints_rolled_back += 1
@@ -129,7 +129,7 @@ class Workload:
 class _LongTransaction:
     """A transaction of many small steps, on its own connection."""
 
-    def __init__(self, connection: Connection, make: RowMaker, counts: Counts) -> None:
+    def __init__(self, connection: Connection, make: ShopRowMaker, counts: WorkloadCounts) -> None:
         self._connection, self._make, self._counts = connection, make, counts
         self._steps = 0
         self._rows: Rows = Counter()
@@ -137,7 +137,7 @@ class _LongTransaction:
     def step(self) -> None:
         """Insert a row, and end the transaction once it is long enough."""
         with self._connection.cursor() as cursor:
-            session = Session(cursor, self._make, Memory([], [], []), self._rows)
+            session = ShopTransaction(cursor, self._make, ShopKeys([], [], []), self._rows)
             session.insert(shop.AUDIT, [self._make.audit(self._steps)])
         self._steps += 1
         if self._steps >= _STEPS_OF_LONG_TRANSACTION:
@@ -208,7 +208,7 @@ class _DemoWatch(threading.Thread):
             self.join(10)
 
 
-def _say(counts: Counts, done: bool) -> None:
+def _say(counts: WorkloadCounts, done: bool) -> None:
     say_json({"done": done, **counts.to_json()})
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from bwtui.encode.compiled import Run, Twin, in_python, twin
-from bwtui.encode.generate import Record, Slow, compile_one
+from bwtui.encode.compiled_encoders import CompiledEncoders, Run, in_python, twin
+from bwtui.encode.encoder_generator import EncodedRowParts, Slow, compile_one
 from bwtui.encode.lines import Both, Lines, encode_lines
 from bwtui.encode.names import UNCHANGED_KEY, avro_name, record_names
 from bwtui.encode.schema import FieldPlan, SchemaStyle, key_schema, needs_escape, value_schema
@@ -66,7 +66,9 @@ class BoundEncoder:
     EncodeError. Each is compiled at its first use: a thousand columns take half a second.
     """
 
-    def __init__(self, key: Record | None, value: Record, width: int, placeholder: Slow | None) -> None:
+    def __init__(
+        self, key: EncodedRowParts | None, value: EncodedRowParts, width: int, placeholder: Slow | None
+    ) -> None:
         self._key = key
         self._value = value
         self._width = width
@@ -104,11 +106,11 @@ class BoundEncoder:
         return self._twin.run if self._twin is not None else None
 
     @cached_property
-    def _twin(self) -> Twin | None:
+    def _twin(self) -> CompiledEncoders | None:
         return twin(*self.records)
 
     @property
-    def records(self) -> tuple[Record | None, Record, int]:
+    def records(self) -> tuple[EncodedRowParts | None, EncodedRowParts, int]:
         """The records of key and value, and the number of columns."""
         return self._key, self._value, self._width
 
@@ -199,9 +201,9 @@ class _RowEncoder:
         self.width = width
         self.escapes = placeholders or needs_escape(plans)
 
-    def record(self) -> Record:
+    def record(self) -> EncodedRowParts:
         """Return the input of the generated functions, with this encoder for rows they do not handle."""
-        return Record(self.head, self.plans, self.encode, self.escapes)
+        return EncodedRowParts(self.head, self.plans, self.encode, self.escapes)
 
     def encode(self, fields: Sequence[Field]) -> bytes:
         """Return the framed bytes. Raises EncodeError."""

@@ -62,7 +62,7 @@ class RecordNames(NamedTuple):
     key: str
 
 
-class Named(Protocol):
+class QualifiedName(Protocol):
     """A table or relation."""
 
     @property
@@ -74,7 +74,7 @@ class Named(Protocol):
         """The table's own name."""
 
 
-def record_names(table: Named, namespace: str = "") -> RecordNames:
+def record_names(table: QualifiedName, namespace: str = "") -> RecordNames:
     """Return the names of a table's records: ``Key`` and ``Value`` in the table's own namespace.
 
     With a ``namespace`` they are named after the table: ``order_items`` becomes ``OrderItems``. Tables of
@@ -101,7 +101,7 @@ class RecordOwners:
         self._namespace = namespace
         self._owners: dict[str, str] = {}
 
-    def claim(self, table: Named) -> tuple[str, str] | None:
+    def claim(self, table: QualifiedName) -> tuple[str, str] | None:
         """Assign a table its names, or return the table that has one of them, and that name."""
         if not self._namespace:
             return None

@@ -18,9 +18,9 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.blocking import interruptible, within
 from bwtui.command_log import COMMANDS, REGISTRY
-from bwtui.encode.differences import as_record, incompatibilities, misread
 from bwtui.encode.registry_config import registry_config
-from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, UsageError
+from bwtui.encode.schema_differences import as_record, incompatibilities, misread
+from bwtui.errors import AuthenticationFailed, BwtuiError, ConnectionFailed, UsageError
 from bwtui.settings import Pairs
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ _NO_SUCH_PATH = (
 )
 
 
-class _Redirected(Exception):
+class _RegistryRedirect(Exception):
     """The answer redirects; the text of the exception is the address to use instead."""
 
     def __init__(self, status: int, address: str) -> None:
@@ -103,7 +103,7 @@ class StoredVersion(NamedTuple):
     registered: float | None
 
 
-class _Client(SchemaRegistryClient):
+class _RegistryClient(SchemaRegistryClient):
     """Confluent's client, with requests that it does not support, or only through its cache."""
 
     def effective_compatibility(self, subject: str) -> str:
@@ -148,7 +148,7 @@ class SchemaRegistry:
         self._asked = 0
         try:
             properties = registry_config(url, config)
-            self._client = _Client(properties)
+            self._client = _RegistryClient(properties)
             _watch_requests(self._client, _WHOLE_ANSWER * float(properties["timeout"]))
         except (ValueError, TypeError, OSError) as error:
             problem = f"the schema registry's settings are not valid: {error}"
@@ -360,7 +360,7 @@ class SchemaRegistry:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> ConnectionFailed:
-        if isinstance(error, _Redirected):
+        if isinstance(error, _RegistryRedirect):
             return ConnectionFailed(
                 f"the schema registry at {self.url_without_user} redirects to {error} (HTTP {error.status}), "
                 "and redirects are not followed",
@@ -383,7 +383,7 @@ class SchemaRegistry:
         place = f"the schema registry at {self.url_without_user}"
         if _CERTIFICATE in reason.upper():
             hint = "check ssl.ca.location and the certificates of [registry]"
-            return NotLetIn(f"{place} and we do not trust each other: {reason[:200]}", hint)
+            return AuthenticationFailed(f"{place} and we do not trust each other: {reason[:200]}", hint)
         if status == 429:
             hint = "try again later; a running relay retries, and a starting one with --wait-for-services"
             return ConnectionFailed(f"{place} limits the rate of requests (HTTP 429): {reason[:200]}", hint)
@@ -396,7 +396,7 @@ class SchemaRegistry:
             return ConnectionFailed(f"can't reach {place}: {reason[:200]}", hint)
         if error.http_status_code in (401, 403):
             hint = "check user and password in -r or BWTUI_SCHEMA_REGISTRY, and the user's rights"
-            return NotLetIn(f"{place} does not let us in: {reason[:200]}", hint)
+            return AuthenticationFailed(f"{place} does not let us in: {reason[:200]}", hint)
         if error.error_code == 42205:
             hint = "set the mode of the registry, and of the subject, to READWRITE"
             return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
@@ -433,7 +433,7 @@ def _watch_requests(client: SchemaRegistryClient, seconds: float) -> None:
             raise
         end("" if response.is_success else f"HTTP {response.status_code}")
         if response.has_redirect_location:
-            raise _Redirected(response.status_code, _base(url, response.headers["location"]))
+            raise _RegistryRedirect(response.status_code, _base(url, response.headers["location"]))
         return response
 
     session.request = watched

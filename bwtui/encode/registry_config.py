@@ -4,7 +4,7 @@ from typing import Any
 
 from bwtui.errors import UsageError
 from bwtui.options import nearest
-from bwtui.places import OfProperty, usual_place
+from bwtui.setting_origins import OfProperty, usual_place
 from bwtui.settings import Pairs
 
 _OPTION = "registry-config"

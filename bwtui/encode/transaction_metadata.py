@@ -2,7 +2,7 @@
 
 ::
 
-    form = MetadataForm(key_id, value_id)             # or MetadataForm() for JSON
+    form = MetadataEncoder(key_id, value_id)             # or MetadataEncoder() for JSON
     form.begin("571:53195829", 1486500577125)         # framed key and value
     form.end("571:53195832", 1486500577125, {"public.orders": 2})
 """
@@ -54,7 +54,7 @@ VALUE_SCHEMA = json.dumps(
 )
 
 
-class MetadataForm:
+class MetadataEncoder:
     """Encodes these messages, in Avro with registered schemas, or as JSON."""
 
     def __init__(self, key_id: int | None = None, value_id: int | None = None) -> None:

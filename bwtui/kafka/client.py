@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from bwtui.blocking import BlockingCalls
-from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError, UsageError
+from bwtui.errors import AuthenticationFailed, BwtuiError, ConnectionFailed, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -127,12 +127,12 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     return BwtuiError(message, "the broker's log says more; run it again once that is mended")
 
 
-def not_let_in(place: str, error: KafkaError) -> NotLetIn:
+def not_let_in(place: str, error: KafkaError) -> AuthenticationFailed:
     """Return the error for a rejected certificate, user or password, or missing rights."""
     hint = "check the security settings in -C"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         hint = "grant the user that -C names the rights (ACLs) Read and Describe on the topic"
-    return NotLetIn(f"{place} does not let us in: {error.str()}", hint)
+    return AuthenticationFailed(f"{place} does not let us in: {error.str()}", hint)
 
 
 def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
@@ -157,7 +157,7 @@ def topic_gone(topic: str) -> RefusedError:
     return RefusedError(f"topic {topic} does not exist", "check its name and --topic-prefix")
 
 
-class Heard:
+class LastClientError:
     """The last error that a client reported in its callback: a request's timeout does not have the reason."""
 
     def __init__(self, *, has_answered: bool = False) -> None:
@@ -209,7 +209,7 @@ class Heard:
 
 
 def cluster_metadata(
-    admin: "AdminClient", heard: Heard, broker: str, patience: float = QUICK_SECONDS
+    admin: "AdminClient", heard: LastClientError, broker: str, patience: float = QUICK_SECONDS
 ) -> "ClusterMetadata":
     """Return the metadata of the cluster of ``broker``. ``heard`` is the client's ``error_cb``.
 

@@ -45,7 +45,7 @@ _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 _compiled: Columns | None = PACKAGE.columns if PACKAGE is not None else None
 
 
-class Batches:
+class SplitBatches:
     """Makes record batches of one split with the requested columns."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicC
 from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, OffsetSpec
 
 from bwtui.command_log import COMMANDS, KAFKA
-from bwtui.kafka.client import Heard
+from bwtui.kafka.client import LastClientError
 
 #: Maximum number of names in the log entry of a request.
 _NAMED = 3
@@ -64,7 +64,7 @@ class LoggedAdmin(AdminClient):
         return _ended(partial(super().list_consumer_group_offsets, request, **more), end)
 
 
-def to_ask(admin: LoggedAdmin, heard: Heard) -> LoggedAdmin:
+def to_ask(admin: LoggedAdmin, heard: LastClientError) -> LoggedAdmin:
     """Prepare the client for a request: drop the errors that ``heard`` has of earlier connections.
 
     Pending callbacks are served first; otherwise they would be kept forever.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bwtui.errors import UsageError
-from bwtui.places import OfProperty, usual_place
+from bwtui.setting_origins import OfProperty, usual_place
 from bwtui.settings import RelaySettings
 
 #: Messages larger than Kafka's default of 1 MiB are ordinary in change data capture.

@@ -22,10 +22,17 @@ from confluent_kafka.admin import OffsetSpec
 
 from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.errors import BwtuiError
-from bwtui.kafka.client import REQUEST_SECONDS, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error
+from bwtui.kafka.client import (
+    REQUEST_SECONDS,
+    TOPIC_GONE,
+    Config,
+    LastClientError,
+    new_client,
+    plain_kafka_error,
+)
 from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.kafka.offsets import Place
-from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
+from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
 
 #: Maximum number of groups, and of partitions of each, in one answer: those with the largest lag.
 _GROUPS, _PARTITIONS = 200, 200
@@ -65,7 +72,7 @@ class GroupReader:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._heard = Heard()
+        self._heard = LastClientError()
         self._admin: LoggedAdmin | None = None
         self._consumer: Consumer | None = None
         #: Timestamp of the first message from an offset on, if it has one.

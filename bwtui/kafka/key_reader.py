@@ -19,7 +19,7 @@ from bwtui.kafka.client import (
     READING,
     REQUEST_SECONDS,
     Config,
-    Heard,
+    LastClientError,
     headers_of,
     new_client,
     plain_kafka_error,
@@ -55,7 +55,7 @@ _SETTINGS: Mapping[str, Any] = {
 T = TypeVar("T")
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record in a partition; ``timestamp`` is in Unix milliseconds."""
 
     partition: int
@@ -71,7 +71,7 @@ class KeyRecords:
     """The result of a search for the records of a key."""
 
     #: The newest ones, in order within each partition; a key that has moved is in two partitions.
-    records: deque[Stored] = field(default_factory=lambda: deque(maxlen=KEPT))
+    records: deque[StoredRecord] = field(default_factory=lambda: deque(maxlen=KEPT))
     #: Number of all records found, including those not kept.
     count: int = 0
     #: Number of offsets read; ``is_cut`` if older ones were not read.
@@ -81,11 +81,11 @@ class KeyRecords:
     is_damaged: bool = False
 
     @property
-    def newest(self) -> Stored | None:
+    def newest(self) -> StoredRecord | None:
         """The newest record of the key; if it is in two partitions, the one with the latest time."""
         return max(self.records, key=lambda one: (one.timestamp, one.partition, one.offset), default=None)
 
-    def at(self, partition: int, offset: int) -> Stored | None:
+    def at(self, partition: int, offset: int) -> StoredRecord | None:
         """Return the record at an offset of a partition, if it was found."""
         place = (partition, offset)
         return next((one for one in self.records if (one.partition, one.offset) == place), None)
@@ -98,10 +98,10 @@ class KeyReader:
         """``stopped`` returns True to cancel."""
         self._config = config
         self._stopped = stopped
-        self._heard = Heard()
+        self._heard = LastClientError()
         self._client: Consumer | None = None
 
-    def record(self, topic: str, partition: int, offset: int) -> Stored | str:
+    def record(self, topic: str, partition: int, offset: int) -> StoredRecord | str:
         """Return the record at an offset, or the kind of hole there.
 
         The kind is "gap", "expired", "truncated" or "damaged" (see `bwtui.kafka.scan`). Raises BwtuiError.
@@ -239,7 +239,7 @@ class KeyReader:
             raise ConnectionFailed("the reading was stopped", "nobody waits for it any more")
 
 
-def _stored(message: Message) -> Stored:
+def _stored(message: Message) -> StoredRecord:
     headers = tuple((name, value or b"") for name, value in headers_of(message))
     place = (message.partition() or 0, message.offset() or 0)
-    return Stored(*place, message.timestamp()[1], message.key(), message.value(), headers)
+    return StoredRecord(*place, message.timestamp()[1], message.key(), message.value(), headers)

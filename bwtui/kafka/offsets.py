@@ -29,7 +29,7 @@ from bwtui.kafka.client import (
     REQUEST_SECONDS,
     WITHOUT_LEADER,
     Config,
-    Heard,
+    LastClientError,
     cluster_metadata,
     new_client,
     plain_kafka_error,
@@ -78,7 +78,7 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedTopics:
     """The pinned state for a scan."""
 
     cluster_id: str
@@ -91,7 +91,7 @@ class Pinned:
         return sum(high - low for low, high in self.offsets.values())
 
 
-def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -> Pinned:
+def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -> PinnedTopics:
     """Return the current start and end of each partition of ``topics``, and their settings.
 
     With ``some_may_lack``, missing topics are left out, unless all are missing. Raises RefusedError for a
@@ -109,7 +109,7 @@ def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -
     places = [(name, number) for name in names for number in sorted(existing[name])]
     settings = _settings(admin, config, names)
     states = {name: TopicState(name, len(existing[name]), settings[name]) for name in names}
-    return Pinned(metadata.cluster_id or "", _bounds(admin, config, places), states)
+    return PinnedTopics(metadata.cluster_id or "", _bounds(admin, config, places), states)
 
 
 def partitions(config: Config) -> tuple[str, dict[str, int]]:
@@ -129,7 +129,7 @@ def ends(config: Config, place: Place) -> tuple[int, int, int]:
 
 
 def _metadata(config: Config) -> ClusterMetadata:
-    heard = Heard()
+    heard = LastClientError()
     admin = new_client(AdminClient, {**config, "error_cb": heard})
     try:
         return cluster_metadata(admin, heard, str(config["bootstrap.servers"]))

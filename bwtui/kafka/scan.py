@@ -26,7 +26,15 @@ from typing import ClassVar, Literal, NamedTuple, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.kafka.client import READING, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error, topic_gone
+from bwtui.kafka.client import (
+    READING,
+    TOPIC_GONE,
+    Config,
+    LastClientError,
+    new_client,
+    plain_kafka_error,
+    topic_gone,
+)
 from bwtui.kafka.damage import begins, is_always_told, is_damage, is_within, readable_behind
 from bwtui.kafka.offsets import ends
 from bwtui.kafka.splits import Hole, Split
@@ -55,7 +63,7 @@ _SETTINGS = {
 }
 
 
-class Delivered(NamedTuple):
+class ScannedMessages(NamedTuple):
     """Messages of one read with their offsets, in the log's order, and the holes before and among them."""
 
     messages: list[Message]
@@ -90,7 +98,7 @@ class SplitScan:
         self._next = split.low
         self._count = 1_000
         # The partition is known to exist: pinning has reached the cluster.
-        self._heard = Heard(has_answered=True)
+        self._heard = LastClientError(has_answered=True)
         self._short_since: float | None = None
         settings = {
             **config,
@@ -101,7 +109,7 @@ class SplitScan:
         }
         self._consumer = new_client(Consumer, settings)
 
-    def __iter__(self) -> Iterator[Delivered]:
+    def __iter__(self) -> Iterator[ScannedMessages]:
         """Yield all messages and holes. Raises ConnectionFailed, and RefusedError for a missing topic."""
         try:
             self._assign(self._split.low)
@@ -111,7 +119,7 @@ class SplitScan:
         finally:
             self._consumer.close()
 
-    def _read(self) -> Iterator[Delivered]:
+    def _read(self) -> Iterator[ScannedMessages]:
         heard_at = time.monotonic()
         while self._next < self._split.high:
             self._check()
@@ -135,7 +143,7 @@ class SplitScan:
                 heard_at = time.monotonic()
             self._give_up_if_refused()
 
-    def _take(self, messages: list[Message]) -> Delivered:
+    def _take(self, messages: list[Message]) -> ScannedMessages:
         # Consumed messages always have an offset.
         offsets = cast(list[int], list(map(Message.offset, messages)))
         end = self._split.high
@@ -143,11 +151,11 @@ class SplitScan:
             inside = bisect_left(offsets, end)
             holes = self._holes([*offsets[:inside], end])
             self._next = end
-            return Delivered(messages[:inside], offsets[:inside], holes)
+            return ScannedMessages(messages[:inside], offsets[:inside], holes)
         holes = self._holes(offsets)
         self._next = offsets[-1] + 1
         self._count = self._aim(messages)
-        return Delivered(messages, offsets, holes)
+        return ScannedMessages(messages, offsets, holes)
 
     def _holes(self, offsets: list[int]) -> list[Hole]:
         """Return the holes between the current offset and the last of ``offsets``, which are ascending."""
@@ -169,7 +177,7 @@ class SplitScan:
         size = sum(len(message) for message in sample) // len(sample) + 100
         return max(1, min(_MOST_MESSAGES, _AIM_BYTES // size, 8 * self._count))
 
-    def _react(self, event: Message) -> Iterator[Delivered]:
+    def _react(self, event: Message) -> Iterator[ScannedMessages]:
         error = event.error()
         code = error.code() if error is not None else None
         if error is None or self._next >= self._split.high:
@@ -185,7 +193,7 @@ class SplitScan:
         elif error.fatal() or not error.retriable():
             raise plain_kafka_error(error, self._config, self._split.topic)
 
-    def _pass_over(self, event: Message) -> Iterator[Delivered]:
+    def _pass_over(self, event: Message) -> Iterator[ScannedMessages]:
         """Continue after a damaged batch."""
         batch = begins(event)
         if batch is not None and batch >= self._ends()[2]:
@@ -203,7 +211,7 @@ class SplitScan:
             yield from self._skip("damaged", end)
             self._assign(end)
 
-    def _look_at_silence(self) -> Iterator[Delivered]:
+    def _look_at_silence(self) -> Iterator[ScannedMessages]:
         """Skip a range that the broker does not send although it answers. Raises ConnectionFailed."""
         if self._heard.error is not None:
             raise self._silence()
@@ -216,13 +224,13 @@ class SplitScan:
         yield from self._skip("damaged", end)
         self._assign(end)
 
-    def _at_end(self, offset: int) -> Iterator[Delivered]:
+    def _at_end(self, offset: int) -> Iterator[ScannedMessages]:
         """Handle the end of the log, or of its stable part; ``offset`` would be next."""
         if offset < self._split.high:
             self._short_since = self._short_since or time.monotonic()
         yield from self._skip("gap", min(offset, self._split.high))
 
-    def _out_of_range(self) -> Iterator[Delivered]:
+    def _out_of_range(self) -> Iterator[ScannedMessages]:
         low, _, high = self._ends()
         if self._next < low:
             yield from self._skip("expired", min(low, self._split.high))
@@ -231,7 +239,7 @@ class SplitScan:
         if self._next < self._split.high:
             self._assign(self._next)
 
-    def _look_at_the_end(self) -> Iterator[Delivered]:
+    def _look_at_the_end(self) -> Iterator[ScannedMessages]:
         """Wait a while if the log ends before the split, then report why."""
         _, stable, high = self._ends()
         readable = stable if self._isolation == "read_committed" else high
@@ -242,11 +250,11 @@ class SplitScan:
                 yield from self._skip("open", min(high, self._split.high))
             yield from self._skip("truncated", self._split.high)
 
-    def _skip(self, kind: str, to: int) -> Iterator[Delivered]:
+    def _skip(self, kind: str, to: int) -> Iterator[ScannedMessages]:
         if to > self._next:
             hole = Hole(kind, self._next, to)
             self._next = to
-            yield Delivered([], [], [hole])
+            yield ScannedMessages([], [], [hole])
 
     def _ends(self) -> tuple[int, int, int]:
         return ends(self._config, (self._split.topic, self._split.partition))

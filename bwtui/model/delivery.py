@@ -23,7 +23,7 @@ class Receipt:
 Part = tuple[str, int, int]
 
 
-class Passage:
+class SamplePassage:
     """The progress of a sampled message: when its batch passed each stage, and its offset.
 
     While the batch is in progress, this reads from its span; afterwards it keeps the values and releases the
@@ -42,9 +42,9 @@ class Passage:
         "route",
     )
 
-    def __init__(self, span: "Span", route: object, number: int) -> None:
+    def __init__(self, span: "DeliverySpan", route: object, number: int) -> None:
         """``number`` is the message's index among those of ``route`` in the batch."""
-        self._span: Span | None = span
+        self._span: DeliverySpan | None = span
         self._receipt: Receipt | None = None
         self._times: tuple[float, ...] = ()
         self.route, self.number = route, number
@@ -77,7 +77,7 @@ class Passage:
         return self._times if span is None else _unix(span, 0.0)
 
 
-def _unix(span: "Span", acknowledged: float) -> tuple[float, ...]:
+def _unix(span: "DeliverySpan", acknowledged: float) -> tuple[float, ...]:
     """Return a span's times by the system's clock; nothing for a span without measurements."""
     if not span.received:
         return ()
@@ -85,7 +85,7 @@ def _unix(span: "Span", acknowledged: float) -> tuple[float, ...]:
     return tuple(time + span.clock if time else 0.0 for time in times)
 
 
-class Span:
+class DeliverySpan:
     """Rows that were handed to the sink together.
 
     ``pending`` counts its messages that are not durable, ``failed`` those of them that never will be without
@@ -125,7 +125,7 @@ class Span:
         self.receipts: list[Receipt] = []
         self.received = self.encoded = self.produced = self.clock = 0.0
         self.parts: list[Part] = []
-        self.sampled: list[Passage] = []
+        self.sampled: list[SamplePassage] = []
 
     def settle_failed(self) -> None:
         """Remove a failed message: it was dropped, or has been delivered since."""

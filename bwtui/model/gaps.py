@@ -11,9 +11,9 @@ from typing import NamedTuple
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.heal import HealState, HealStatus
 from bwtui.model.lsn import format_lsn
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 
 #: The maximum number of tables that a sentence names.
 _NAMED = 3
@@ -28,7 +28,7 @@ _HEALS: dict[HealState, str] = {
 }
 
 
-class Gap(NamedTuple):
+class TopicGap(NamedTuple):
     """One reason why topics may differ from tables."""
 
     #: Two gaps with the same key are the same one, whatever the progress of its repair.
@@ -39,7 +39,7 @@ class Gap(NamedTuple):
     needs_action: bool = False
 
 
-def gaps_of(status: Status) -> list[Gap]:
+def gaps_of(status: Status) -> list[TopicGap]:
     """Return what is open, those that need action first."""
     # A table that left the publication is among these, with the statement that brings it back.
     proof = {entry.table for entry in status.not_proven}
@@ -88,23 +88,23 @@ def _is_unfinished(status: Status) -> bool:
     return status.verdict.condition == "healthy" and status.first_snapshot is not None
 
 
-def _unfinished(status: Status) -> Verdict:
+def _unfinished(status: Status) -> RelayVerdict:
     """Return the verdict on a relay that is up to date except for a first snapshot by chunks."""
     assert status.first_snapshot is not None
     sentence = f"{status.first_snapshot.sentence}; {status.verdict.sentence}"
     return replace(status.verdict, condition="behind", sentence=sentence)
 
 
-def _of_heal(heal: HealStatus | None) -> Iterator[Gap]:
+def _of_heal(heal: HealStatus | None) -> Iterator[TopicGap]:
     if heal is None:
         return
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heal.since))
     now = ": ".join(filter(None, (_HEALS.get(heal.state, heal.state), heal.detail)))
     says = f"topics may differ from tables since {since} ({heal.reason}): {now}"
-    yield Gap(("heal", heal.state), says, heal.hint or _WAIT, heal.state == "undecided")
+    yield TopicGap(("heal", heal.state), says, heal.hint or _WAIT, heal.state == "undecided")
 
 
-def _of_proof(entries: Sequence[NotProven]) -> Iterator[Gap]:
+def _of_proof(entries: Sequence[UnprovenTable]) -> Iterator[TopicGap]:
     """Yield one gap for tables that need action, and one for those that the relay compares on its own."""
     for needs_action in (True, False):
         these = sorted(
@@ -122,7 +122,7 @@ def _of_proof(entries: Sequence[NotProven]) -> Iterator[Gap]:
         says = f"{first.table} is not proven{since}: {first.reason}{also}"
         hint = f"run '{first.command}' for {first.table}" if needs_action else _WAIT
         key = tuple(f"{one.table}: {one.reason}" for one in these)
-        yield Gap(("proof", *key), says, hint, needs_action)
+        yield TopicGap(("proof", *key), says, hint, needs_action)
 
 
 def _lacking(status: Status) -> list[BackfillStatus]:
@@ -135,19 +135,19 @@ def _lacking(status: Status) -> list[BackfillStatus]:
     ]
 
 
-def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[Gap]:
+def _of_backfills(requests: Sequence[BackfillStatus]) -> Iterator[TopicGap]:
     for one in requests:
         once = " once the cause is fixed" if one.error else ""
         hint = one.hint or f"run 'bwtui snapshot {one.table}'{once}"
-        yield Gap(("backfill", one.id), f"topic of {one.table} lacks {one.lacks}", hint, True)
+        yield TopicGap(("backfill", one.id), f"topic of {one.table} lacks {one.lacks}", hint, True)
 
 
-def _of_publication(tables: Sequence[str]) -> Iterator[Gap]:
+def _of_publication(tables: Sequence[str]) -> Iterator[TopicGap]:
     if not tables:
         return
     are, them = ("is", "it") if len(tables) == 1 else ("are", "them")
     says = f"{_named(tables)} {are} not captured: no change of {them}, deletes included, is sent"
-    yield Gap(("publication", *tables), says, f"{_DOCTOR} {them}", True)
+    yield TopicGap(("publication", *tables), says, f"{_DOCTOR} {them}", True)
 
 
 def _named(tables: Sequence[str]) -> str:

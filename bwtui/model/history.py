@@ -34,7 +34,7 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """An event to mark in a chart."""
 
     time: float
@@ -43,11 +43,11 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RelayHistory:
     """Seconds and marks, oldest first."""
 
     seconds: tuple[Second, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[ChartMark, ...] = ()
     #: Rows per second of each table that had any, one point per second, the newest last, up to the first
     #: request for the history.
     trends: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class History:
     #: messages.
     latency: tuple[tuple[float, float, int], ...] = ()
 
-    def extended(self, later: "History") -> "History":
+    def extended(self, later: "RelayHistory") -> "RelayHistory":
         """Return this history extended by later samples; the oldest ones are dropped."""
         # Before the first second every answer has all marks, as after the clock was set back: skip known
         # ones.
         fresh = (mark for mark in later.marks if mark not in self.marks)
         marks = (*self.marks, *fresh)[-HISTORY_SECONDS:]
         seconds = (*self.seconds, *later.seconds)[-HISTORY_SECONDS:]
-        return History(seconds, marks, later.trends or self.trends, later.latency)
+        return RelayHistory(seconds, marks, later.trends or self.trends, later.latency)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the control socket."""
@@ -75,11 +75,11 @@ class History:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "History":
+    def from_json(cls, data: dict[str, Any]) -> "RelayHistory":
         """Rebuild a history from `to_json`, ignoring keys that this version does not know."""
         return cls(
             tuple(made_of(Second, one) for one in data.get("seconds", ())),
-            tuple(made_of(Mark, one) for one in data.get("marks", ())),
+            tuple(made_of(ChartMark, one) for one in data.get("marks", ())),
             {table: tuple(points) for table, points in data.get("trends", {}).items()},
             tuple((lower, upper, count) for lower, upper, count in data.get("latency", ())),
         )

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from bwtui.model.lsn import format_lsn, parse_lsn
 
 Phase = Literal["snapshot", "stream"]
-#: Progress of backfill requests, by id (see `bwtui.relay.exactly.chunks`).
+#: Progress of backfill requests, by id (see `bwtui.relay.exactly_once.chunks`).
 Chunks = dict[str, dict[str, Any]]
 
 
-class Recorded(NamedTuple):
+class RecordedPosition(NamedTuple):
     """What of a recording is in Kafka: everything that one of its passes has before a position."""
 
     #: The run's id, in hexadecimal.
@@ -58,7 +58,7 @@ class Position:
     #: Number of row changes of the newest transaction, once all are in Kafka; None from an older relay.
     changes: int | None = None
     #: State of the recording, if the session that wrote it was recorded.
-    recorded: Recorded | None = None
+    recorded: RecordedPosition | None = None
 
     @property
     def key(self) -> bytes:
@@ -109,7 +109,7 @@ class Position:
                 {str(table): int(count) for table, count in data.get("events", {}).items()},
                 tuple((int(timeline), parse_lsn(lsn)) for timeline, lsn in data.get("forks", ())),
                 None if changes is None else int(changes),
-                Recorded(str(recorded["session"]), int(recorded["pass"]), int(recorded["position"]))
+                RecordedPosition(str(recorded["session"]), int(recorded["pass"]), int(recorded["position"]))
                 if recorded
                 else None,
             )

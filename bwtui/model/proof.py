@@ -8,7 +8,7 @@ from bwtui.model.lsn import format_lsn, parse_lsn
 
 
 @dataclass(frozen=True, slots=True)
-class NotProven:
+class UnprovenTable:
     """A table that something happened to while no check could follow it.
 
     Its topic may lack rows, or keep rows that the table no longer has. Only a clean comparison ends this
@@ -33,7 +33,7 @@ class NotProven:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "NotProven":
+    def from_json(cls, data: dict[str, Any]) -> "UnprovenTable":
         """Rebuild it from `to_json`; keys that this version does not know are ignored."""
-        entry: NotProven = made_of(cls, {**data, "since_lsn": parse_lsn(data["since_lsn"])})
+        entry: UnprovenTable = made_of(cls, {**data, "since_lsn": parse_lsn(data["since_lsn"])})
         return entry

@@ -14,8 +14,8 @@ from bwtui.model.from_json import made_of
 from bwtui.model.heal import HealStatus
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
-from bwtui.model.proof import NotProven
-from bwtui.model.verdict import Verdict
+from bwtui.model.proof import UnprovenTable
+from bwtui.model.verdict import RelayVerdict
 
 State = Literal["starting", "snapshot", "streaming", "stalled", "paused", "stopped", "failed"]
 STAGES = ("read", "decode", "encode", "produce", "acknowledge")
@@ -184,7 +184,7 @@ class Status:
     #: The current phase, even while ``state`` is "stalled": "starting", "snapshot" or "streaming".
     phase: str = ""
     #: The verdict and its cause. Its sentence is also ``reason`` in JSON.
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: RelayVerdict = field(default_factory=RelayVerdict)
     pid: int = 0
     started: float = 0.0
     time: float = 0.0
@@ -220,7 +220,7 @@ class Status:
     #: Tables that the relay should capture but its publications lack: none of their changes are sent.
     not_captured: tuple[str, ...] = ()
     #: Tables whose topic may differ from them.
-    not_proven: tuple[NotProven, ...] = ()
+    not_proven: tuple[UnprovenTable, ...] = ()
     #: Set after a slot was recreated, while topics may differ from tables because of it.
     heal: HealStatus | None = None
     #: Set while a first snapshot by chunks is unfinished: topics lack rows of its tables.
@@ -267,7 +267,7 @@ class Status:
         for name in ("latency", "latency_minute", "latency_since_start"):
             values[name] = latency_from_json(values.get(name, {}))
         # Older versions, and all recordings, have the details as "verdict".
-        values["verdict"] = Verdict.from_json(data.get("verdict_details", data.get("verdict", {})))
+        values["verdict"] = RelayVerdict.from_json(data.get("verdict_details", data.get("verdict", {})))
         recording = values.get("recording")
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
         exactly = values.get("exactly_once")
@@ -277,7 +277,7 @@ class Status:
         first = values.get("first_snapshot")
         values["first_snapshot"] = FirstSnapshot.from_json(first) if first else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
-        values["not_proven"] = tuple(map(NotProven.from_json, values.get("not_proven", ())))
+        values["not_proven"] = tuple(map(UnprovenTable.from_json, values.get("not_proven", ())))
         values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
         workers = values.get("snapshot_workers", ())
         values["snapshot_workers"] = tuple(made_of(SnapshotWorker, value) for value in workers)

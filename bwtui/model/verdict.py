@@ -8,8 +8,8 @@ own.
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from bwtui.model.figures import duration, size
 from bwtui.model.from_json import made_of
+from bwtui.model.number_format import duration, size
 
 #: "starting", "healthy"; "behind": it is catching up, limited by ``stage``; "waiting": blocked for less time
 #: than it takes to be stalled; "not_proven": rows pass, but topics may differ from tables
@@ -45,7 +45,7 @@ Cause = Literal["", "postgresql", "transactions", "kafka", "registry", "disk", "
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RelayVerdict:
     """The verdict on a relay; times in Unix seconds, durations in seconds, sizes in bytes."""
 
     condition: Condition = "starting"
@@ -87,12 +87,12 @@ class Verdict:
         return _WORDS.get(self.condition, "not_proven")
 
     @classmethod
-    def from_json(cls, data: dict[str, Any] | str) -> "Verdict":
+    def from_json(cls, data: dict[str, Any] | str) -> "RelayVerdict":
         """Rebuild a verdict from ``dataclasses.asdict``, ignoring keys that this version does not know.
 
         ``data`` is a word if a status has only that.
         """
-        verdict: Verdict = made_of(cls, {} if isinstance(data, str) else data)
+        verdict: RelayVerdict = made_of(cls, {} if isinstance(data, str) else data)
         return verdict
 
 
@@ -116,20 +116,20 @@ def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) 
 
 def ended(
     message: str | None, hint: str | None, *, confirmed: str = "", left: str = "", at: float | None = None
-) -> Verdict:
+) -> RelayVerdict:
     """Return the verdict on a relay that recorded how it ended, ``at`` a time (Unix seconds).
 
     Without a ``message`` it was stopped; ``left`` describes the work left for its next start.
     """
     if message is not None:
-        return Verdict("failed", message, "relay", since=at, hint=hint or "")
+        return RelayVerdict("failed", message, "relay", since=at, hint=hint or "")
     end = f"; everything up to {confirmed} is confirmed" if confirmed else ""
-    return Verdict("stopped", f"stopped cleanly{end}{f'; {left}' if left else ''}", since=at)
+    return RelayVerdict("stopped", f"stopped cleanly{end}{f'; {left}' if left else ''}", since=at)
 
 
-def killed(state: str, log: str) -> Verdict:
+def killed(state: str, log: str) -> RelayVerdict:
     """Return the verdict on a relay that ended without recording it; ``state`` is its last known state."""
-    return Verdict(
+    return RelayVerdict(
         "killed",
         f"the relay was killed, or its machine went down, while it was {state}; nothing is lost",
         "relay",
@@ -137,14 +137,14 @@ def killed(state: str, log: str) -> Verdict:
     )
 
 
-def suspended(name: str, pid: int, seconds: float, *, is_stopped: bool) -> Verdict:
+def suspended(name: str, pid: int, seconds: float, *, is_stopped: bool) -> RelayVerdict:
     """Return the verdict on a running relay that last responded ``seconds`` ago.
 
     ``is_stopped`` means that the operating system reports its process as stopped.
     """
     why = f"its process {pid} is suspended" if is_stopped else f"its process {pid} may be suspended"
     goes_on = f"'kill -CONT {pid}' goes on with it"
-    return Verdict(
+    return RelayVerdict(
         "suspended",
         f"relay {name} runs, but does not answer: {why}; it was last heard of {duration(seconds)} ago",
         "relay",

@@ -19,7 +19,7 @@ import platformdirs
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.packages import ivy, lockfile
 from bwtui.packages.lockfile import Artifact
-from bwtui.packages.progress import Progress
+from bwtui.packages.setup_progress import SetupProgress
 
 #: Maximum attempts; Ivy keeps fetched files, so a retry continues where an unreliable network interrupted it.
 TRIES = 3
@@ -41,7 +41,7 @@ class ArtifactStore:
         self.cache = cache or cache_folder()
         self.files = self.cache / "files"
 
-    def fetch(self, groups: Sequence[str], progress: Progress) -> None:
+    def fetch(self, groups: Sequence[str], progress: SetupProgress) -> None:
         """Ensure that every file of the groups is present and is the locked one.
 
         Raises RefusedError for a file with a different sha256, ConnectionFailed when it can't be fetched.
@@ -98,7 +98,7 @@ class ArtifactStore:
             )
         return path
 
-    def _download(self, missing: Sequence[Artifact], progress: Progress) -> None:
+    def _download(self, missing: Sequence[Artifact], progress: SetupProgress) -> None:
         total = sum(artifact.size for artifact in missing)
         progress.note(f"fetching {len(missing)} files, {total / 1e6:.0f} MB, into {self.files}")
         incoming = self.cache / "incoming"
@@ -110,7 +110,9 @@ class ArtifactStore:
             path.replace(self.files / artifact.file_name)
         shutil.rmtree(incoming)
 
-    def _run_ivy(self, missing: Sequence[Artifact], incoming: Path, total: int, progress: Progress) -> None:
+    def _run_ivy(
+        self, missing: Sequence[Artifact], incoming: Path, total: int, progress: SetupProgress
+    ) -> None:
         text = ivy.module(
             ["default"],
             [ivy.dependency(a.org, a.name, a.rev, "default", a.ext, a.classifier) for a in missing],

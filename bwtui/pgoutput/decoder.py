@@ -32,7 +32,7 @@ _truncate = struct.Struct(">IB")
 _column = struct.Struct(">Ii")
 
 
-class _Cursor:
+class _PayloadCursor:
     """A position in the payload; every read advances it, and raises at the end."""
 
     __slots__ = ("offset", "payload")
@@ -88,28 +88,28 @@ def decode(payload: bytes, streamed: bool = False) -> m.Message:
     read = _READERS.get(payload[0])
     if read is None:
         raise DecodeError(f"unknown kind of message 0x{payload[0]:02x}", 0)
-    cursor = _Cursor(payload)
+    cursor = _PayloadCursor(payload)
     message = read(cursor, streamed)
     if cursor.offset != len(payload):
         raise DecodeError(f"{len(payload) - cursor.offset} bytes behind the message", cursor.offset)
     return message
 
 
-def _read_begin(cursor: _Cursor, streamed: bool) -> m.Begin:
+def _read_begin(cursor: _PayloadCursor, streamed: bool) -> m.Begin:
     lsn, time, xid = cursor.read(_begin)
     return m.Begin(lsn, time + POSTGRES_EPOCH_US, xid)
 
 
-def _read_commit(cursor: _Cursor, streamed: bool) -> m.Commit:
+def _read_commit(cursor: _PayloadCursor, streamed: bool) -> m.Commit:
     flags, lsn, end, time = cursor.read(_commit)
     return m.Commit(flags, lsn, end, time + POSTGRES_EPOCH_US)
 
 
-def _read_origin(cursor: _Cursor, streamed: bool) -> m.Origin:
+def _read_origin(cursor: _PayloadCursor, streamed: bool) -> m.Origin:
     return m.Origin(cursor.read(_uint64)[0], cursor.text(_ANY))
 
 
-def _read_relation(cursor: _Cursor, streamed: bool) -> m.Relation:
+def _read_relation(cursor: _PayloadCursor, streamed: bool) -> m.Relation:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
     # An empty namespace means pg_catalog.
@@ -121,27 +121,27 @@ def _read_relation(cursor: _Cursor, streamed: bool) -> m.Relation:
     return m.Relation(oid, namespace, name, identity, columns, xid)
 
 
-def _read_column(cursor: _Cursor) -> m.Column:
+def _read_column(cursor: _PayloadCursor) -> m.Column:
     (flags,) = cursor.read(_uint8)
     name = cursor.text()
     oid, typmod = cursor.read(_column)
     return m.Column(name, oid, typmod, bool(flags & 1))
 
 
-def _read_type(cursor: _Cursor, streamed: bool) -> m.Type:
+def _read_type(cursor: _PayloadCursor, streamed: bool) -> m.Type:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
     return m.Type(oid, cursor.text(_ANY) or "pg_catalog", cursor.text(_ANY), xid)
 
 
-def _read_insert(cursor: _Cursor, streamed: bool) -> m.Insert:
+def _read_insert(cursor: _PayloadCursor, streamed: bool) -> m.Insert:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
     _expect(cursor, "N")
     return m.Insert(oid, cursor.row(), xid)
 
 
-def _read_update(cursor: _Cursor, streamed: bool) -> m.Update:
+def _read_update(cursor: _PayloadCursor, streamed: bool) -> m.Update:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
     if cursor.payload[cursor.offset : cursor.offset + 1] == b"N":
@@ -153,14 +153,14 @@ def _read_update(cursor: _Cursor, streamed: bool) -> m.Update:
     return m.Update(oid, old, kind, cursor.row(), xid)
 
 
-def _read_delete(cursor: _Cursor, streamed: bool) -> m.Delete:
+def _read_delete(cursor: _PayloadCursor, streamed: bool) -> m.Delete:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
     kind = _expect(cursor, "KO")
     return m.Delete(oid, cursor.row(), kind, xid)
 
 
-def _expect(cursor: _Cursor, kinds: str) -> str:
+def _expect(cursor: _PayloadCursor, kinds: str) -> str:
     offset = cursor.offset
     kind = cursor.char()
     if kind not in kinds:
@@ -168,7 +168,7 @@ def _expect(cursor: _Cursor, kinds: str) -> str:
     return kind
 
 
-def _read_truncate(cursor: _Cursor, streamed: bool) -> m.Truncate:
+def _read_truncate(cursor: _PayloadCursor, streamed: bool) -> m.Truncate:
     xid = cursor.xid(streamed)
     count, options = cursor.read(_truncate)
     if 4 * count > len(cursor.payload) - cursor.offset:
@@ -177,7 +177,7 @@ def _read_truncate(cursor: _Cursor, streamed: bool) -> m.Truncate:
     return m.Truncate(oids, bool(options & 1), bool(options & 2), xid)
 
 
-def _read_message(cursor: _Cursor, streamed: bool) -> m.LogicalMessage:
+def _read_message(cursor: _PayloadCursor, streamed: bool) -> m.LogicalMessage:
     xid = cursor.xid(streamed)
     (flags,) = cursor.read(_uint8)
     (lsn,) = cursor.read(_uint64)
@@ -186,21 +186,21 @@ def _read_message(cursor: _Cursor, streamed: bool) -> m.LogicalMessage:
     return m.LogicalMessage(bool(flags & 1), lsn, prefix, cursor.take(length), xid)
 
 
-def _read_stream_start(cursor: _Cursor, streamed: bool) -> m.StreamStart:
+def _read_stream_start(cursor: _PayloadCursor, streamed: bool) -> m.StreamStart:
     xid, first = cursor.read(_stream_start)
     return m.StreamStart(xid, first == 1)
 
 
-def _read_stream_stop(cursor: _Cursor, streamed: bool) -> m.StreamStop:
+def _read_stream_stop(cursor: _PayloadCursor, streamed: bool) -> m.StreamStop:
     return m.StreamStop()
 
 
-def _read_stream_commit(cursor: _Cursor, streamed: bool) -> m.StreamCommit:
+def _read_stream_commit(cursor: _PayloadCursor, streamed: bool) -> m.StreamCommit:
     xid, flags, lsn, end, time = cursor.read(_stream_commit)
     return m.StreamCommit(xid, flags, lsn, end, time + POSTGRES_EPOCH_US)
 
 
-def _read_stream_abort(cursor: _Cursor, streamed: bool) -> m.StreamAbort:
+def _read_stream_abort(cursor: _PayloadCursor, streamed: bool) -> m.StreamAbort:
     xid, subxid = cursor.read(_stream_abort)
     if cursor.offset == len(cursor.payload):
         return m.StreamAbort(xid, subxid)
@@ -208,29 +208,29 @@ def _read_stream_abort(cursor: _Cursor, streamed: bool) -> m.StreamAbort:
     return m.StreamAbort(xid, subxid, lsn, time + POSTGRES_EPOCH_US)
 
 
-def _read_begin_prepare(cursor: _Cursor, streamed: bool) -> m.BeginPrepare:
+def _read_begin_prepare(cursor: _PayloadCursor, streamed: bool) -> m.BeginPrepare:
     lsn, end, time, xid = cursor.read(_prepare)
     return m.BeginPrepare(lsn, end, time + POSTGRES_EPOCH_US, xid, cursor.text())
 
 
-def _read_prepare(cursor: _Cursor, streamed: bool) -> m.Prepare:
+def _read_prepare(cursor: _PayloadCursor, streamed: bool) -> m.Prepare:
     stream_prepare = cursor.payload[0] == ord("p")
     flags, lsn, end, time, xid = cursor.read(_flags_prepare)
     return m.Prepare(flags, lsn, end, time + POSTGRES_EPOCH_US, xid, cursor.text(), stream_prepare)
 
 
-def _read_commit_prepared(cursor: _Cursor, streamed: bool) -> m.CommitPrepared:
+def _read_commit_prepared(cursor: _PayloadCursor, streamed: bool) -> m.CommitPrepared:
     flags, lsn, end, time, xid = cursor.read(_flags_prepare)
     return m.CommitPrepared(flags, lsn, end, time + POSTGRES_EPOCH_US, xid, cursor.text())
 
 
-def _read_rollback_prepared(cursor: _Cursor, streamed: bool) -> m.RollbackPrepared:
+def _read_rollback_prepared(cursor: _PayloadCursor, streamed: bool) -> m.RollbackPrepared:
     flags, end, rollback_end, prepared, rolled_back, xid = cursor.read(_rollback_prepared)
     times = (prepared + POSTGRES_EPOCH_US, rolled_back + POSTGRES_EPOCH_US)
     return m.RollbackPrepared(flags, end, rollback_end, *times, xid, cursor.text())
 
 
-_READERS: dict[int, Callable[[_Cursor, bool], m.Message]] = {
+_READERS: dict[int, Callable[[_PayloadCursor, bool], m.Message]] = {
     ord("B"): _read_begin,
     ord("C"): _read_commit,
     ord("O"): _read_origin,

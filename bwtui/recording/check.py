@@ -18,7 +18,7 @@ from bwtui.recording.folder import (
     lacks_what_follows,
     segments,
 )
-from bwtui.recording.format.blocks import SUFFIX, DamagedAt, Place, damaged
+from bwtui.recording.format.blocks import SUFFIX, DamagedAt, SegmentPlace, damaged
 from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
 from bwtui.recording.view import OnProgress
 
@@ -26,7 +26,7 @@ _ATTEMPTS = 3
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckResult:
     """The result of a check."""
 
     recording: str = ""
@@ -52,10 +52,10 @@ class Checked:
         return "unfinished" if self.unfinished else "clean"
 
 
-def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
+def check(folder: Path, on_progress: OnProgress | None = None) -> CheckResult:
     """Read the whole recording and return the damage found. Raises UsageError or StateFailed."""
     written = is_being_written(folder)
-    result = Checked(is_being_written=written)
+    result = CheckResult(is_being_written=written)
     sealed = SealedCheck(folder)
     # The manifest lists the segments even if all of them are missing.
     paths = segments(folder) if sealed.is_there else existing_segments(folder)
@@ -89,8 +89,8 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
     return result
 
 
-def _check_order(path: SegmentPath, expected: int, result: Checked, *, is_last: bool) -> None:
-    place = Place(path.path.name, 0)
+def _check_order(path: SegmentPath, expected: int, result: CheckResult, *, is_last: bool) -> None:
+    place = SegmentPlace(path.path.name, 0)
     if path.number > expected:
         one = path.number == expected + 1
         missing = f"segment {expected} is" if one else f"segments {expected} to {path.number - 1} are"
@@ -101,12 +101,12 @@ def _check_order(path: SegmentPath, expected: int, result: Checked, *, is_last: 
         result.damages.append(damaged(place, "it was never finished, and others follow it"))
 
 
-def _note_missing_end(last: SegmentPath, size: int, result: Checked, sealed: SealedCheck) -> None:
+def _note_missing_end(last: SegmentPath, size: int, result: CheckResult, sealed: SealedCheck) -> None:
     """Note that the segments after ``last`` are missing, unless the manifest lists them as missing."""
     name = last.path.name
     damaged_files = [damage.place.segment for damage in sealed.damages]
     if not any(file.endswith(SUFFIX) and file > name for file in damaged_files):
-        result.damages.append(damaged(Place(name, size), MISSING_BEHIND, MISSING_HINT))
+        result.damages.append(damaged(SegmentPlace(name, size), MISSING_BEHIND, MISSING_HINT))
 
 
 def _open(path: SegmentPath) -> SegmentCheck:
@@ -122,7 +122,7 @@ def _open(path: SegmentPath) -> SegmentCheck:
     raise StateFailed(f"{path.path} is gone", "somebody takes files away while they are being checked")
 
 
-def _count(result: Checked, segment: SegmentCheck, *, is_last: bool) -> None:
+def _count(result: CheckResult, segment: SegmentCheck, *, is_last: bool) -> None:
     result.segments += 1
     result.bytes += segment.file.size
     result.changes += segment.totals.changes

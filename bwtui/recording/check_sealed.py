@@ -11,7 +11,7 @@ from pathlib import Path
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
 from bwtui.recording.check_segment import SegmentCheck
-from bwtui.recording.format.blocks import DamagedAt, Place, damaged
+from bwtui.recording.format.blocks import DamagedAt, SegmentPlace, damaged
 from bwtui.recording.manifest import (
     MANIFEST,
     SEAL_AGAIN,
@@ -27,7 +27,7 @@ _MANIFEST = f"{SEALED}/{MANIFEST}"
 _THREADS = 4
 
 
-class WholeFile(Place):
+class FilePlace(SegmentPlace):
     """A file that is damaged as a whole, missing, or unexpected, rather than damaged at one offset."""
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class SealedCheck:
         return None
 
     def _note(self, name: str, reason: str) -> None:
-        self.damages.append(damaged(WholeFile(name, 0), reason, SEAL_AGAIN))
+        self.damages.append(damaged(FilePlace(name, 0), reason, SEAL_AGAIN))
 
     def check_files(self, on_read: Callable[[int], None]) -> None:
         """Read every file; call ``on_read`` with the number of bytes read so far. Raises StateFailed."""

@@ -4,22 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.recording.folder import SegmentPath, open_segment
-from bwtui.recording.format.batch import Delivery, unpack_delivery
+from bwtui.recording.format.batch import DeliveredRange, unpack_delivery
 from bwtui.recording.format.blocks import (
     ENDING,
     TRAILER_SIZE,
-    Block,
+    BlockKind,
     DamagedAt,
-    Kind,
-    Place,
+    JournalBlock,
     SegmentFile,
+    SegmentPlace,
     damaged,
     pack_index,
     segment_name,
 )
 from bwtui.recording.format.digest import digest_of, read_digest
 from bwtui.recording.format.statements import Foot, digest_kind, event_said, foot_said, is_sent, statement
-from bwtui.recording.format.walk import Step, Walk, durable_damage
+from bwtui.recording.format.walk import BlockStep, SegmentWalk, durable_damage
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class SegmentCheck:
         self.deliveries = 0
         #: True also if the head can't be read, so that no delivery report is taken for an error.
         self._is_sent = True
-        self._walk = Walk(self.name)
+        self._walk = SegmentWalk(self.name)
         self.totals = self._walk.totals
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class SegmentCheck:
         self._follow(chain, foot)
 
     def _note(self, offset: int, reason: str) -> None:
-        self.damages.append(damaged(Place(self.name, offset), reason))
+        self.damages.append(damaged(SegmentPlace(self.name, offset), reason))
 
     # -- blocks --------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class SegmentCheck:
             self._note(limit, "a block ends where none should")
         return limit
 
-    def _pass_over(self, damage: DamagedAt, block: Block | None, chain: Chain) -> int | None:
+    def _pass_over(self, damage: DamagedAt, block: JournalBlock | None, chain: Chain) -> int | None:
         """Note the damage unless it follows from earlier damage, and return where to continue."""
         if block is None or not self.damages:
             self.damages.append(damage)
@@ -134,9 +134,9 @@ class SegmentCheck:
             walk.number = self.file.block(following, with_payload=False).number
         return following
 
-    def _take(self, step: Step, chain: Chain) -> None:
+    def _take(self, step: BlockStep, chain: Chain) -> None:
         block = step.block
-        if block.kind == Kind.HEAD:
+        if block.kind == BlockKind.HEAD:
             self._take_head(chain)
         elif step.batch is not None:
             expected, chain.next_batch = chain.next_batch, step.batch.number + 1
@@ -146,11 +146,11 @@ class SegmentCheck:
             self.messages += sum(sizes)
             if sizes and self._is_sent:
                 chain.open[step.batch.number] = sizes
-        elif block.kind == Kind.DELIVERY:
+        elif block.kind == BlockKind.DELIVERY:
             self._take_delivery(block, chain)
-        elif block.kind in (Kind.STATUS, Kind.ERROR):
+        elif block.kind in (BlockKind.STATUS, BlockKind.ERROR):
             statement(block, self.name)
-        elif block.kind == Kind.EVENT and event_said(block, self.name)["event"] == "pass":
+        elif block.kind == BlockKind.EVENT and event_said(block, self.name)["event"] == "pass":
             # Messages in flight have their delivery reports recorded at this point, or never will.
             chain.open.clear()
             chain.is_certain = True
@@ -168,7 +168,7 @@ class SegmentCheck:
                 self._note(0, f"it does not follow the segment before: {what} is another")
         chain.recording = head["recording"]
 
-    def _take_delivery(self, block: Block, chain: Chain) -> None:
+    def _take_delivery(self, block: JournalBlock, chain: Chain) -> None:
         try:
             delivery = unpack_delivery(block.payload)
         except ValueError:
@@ -183,8 +183,10 @@ class SegmentCheck:
     def _read_ending(self, offset: int) -> Foot | None:
         """Check index, transactions and foot against the blocks, and return the foot if it is readable."""
         intact = not self.damages
-        blocks: list[Block] = []
-        for number, kind in enumerate((Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT), self._walk.number):
+        blocks: list[JournalBlock] = []
+        for number, kind in enumerate(
+            (BlockKind.INDEX, BlockKind.TRANSACTIONS, BlockKind.FOOT), self._walk.number
+        ):
             try:
                 block = self.file.block(offset)
             except DamagedAt as damage:
@@ -201,7 +203,7 @@ class SegmentCheck:
             offset = block.end
         if offset + TRAILER_SIZE != self.file.size:
             self._note(offset, "the segment does not end behind its foot")
-        foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == Kind.FOOT else None
+        foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == BlockKind.FOOT else None
         if intact and not self.damages and foot is not None:
             self.foot_offset = blocks[-1].offset
             try:
@@ -211,14 +213,14 @@ class SegmentCheck:
                 self.damages.append(damage)
         return foot
 
-    def _parse_foot(self, block: Block) -> Foot | None:
+    def _parse_foot(self, block: JournalBlock) -> Foot | None:
         try:
             return foot_said(block, self.name)
         except DamagedAt as damage:
             self.damages.append(damage)
             return None
 
-    def _compare(self, blocks: list[Block], foot: Foot) -> None:
+    def _compare(self, blocks: list[JournalBlock], foot: Foot) -> None:
         index, transactions, end = blocks
         if index.payload != pack_index(self._walk.index):
             self._note(index.offset, "the index differs from the blocks")
@@ -252,7 +254,7 @@ class SegmentCheck:
         chain.next_batch = foot["next_batch"]
 
 
-def _settle(delivery: Delivery, chain: Chain) -> bool:
+def _settle(delivery: DeliveredRange, chain: Chain) -> bool:
     """Mark a section as reported; return False if no such section was waiting for its delivery report."""
     sizes = chain.open.get(delivery.batch)
     if sizes is None or delivery.section >= len(sizes):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from bwtui.durable import private_folders, sync
+from bwtui.durable_files import private_folders, sync
 from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.format.blocks import NEXT_SUFFIX, PARTIAL_SUFFIX, SUFFIX

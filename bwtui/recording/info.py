@@ -7,11 +7,11 @@ from typing import Any
 
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.format.statements import Event
-from bwtui.recording.reading.reader import Recording, open_recording
-from bwtui.recording.reading.whole import whole_until
-from bwtui.recording.view import Source, TableCounts
+from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.reader import RecordingReader, open_recording
+from bwtui.recording.view import RecordingOrigin, TableCounts
 
 SEALED = "sealed"
 
@@ -31,7 +31,7 @@ class PassInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class RecordingGap:
     """Some changes in ``(from_lsn, to_lsn]`` were relayed without being recorded; no others."""
 
     from_lsn: int
@@ -41,7 +41,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Notice:
-    """An error or a notice that the relay showed ``count`` times over all runs; times as in `Info`."""
+    """An error or a notice that the relay showed ``count`` times over all runs; times as in `RecordingInfo`."""
 
     kind: str
     table: str | None
@@ -53,11 +53,11 @@ class Notice:
 
 
 @dataclass(slots=True)
-class Info:
+class RecordingInfo:
     """Summary of a recording; times in Unix microseconds."""
 
     name: str
-    source: Source
+    source: RecordingOrigin
     #: "finished", "being written", or "unfinished".
     state: str
     sealed: bool
@@ -76,7 +76,7 @@ class Info:
     schemas: dict[str, int] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     passes: list[PassInfo] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[RecordingGap] = field(default_factory=list)
     errors: int = 0
     #: Distinct errors and notices, oldest first.
     told: list[Notice] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Info:
         return data
 
 
-def info(folder: Path) -> Info:
+def info(folder: Path) -> RecordingInfo:
     """Summarize a recording. Raises UsageError, StateFailed or DamagedRecording."""
     recording = open_recording(folder, may_lack_first=True)
     try:
@@ -103,7 +103,7 @@ def info(folder: Path) -> Info:
         recording.close()
 
 
-def _info(recording: Recording, folder: Path) -> Info:
+def _info(recording: RecordingReader, folder: Path) -> RecordingInfo:
     segments = recording.segments
     state = "finished"
     if is_being_written(folder):
@@ -111,7 +111,7 @@ def _info(recording: Recording, folder: Path) -> Info:
     elif not segments[-1].is_finished:
         state = "unfinished"
     last_lsn = whole_until(segments, recording.last_lsn)
-    summary = Info(
+    summary = RecordingInfo(
         recording.name,
         recording.source,
         state,
@@ -135,21 +135,21 @@ def _info(recording: Recording, folder: Path) -> Info:
     return summary
 
 
-def _take_events(recording: Recording, summary: Info) -> None:
+def _take_events(recording: RecordingReader, summary: RecordingInfo) -> None:
     for segment in recording.segments:
         if segment.index and segment.head["session"] not in summary.sessions:
             summary.sessions.append(segment.head["session"])
-        for block, error in segment.json_blocks(Kind.ERROR):
+        for block, error in segment.json_blocks(BlockKind.ERROR):
             summary.errors += 1
             _count_notice(summary, error, block.received)
         for position, entry, event in segment.events():
             if event["event"] == "pass":
                 summary.passes.append(_pass(event, entry.received, position))
             elif event["event"] == "gap":
-                summary.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
+                summary.gaps.append(RecordingGap(event["from_lsn"], event["to_lsn"], entry.received))
 
 
-def _count_notice(summary: Info, error: dict[str, Any], received: int) -> None:
+def _count_notice(summary: RecordingInfo, error: dict[str, Any], received: int) -> None:
     identity = (error.get("kind", ""), error.get("table"), error.get("message", ""))
     count = int(error.get("count", 1))
     for notice in summary.told:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bwtui.errors import StateFailed
-from bwtui.recording.format.blocks import Kind, pack_synced
+from bwtui.recording.format.blocks import BlockKind, pack_synced
 from bwtui.recording.format.statements import Head, SegmentEnd
-from bwtui.recording.segment import BlockOut, SegmentWriter
+from bwtui.recording.segment import OutgoingBlock, SegmentWriter
 
 #: Maximum size of a segment in bytes, and its maximum age in seconds; then it is finished.
 SEGMENT_BYTES = 64 << 20
@@ -29,11 +29,11 @@ _SYNC_IDLE_SECONDS = 0.02
 
 
 @dataclass(slots=True)
-class Opening:
+class SegmentOpening:
     """The first blocks of a segment: the HEAD, still without its "previous", and the current descriptions."""
 
     head: Head
-    blocks: list[BlockOut]
+    blocks: list[OutgoingBlock]
 
 
 class Journal:
@@ -47,7 +47,7 @@ class Journal:
         folder: Path,
         number: int,
         previous: str,
-        opening: Opening,
+        opening: SegmentOpening,
         *,
         segment_bytes: int = SEGMENT_BYTES,
         segment_seconds: float = SEGMENT_SECONDS,
@@ -65,7 +65,7 @@ class Journal:
         #: Number of segments that this journal has finished, and their bytes.
         self.segments = 0
         self._finished_bytes = 0
-        self._told: deque[BlockOut] = deque()
+        self._told: deque[OutgoingBlock] = deque()
         self._asked_lsn = 0
         #: Bytes of the segment that a sync was requested for, that are synced, and that a REACHED block
         #: names.
@@ -102,7 +102,7 @@ class Journal:
         """Total bytes that this journal has written."""
         return self._finished_bytes + self._segment.size
 
-    def write(self, block: BlockOut) -> bool:
+    def write(self, block: OutgoingBlock) -> bool:
         """Append one block; return whether it was written."""
         if self.failure is not None:
             return False
@@ -113,7 +113,7 @@ class Journal:
             return False
         return True
 
-    def tell(self, block: BlockOut) -> None:
+    def tell(self, block: OutgoingBlock) -> None:
         """Queue a block, which the relay's thread writes in `write_told`; any thread may call this."""
         block.received = time.time_ns() // 1000
         self._told.append(block)
@@ -131,7 +131,7 @@ class Journal:
 
     def _write_reached(self, lsn: int) -> bool:
         synced = self._synced_size
-        written = self.write(BlockOut(Kind.REACHED, [pack_synced(synced)], (lsn, lsn)))
+        written = self.write(OutgoingBlock(BlockKind.REACHED, [pack_synced(synced)], (lsn, lsn)))
         if written:
             self._named_size = synced
         return written
@@ -193,7 +193,7 @@ class Journal:
         """Return whether the segment is old enough to finish, if it has any content."""
         return time.monotonic() - self._begun >= self._segment_seconds
 
-    def rotate(self, end: SegmentEnd, opening: Opening) -> None:
+    def rotate(self, end: SegmentEnd, opening: SegmentOpening) -> None:
         """Finish the segment with ``end`` in its foot, and begin the next."""
         self._begun = time.monotonic()
         self._synced.wait()
@@ -241,7 +241,7 @@ class Journal:
         with contextlib.suppress(OSError):
             self._segment.put_back() if is_expected or self.segments else self._segment.discard()
 
-    def close_given_up(self, end: SegmentEnd, last_words: Sequence[BlockOut]) -> bool:
+    def close_given_up(self, end: SegmentEnd, last_words: Sequence[OutgoingBlock]) -> bool:
         """Finish the segment with ``last_words`` after a failed write; return whether there was room for it.
 
         This does nothing if the file's contents are uncertain.
@@ -265,13 +265,13 @@ class Journal:
         self._wanted.release()
         self._thread.join()
 
-    def _append(self, block: BlockOut) -> None:
+    def _append(self, block: OutgoingBlock) -> None:
         self._segment.append(block, block.received or time.time_ns() // 1000)
 
-    def _begin_segment(self, opening: Opening, previous: str) -> None:
+    def _begin_segment(self, opening: SegmentOpening, previous: str) -> None:
         self._asked_size = self._synced_size = self._named_size = 0
         head = json.dumps({**opening.head, "previous": previous}).encode()
-        self._append(BlockOut(Kind.HEAD, [head]))
+        self._append(OutgoingBlock(BlockKind.HEAD, [head]))
         for block in opening.blocks:
             self._append(block)
         self._opened = self._segment.size

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from bwtui.durable import private_file, sync
+from bwtui.durable_files import private_file, sync
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
 from bwtui.recording.folder import (
@@ -16,12 +16,12 @@ from bwtui.recording.folder import (
     partial_path,
     segments,
 )
-from bwtui.recording.format.blocks import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
+from bwtui.recording.format.blocks import ENDING, BlockKind, DamagedAt, SegmentFile, SegmentPlace, damaged
 from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import Foot, Head, foot_said
-from bwtui.recording.format.walk import Walk, durable_damage
+from bwtui.recording.format.walk import SegmentWalk, durable_damage
+from bwtui.recording.reading.complete_prefix import whole_until
 from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.segment import SegmentWriter
 
 _NOT_TORN = "nothing was torn"
@@ -33,7 +33,7 @@ MISSING_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """The result for an unfinished segment; sizes in bytes. ``segment`` is its new name, or empty."""
 
     #: Its name before.
@@ -50,7 +50,7 @@ class Recovered:
     reason: str
 
 
-def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
+def recover(folder: Path, *, force: bool = False) -> list[RecoveryResult]:
     """Finish every unfinished segment of ``folder``; it is not an error if there is none.
 
     Raises UsageError, RefusedError when another process is writing it, StateFailed, or DamagedRecording: when
@@ -65,7 +65,7 @@ def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
         lock.release()
 
 
-def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
+def recover_locked(folder: Path, *, force: bool = False) -> list[RecoveryResult]:
     """Do the same as `recover` for a caller that holds the lock."""
     recovered = []
     before: SegmentPath | None = None
@@ -82,7 +82,7 @@ def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
     return recovered
 
 
-def _announce_missing(folder: Path) -> list[Recovered]:
+def _announce_missing(folder: Path) -> list[RecoveryResult]:
     """Treat a missing segment after the last one as empty: the next segment takes its place."""
     last = segments(folder)[-1:]
     # The check reports damage in the last segment's foot.
@@ -95,7 +95,7 @@ def _announce_missing(folder: Path) -> list[Recovered]:
             except OSError as error:
                 raise file_failed(f"{folder} can't be recovered", error) from error
             reason = "it is missing, and taken for empty"
-            return [Recovered(partial_path(folder, number).name, "", 0, 0, 0, 0, 0, 0, reason)]
+            return [RecoveryResult(partial_path(folder, number).name, "", 0, 0, 0, 0, 0, 0, reason)]
     return []
 
 
@@ -110,7 +110,7 @@ def _check_number(segment: SegmentPath, before: int) -> None:
     elif missing == 1:
         reason = f"segment {before + 1} is missing before it"
     hint = "restore what is missing from a copy" if missing > 0 else "find out where it comes from"
-    raise damaged(Place(name, 0), reason, f"{hint}, or move {name} elsewhere")
+    raise damaged(SegmentPlace(name, 0), reason, f"{hint}, or move {name} elsewhere")
 
 
 def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head) -> None:
@@ -125,22 +125,22 @@ def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head)
     if head["previous"] != digest:
         name = segment.path.name
         hint = f"move {name} elsewhere if it is another recording's"
-        raise damaged(Place(name, 0), "it does not follow the segment before it", hint)
+        raise damaged(SegmentPlace(name, 0), "it does not follow the segment before it", hint)
 
 
-def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force: bool) -> Recovered:
+def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force: bool) -> RecoveryResult:
     name = segment.path.name
     writer = SegmentWriter.reopen(segment.path, segment.number)
     try:
         with segment.path.open("rb") as file:
             source = SegmentFile(file, segment.path.name)
-            walk = Walk(source.name)
+            walk = SegmentWalk(source.name)
             reason = _adopt(writer, source, walk, force=force)
             cut = source.size - writer.size
         if not walk.context.head:
             # Not even its first block is intact: there is nothing to keep.
             writer.discard() if before is None else writer.put_back()
-            return Recovered(name, "", 0, 0, 0, 0, 0, cut, reason)
+            return RecoveryResult(name, "", 0, 0, 0, 0, 0, cut, reason)
         _check_follows(segment, before, walk.context.head)
         kept = writer.size
         writer.cut_back()
@@ -153,10 +153,10 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
         whole_lsn = whole_until([reader], totals.last_lsn)
     open_lsn = totals.last_lsn if totals.last_lsn > whole_lsn else 0
     numbers = (totals.changes, totals.transactions)
-    return Recovered(name, path.name, *numbers, whole_lsn, open_lsn, kept, cut, reason)
+    return RecoveryResult(name, path.name, *numbers, whole_lsn, open_lsn, kept, cut, reason)
 
 
-def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: bool) -> str:
+def _adopt(writer: SegmentWriter, source: SegmentFile, walk: SegmentWalk, *, force: bool) -> str:
     """Adopt every intact block up to the first that is not; return why the rest is cut off."""
     blocks = source.blocks()
     while True:
@@ -178,7 +178,7 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: boo
 def check_end(last: SegmentPath, foot: Foot) -> None:
     """Raise DamagedRecording when segments are missing after ``last``, a finished one."""
     if lacks_what_follows(last, foot["ended"]):
-        raise damaged(Place(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
+        raise damaged(SegmentPlace(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
 
 
 def foot_of(segment: SegmentPath) -> Foot:
@@ -187,8 +187,8 @@ def foot_of(segment: SegmentPath) -> Foot:
         with segment.path.open("rb") as file:
             source = SegmentFile(file, segment.path.name)
             for block in source.blocks(source.index_offset()):
-                if block.kind == Kind.FOOT:
+                if block.kind == BlockKind.FOOT:
                     return foot_said(block, segment.path.name)
-            raise damaged(Place(source.name, source.size), "there is no foot")
+            raise damaged(SegmentPlace(source.name, source.size), "there is no foot")
     except OSError as error:
         raise file_failed(f"{segment.path} can't be read", error) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import Place, damaged
+from bwtui.recording.format.blocks import SegmentPlace, damaged
 from bwtui.recording.format.digest import digest_of
 from bwtui.recording.manifest import (
     MANIFEST,
@@ -28,7 +28,7 @@ _THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedRecording:
     """A sealed recording whose files are unchanged."""
 
     folder: Path
@@ -54,7 +54,9 @@ class Sealed:
         return [self.root / file.path for file in self.manifest.files if file.kind == kind]
 
 
-def open_sealed(folder: str | Path, on_bytes: OnBytes | None = None, *, check_files: bool = True) -> Sealed:
+def open_sealed(
+    folder: str | Path, on_bytes: OnBytes | None = None, *, check_files: bool = True
+) -> SealedRecording:
     """Open the sealed part of a recording, and check every byte of it.
 
     With ``check_files=False``, this checks only that the files exist and have the right size, for callers
@@ -75,7 +77,7 @@ def open_sealed(folder: str | Path, on_bytes: OnBytes | None = None, *, check_fi
     check_sizes(folder / SEALED, manifest.files)
     if check_files:
         check_all(folder / SEALED, manifest.files, on_bytes)
-    return Sealed(folder, manifest, behind)
+    return SealedRecording(folder, manifest, behind)
 
 
 def _check_segments(folder: Path, manifest: Manifest) -> int:
@@ -89,11 +91,13 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
         if as_sealed is None:
             behind += 1
         elif digest_of(foot_of(segment)) != as_sealed.digest:
-            raise damaged(Place(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
+            raise damaged(
+                SegmentPlace(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum"
+            )
     return behind
 
 
-def unsealed_bytes(folder: Path, found: Sealed | None) -> int:
+def unsealed_bytes(folder: Path, found: SealedRecording | None) -> int:
     """Return the size of a recording's finished segments that are not sealed; ``found`` is the sealed part.
 
     Raises UsageError or StateFailed.

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bwtui.durable import sync
+from bwtui.durable_files import sync
 from bwtui.recording.folder import next_path, partial_path
 from bwtui.recording.format.blocks import (
     HEADER_SIZE,
     MAX_PAYLOAD,
     UNMARKED,
+    BlockKind,
     IndexEntry,
-    Kind,
     mark_after,
     pack_header,
     pack_index,
@@ -24,8 +24,8 @@ from bwtui.recording.format.blocks import (
 )
 from bwtui.recording.format.parsing import Count
 from bwtui.recording.format.statements import SegmentEnd
-from bwtui.recording.format.totals import Totals
-from bwtui.recording.format.walk import Step
+from bwtui.recording.format.totals import SegmentTotals
+from bwtui.recording.format.walk import BlockStep
 
 #: Maximum number of blocks in a segment, since its index is kept in memory.
 _BLOCKS = 1 << 18
@@ -34,10 +34,10 @@ _PARTS = 512
 
 
 @dataclass(slots=True)
-class BlockOut:
+class OutgoingBlock:
     """A block to be written into a segment."""
 
-    kind: Kind
+    kind: BlockKind
     #: The payload is the concatenation of these.
     parts: Sequence[bytes]
     #: The first and the last commit LSN in it.
@@ -88,7 +88,7 @@ class SegmentWriter:
         self.folder = path.parent
         self.number = number
         self.path = path
-        self.totals = Totals()
+        self.totals = SegmentTotals()
         self.size = 0
         self._fd = fd
         #: Digest of the headers of all blocks.
@@ -99,7 +99,7 @@ class SegmentWriter:
         self._transactions = bytearray()
         self.blocks = 0
 
-    def append(self, block: BlockOut, received: int) -> None:
+    def append(self, block: OutgoingBlock, received: int) -> None:
         """Write one block; ``received`` is in Unix microseconds.
 
         A payload larger than `MAX_PAYLOAD` raises OSError (EMSGSIZE), and nothing is written.
@@ -112,7 +112,7 @@ class SegmentWriter:
         header = pack_header(kind, self.blocks, received, *lsns, parts, self._mark)
         self._write([header, *parts])
         self._headers.update(header)
-        if kind == Kind.HEAD:
+        if kind == BlockKind.HEAD:
             self._mark = mark_after(header, b"".join(parts))
         self._note(entry, block.transactions, block.counts)
 
@@ -134,10 +134,10 @@ class SegmentWriter:
         writer._begin(path, number, os.open(path, os.O_RDWR | os.O_CLOEXEC))
         return writer
 
-    def adopt(self, raw: bytes, step: Step) -> None:
+    def adopt(self, raw: bytes, step: BlockStep) -> None:
         """Add a block that is already in the file to index and totals."""
         self._headers.update(raw[:HEADER_SIZE])
-        if step.block.kind == Kind.HEAD:
+        if step.block.kind == BlockKind.HEAD:
             self._mark = mark_after(raw, step.block.payload)
         self.size += len(raw)
         self._note(step.entry, step.transactions, step.counts)
@@ -181,11 +181,11 @@ class SegmentWriter:
         received = totals.last_received
         lsns = (totals.first_lsn, totals.last_lsn)
         headers = self._headers.copy()
-        headers.update(self._final(Kind.INDEX, received, lsns, bytes(self._index)))
-        headers.update(self._final(Kind.TRANSACTIONS, received, lsns, bytes(self._transactions)))
+        headers.update(self._final(BlockKind.INDEX, received, lsns, bytes(self._index)))
+        headers.update(self._final(BlockKind.TRANSACTIONS, received, lsns, bytes(self._transactions)))
         digest = headers.hexdigest()
         foot = {**end, "headers_sha256": digest, "blocks": self.blocks, **totals.to_json()}
-        self._final(Kind.FOOT, received, lsns, json.dumps(foot).encode())
+        self._final(BlockKind.FOOT, received, lsns, json.dumps(foot).encode())
         self._write([pack_trailer(begins)])
         return digest
 
@@ -205,8 +205,8 @@ class SegmentWriter:
             os.close(self._fd)
             self._fd = -1
 
-    def _final(self, kind: Kind, received: int, lsns: tuple[int, int], payload: bytes) -> bytes:
-        number = self.blocks + kind - Kind.INDEX
+    def _final(self, kind: BlockKind, received: int, lsns: tuple[int, int], payload: bytes) -> bytes:
+        number = self.blocks + kind - BlockKind.INDEX
         header = pack_header(kind, number, received, *lsns, [payload], self._mark)
         self._write([header, payload])
         return header

@@ -8,7 +8,7 @@ from bwtui.recording.query.language import Query
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ChangeSelection:
     """Conditions on changes that must all hold; ranges include both ends, and times are commit times."""
 
     query: Query | None = None

@@ -34,7 +34,7 @@ class TableCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TimelineBucket:
     """An interval of the timeline: times in Unix microseconds, and its number of changes and errors."""
 
     start: int
@@ -45,7 +45,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordingOrigin:
     """The origin of a recording, without passwords."""
 
     recording: str = ""
@@ -88,7 +88,7 @@ class RecordingView(Protocol):
     """
 
     name: str
-    source: Source
+    source: RecordingOrigin
     #: One past the last change.
     length: int
     #: Unix microseconds of the first and the last block, and the first and the last commit LSN.
@@ -139,7 +139,7 @@ class RecordingView(Protocol):
     def schemas(self, position: int) -> list[SchemaEntry]:
         """Return the schemas that were registered before ``position``."""
 
-    def timeline(self, buckets: int) -> list[Bucket]:
+    def timeline(self, buckets: int) -> list[TimelineBucket]:
         """Divide the whole recording into at most ``buckets`` intervals of equal duration."""
 
     def close(self) -> None:

@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 
 
-class Ledger(Protocol):
+class DurabilityLedger(Protocol):
     """The interface of a recording that acknowledgement needs."""
 
     def settled(self, receipts: list[Receipt]) -> None:
@@ -45,8 +45,8 @@ class Acknowledgements:
     def __init__(
         self,
         confirmed: int = 0,
-        ledger: Ledger | None = None,
-        measure: Callable[[Span, float], object] | None = None,
+        ledger: DurabilityLedger | None = None,
+        measure: Callable[[DeliverySpan, float], object] | None = None,
     ) -> None:
         """``measure`` is called for every acknowledged span, with messages or not, with the time."""
         #: Everything before this LSN is durable at the sink, and in the recording if there is one.
@@ -54,13 +54,13 @@ class Acknowledgements:
         #: Everything before this LSN is durable at the sink.
         self.delivered = confirmed
         self._ledger = ledger
-        self._spans: deque[Span] = deque()
+        self._spans: deque[DeliverySpan] = deque()
         self._bytes = 0
         self._measure = measure
         #: Since when only the ledger is waited for, by ``time.monotonic``; 0 when it is not.
         self.ledger_since = 0.0
 
-    def seal(self, span: Span) -> None:
+    def seal(self, span: DeliverySpan) -> None:
         """Close ``span``, which then waits for its rows; spans are confirmed in the order of these calls."""
         span.sealed = True
         spans = self._spans

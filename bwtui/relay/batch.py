@@ -4,16 +4,16 @@ import time
 from array import array
 from collections.abc import Callable
 
-from bwtui.model.delivery import Part, Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Part, Receipt
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.backfill.window import Window
-from bwtui.relay.careful import Careful
+from bwtui.relay.backfill.chunk_window import ChunkWindow
+from bwtui.relay.batch_bisector import BatchBisector
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.recording.row_recorder import BatchRecorder
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState
 from bwtui.sink.base import Message, MessageTuple, Sink
-from bwtui.sink.dead_letter import DroppedRow
+from bwtui.sink.dead_letter_writer import DroppedRow
 
 #: A batch is handed over when it holds this many rows or bytes, or when there is nothing more to read.
 #: Larger batches would gain nothing (docs/benchmarks/measurements.md).
@@ -30,11 +30,11 @@ RECORD_OVERHEAD = 512
 _NUMBERS = array("I", range(4 * BATCH_ROWS))
 
 
-class Batch:
+class OutgoingBatch:
     """The messages that are encoded and not handed over yet."""
 
     def __init__(
-        self, sink: Sink, acks: Acknowledgements, report: Report, recorder: BatchRecorder | None = None
+        self, sink: Sink, acks: Acknowledgements, report: RunState, recorder: BatchRecorder | None = None
     ) -> None:
         self._sink = sink
         #: Messages that belong to no table, by topic.
@@ -44,12 +44,12 @@ class Batch:
         self._acks = acks
         self._report = report
         #: The routes that have messages in the batch.
-        self.routes: list[Route] = []
-        self.span = Span()
+        self.routes: list[TableRoute] = []
+        self.span = DeliverySpan()
         self.rows = 0
         self.bytes = 0
         #: Set in careful mode: each flush then waits until its batch is settled.
-        self.careful: Careful | None = None
+        self.careful: BatchBisector | None = None
         #: Rows up to this LSN were handed over; ``newest`` returns the same LSN for the rows that were read.
         self.sent_lsn = 0
         self.newest: Callable[[], int] = int
@@ -62,15 +62,15 @@ class Batch:
         #: When the last batch with messages was handed over, by the monotonic clock.
         self._handed_over_at = 0.0
         #: Called with the routes of a batch that is handed over.
-        self.on_hand_over: Callable[[list[Route]], None] | None = None
+        self.on_hand_over: Callable[[list[TableRoute]], None] | None = None
         #: Observes the keys that are sent while a chunk is read alongside the stream.
-        self.window: Window | None = None
+        self.window: ChunkWindow | None = None
         #: While recording: bytes that wait to be recorded, in addition to the messages.
         self.held = 0
 
     def add(
         self,
-        route: Route,
+        route: TableRoute,
         key: bytes | None,
         value: bytes | None,
         timestamp: int,
@@ -94,7 +94,7 @@ class Batch:
         route.bytes += size
         self.bytes += size
 
-    def add_many(self, route: Route, messages: list[MessageTuple], size: int) -> None:
+    def add_many(self, route: TableRoute, messages: list[MessageTuple], size: int) -> None:
         """Add one message per row, ``size`` bytes in total, none of which exceeds Kafka's limit.
 
         While recording, the caller adds the rows' frames afterwards.
@@ -153,7 +153,7 @@ class Batch:
         """Record that a transaction ended: everything added so far lies before ``end_lsn``."""
         self.span.lsn = end_lsn
 
-    def send_apart(self, route: Route, topic: str, message: Message, row: DroppedRow) -> None:
+    def send_apart(self, route: TableRoute, topic: str, message: Message, row: DroppedRow) -> None:
         """Send a message about ``row`` to a topic other than its table's, after everything added so far.
 
         It is not recorded. Raises what `flush` raises.
@@ -171,7 +171,7 @@ class Batch:
     def flush(self) -> None:
         """Hand everything over, to the recording first if there is one, and seal the span.
 
-        Raises StateFailed, and in careful mode what `Careful.settle` raises.
+        Raises StateFailed, and in careful mode what `BatchBisector.settle` raises.
         """
         span = self.span
         if self.routes and self.on_hand_over is not None:
@@ -214,7 +214,7 @@ class Batch:
             _hand_over(span, routes, receipts, sum(part[1] for part in parts))
         if span.pending or span.failed or span.lsn is not None:
             self._acks.seal(span)
-            self.span = Span()
+            self.span = DeliverySpan()
         self._report.rows_read += self.rows
         self.handed_over += self.bytes
         self.rows = 0
@@ -225,7 +225,7 @@ class Batch:
                 self.careful.settle(span)
         account.turn_to(before)
 
-    def _stamp(self, span: Span, parts: list[Part], encoded: float) -> None:
+    def _stamp(self, span: DeliverySpan, parts: list[Part], encoded: float) -> None:
         now = time.monotonic()
         # Set the clock first: another thread may read the times while they are set, and needs it for them.
         span.clock = time.time() - now
@@ -234,7 +234,9 @@ class Batch:
         self.received = now
 
 
-def _hand_over(span: Span, routes: list[Route], receipts: list[Receipt] | None, messages: int) -> None:
+def _hand_over(
+    span: DeliverySpan, routes: list[TableRoute], receipts: list[Receipt] | None, messages: int
+) -> None:
     """Give the sampled messages of a batch the receipt that will hold their partitions and offsets."""
     for passage in span.sampled:
         if passage.route in routes:

@@ -22,59 +22,59 @@ from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedErr
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.events import event
 from bwtui.model.gaps import unproven
-from bwtui.model.history import History
-from bwtui.model.looks import Look, LookName
+from bwtui.model.history import RelayHistory
+from bwtui.model.service_views import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
-from bwtui.recording.continuing import check_ahead, continue_in
-from bwtui.relay.backfill.asking import Asking
-from bwtui.relay.backfill.first import First, first_of
-from bwtui.relay.backfill.joined import Joined
-from bwtui.relay.backfill.running import Backfill
-from bwtui.relay.backfill.store import FOLDER, Store
+from bwtui.recording.resume import check_ahead, continue_in
+from bwtui.relay.backfill.backfill import Backfill
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, first_of
+from bwtui.relay.backfill.joined_tables import JoinedTables
+from bwtui.relay.backfill.requests import BackfillRequests
+from bwtui.relay.backfill.store import FOLDER, BackfillStore
 from bwtui.relay.context import RelayContext
-from bwtui.relay.coverage.ledger import CATALOG, Coverage, Ledger
-from bwtui.relay.coverage.proving import Proving
-from bwtui.relay.diverged.ends import TopicEnds
-from bwtui.relay.diverged.late import LateRecords
-from bwtui.relay.diverged.naming import Naming
-from bwtui.relay.exactly import beginning
-from bwtui.relay.exactly.probing import WholePolicy
-from bwtui.relay.first_answers import FirstAnswers
-from bwtui.relay.following import Following
+from bwtui.relay.coverage.ledger import CATALOG, Coverage, CoverageLedger
+from bwtui.relay.coverage.prover import CoverageProver
+from bwtui.relay.divergence.late_records import LateRecords
+from bwtui.relay.divergence.orphaned_keys import OrphanedKeys
+from bwtui.relay.divergence.topic_ends import TopicEnds
+from bwtui.relay.exactly_once import startup
+from bwtui.relay.exactly_once.rejected_row_finder import WholeTransactionPolicy
 from bwtui.relay.healing.healing import Healing
-from bwtui.relay.measured.measures import Measures
-from bwtui.relay.memory import SlotMemory, newest_memory
-from bwtui.relay.patience import Patience
-from bwtui.relay.picture import Picture
+from bwtui.relay.metrics.measures import Measures
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import portable
-from bwtui.relay.process.looks import Looks
-from bwtui.relay.promotion.former import connect_to_newest
-from bwtui.relay.recording.as_json import recording_source
+from bwtui.relay.process.service_views import ServiceViews
+from bwtui.relay.promotion.former_primary import connect_to_newest
+from bwtui.relay.recording.json_blocks import recording_source
 from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.report import Report
-from bwtui.relay.routes.catalog_memory import CatalogMemory
+from bwtui.relay.routes.catalog_cache import CatalogCache
 from bwtui.relay.routes.new_tables import NewTables
 from bwtui.relay.routes.routing import Router, name_topics
+from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
-from bwtui.relay.snapshot.beginning import Beginning
-from bwtui.relay.snapshot.copying import Copying
-from bwtui.relay.snapshot.stoppable import stoppable
-from bwtui.relay.streaming import Streaming
-from bwtui.relay.toast import ToastFill
-from bwtui.relay.watch.account import Turn
-from bwtui.relay.watch.schemas import SchemaWatch
-from bwtui.relay.watch.topics import FILE as TOPICS_FILE
-from bwtui.relay.watch.topics import TopicWatch
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.session import StreamSession
+from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, newest_memory
+from bwtui.relay.snapshot.initial_setup import InitialSetup
+from bwtui.relay.snapshot.interruptible import stoppable
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
+from bwtui.relay.startup_probe import StartupProbe
+from bwtui.relay.status_snapshot import StatusSnapshots
+from bwtui.relay.toast import ToastFiller
+from bwtui.relay.watch.activity_clock import MainThreadActivity
+from bwtui.relay.watch.schema_watch import SchemaWatch
+from bwtui.relay.watch.topic_watch import FILE as TOPICS_FILE
+from bwtui.relay.watch.topic_watch import TopicWatch
 from bwtui.relay.watch.wait import ending
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from bwtui.sink.destination import Limits, kind_of
 from bwtui.source import slot
 from bwtui.source.connection import Connection, statement_failed
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import Blocker, LagSampler
-from bwtui.source.preflight import Findings, inspect
+from bwtui.source.preflight import PreflightState, inspect
 from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ _RECORDED = "nothing need be done if that is meant; otherwise 'bwtui slots drop'
 _LOCK = "the lock of a table"
 
 
-class Engine:
+class RelayEngine:
     """One relay; see `bwtui.relay.process.server.StatusSource` for what other threads may call."""
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -105,37 +105,37 @@ class Engine:
         self._settings = settings
         # First, because it reads the environment and working folder, which the other threads leave alone.
         self._portable_settings = portable(settings)
-        self._report = Report()
+        self._report = RunState()
         self._samples = Samples()
         self._stop = threading.Event()
         self._began = time.monotonic()
         self._destination = kind_of(settings).open_destination(settings)
         server = StreamServer(settings.postgres)
-        self._patience = Patience(server, self._report, self._pulse)
-        self._answers = FirstAnswers(settings, self._report, self._asked_to_stop)
+        self._patience = ServiceRetry(server, self._report, self._pulse)
+        self._answers = StartupProbe(settings, self._report, self._asked_to_stop)
         self._cluster = ""
         self._slot_in_use = settings.slot
-        self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
+        self._looks = ServiceViews(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(
             server, lambda: self._slot_in_use, self._on_tick, self._on_lock, self._on_failed_tick
         )
         folder = state_folder(settings.relay_name)
-        self._backfills = Store(folder / FOLDER)
-        self._asking = Asking(self._backfills, self._report)
-        self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
+        self._backfills = BackfillStore(folder / FOLDER)
+        self._asking = BackfillRequests(self._backfills, self._report)
+        self._picture = StatusSnapshots(settings, self._report, self._destination, self._lag, self._backfills)
         self._healing = Healing(settings, self._report, folder, self._asked_to_stop)
         self._picture.heal = self._healing.status
         registry, submit = self._destination.registry, self._backfills.submit
-        self._naming = Naming(settings, self._report, folder, submit, registry, self._healing.compare)
-        self._phase: Copying | Streaming | None = None
+        self._naming = OrphanedKeys(settings, self._report, folder, submit, registry, self._healing.compare)
+        self._phase: SnapshotCopier | StreamSession | None = None
         self._new_tables = NewTables(settings, self._report)
         self._backfill: Backfill | None = None
-        self._joined: Joined | None = None
+        self._joined: JoinedTables | None = None
         self._late: LateRecords | None = None
         self._ends: TopicEnds | None = None
-        self._ledger: Ledger | None = None
+        self._ledger: CoverageLedger | None = None
         self._is_ledger_removed = False
-        self._proving: Proving | None = None
+        self._proving: CoverageProver | None = None
         self._topics: TopicWatch | None = None
         #: Closed before the destination is.
         self._resources = contextlib.ExitStack()
@@ -151,10 +151,10 @@ class Engine:
     def measures(self) -> Measures:
         return self._picture.measures(is_stopping=self._stop.is_set())
 
-    def turn(self) -> Turn:
+    def turn(self) -> MainThreadActivity:
         return self._report.account.turn()
 
-    def history(self, after: float) -> History:
+    def history(self, after: float) -> RelayHistory:
         return self._picture.recent.history(after)
 
     def auditing(self) -> str:
@@ -301,7 +301,7 @@ class Engine:
             identity = (findings.system_identifier, findings.database, settings.slot)
             topics = self._watch_topics(findings, identity)
             context = self._make_context(connection, findings, identity, topics)
-            findings = beginning.begin(context, connection, findings)
+            findings = startup.begin(context, connection, findings)
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
@@ -309,7 +309,7 @@ class Engine:
             self._picture.first = first.status
             path = state_folder(settings.relay_name) / "joined.json"
             is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
-            joined = Joined(path, identity, settings, report, self._new_tables, is_due, coverage)
+            joined = JoinedTables(path, identity, settings, report, self._new_tables, is_due, coverage)
             if not settings.skip_snapshot:
                 first.has_looked = joined.has_looked
             if findings.slot is None:
@@ -317,14 +317,14 @@ class Engine:
                 context.sink.discard(in_order=False)
                 if self._ends is not None:
                     self._ends.forget()
-                beginning_of = Beginning(context, self._enter, first, joined, topics)
+                beginning_of = InitialSetup(context, self._enter, first, joined, topics)
                 publications = beginning_of.run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
                 if (note := context.memory.check(findings.slot)) is not None:
                     _log.warning("%s", note, extra=event("slot_differs"))
                     report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
-                # Not the LSN of the slot checkpoint, which may be ahead: see `Following.run`.
+                # Not the LSN of the slot checkpoint, which may be ahead: see `SessionLoop.run`.
                 report.confirmed_lsn = findings.slot.confirmed_lsn
                 if self._ledger is not None:
                     self._check_coverage(self._ledger, context, connection, publications)
@@ -333,19 +333,21 @@ class Engine:
             connection.close()
         self._follow(context, publications, target, first)
 
-    def _look_for_joined(self, connection: Connection, publications: tuple[str, ...], joined: Joined) -> None:
+    def _look_for_joined(
+        self, connection: Connection, publications: tuple[str, ...], joined: JoinedTables
+    ) -> None:
         """Check for new tables once here, since a short run may end before the sampler's thread does it."""
         self._new_tables.reads = publications
         with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
             joined.look(connection, self._backfills)
         self._joined = joined
 
-    def _watch_topics(self, findings: Findings, identity: tuple[str, str, str]) -> TopicWatch:
+    def _watch_topics(self, findings: PreflightState, identity: tuple[str, str, str]) -> TopicWatch:
         """Open the ledger, and start watching topics. Raises RefusedError and StateFailed."""
         folder = state_folder(self._settings.relay_name)
         coverage = Coverage()
         if not self._settings.record_only:
-            coverage = self._ledger = Ledger(folder, identity, self._settings, self._report)
+            coverage = self._ledger = CoverageLedger(folder, identity, self._settings, self._report)
             path = folder / f"ends-{self._settings.slot}.json"
             self._ends = TopicEnds(self._destination, self._report, path, coverage)
             if findings.slot is not None:
@@ -357,7 +359,11 @@ class Engine:
         return topics
 
     def _check_coverage(
-        self, ledger: Ledger, context: RelayContext, connection: Connection, publications: tuple[str, ...]
+        self,
+        ledger: CoverageLedger,
+        context: RelayContext,
+        connection: Connection,
+        publications: tuple[str, ...],
     ) -> None:
         """Check what changed while the relay was stopped, before it continues. Raises StateFailed."""
         assert self._ends is not None
@@ -379,13 +385,13 @@ class Engine:
             )
 
     def _follow(
-        self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: First
+        self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: ChunkSnapshot
     ) -> None:
         """Stream to the end, across slots that are lost and recreated."""
         while True:
             self._new_tables.reads = publications
             self._backfill = Backfill(context, self._backfills, publications, first, self._is_more_due)
-            following = Following(context, self._enter, beginning.around(context, self._backfill))
+            following = SessionLoop(context, self._enter, startup.around(context, self._backfill))
             try:
                 # The target may lie beyond the WAL of the server on which the slot was recreated.
                 ends_healed = self._settings.until_caught_up and self._healing.is_due
@@ -395,18 +401,18 @@ class Engine:
                 following.call_back(error)
                 publications = self._healing.again(context, error) or publications
 
-    def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
+    def _enter(self, phase: SnapshotCopier | StreamSession | None, slot_in_use: str) -> None:
         """Record the current phase, and the slot that retains WAL for it."""
         self._phase = phase
         self._slot_in_use = slot_in_use
-        if isinstance(phase, Streaming):
+        if isinstance(phase, StreamSession):
             self._healing.streaming()
             # Changes made while there was no session should be detected soon.
             self._lag.hurry()
             if self._ledger is not None:
                 self._ledger.hurry()
                 if self._proving is None:
-                    self._proving = Proving(
+                    self._proving = CoverageProver(
                         self._settings.relay_name,
                         self._ledger,
                         self._may_compare,
@@ -428,7 +434,7 @@ class Engine:
 
     def _may_compare(self) -> bool:
         """Return whether tables can be compared with topics: the relay streams, and no heal compares them."""
-        is_streaming = isinstance(self._phase, Streaming) and self._report.state == "streaming"
+        is_streaming = isinstance(self._phase, StreamSession) and self._report.state == "streaming"
         return is_streaming and not self._healing.is_due
 
     def _is_more_due(self) -> bool:
@@ -451,7 +457,7 @@ class Engine:
         settings, report = self._settings, self._report
         return self._answers.ask("connect", lambda: connect_to_newest(settings, report, self._waiting))
 
-    def _inspect(self, connection: Connection) -> Findings:
+    def _inspect(self, connection: Connection) -> PreflightState:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
         with stoppable(connection, self._asked_to_stop):
@@ -477,26 +483,26 @@ class Engine:
     def _make_context(
         self,
         connection: Connection,
-        findings: Findings,
+        findings: PreflightState,
         identity: tuple[str, str, str],
         topics: TopicWatch,
     ) -> RelayContext:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         session = secrets.token_bytes(8)
-        exactly = beginning.exactly_of(settings, destination.sink, session)
-        kind = WholePolicy if exactly is not None else RowPolicy
-        policy = kind(settings, report, DeadLetters(folder), destination.sink)
-        seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
+        exactly = startup.exactly_of(settings, destination.sink, session)
+        kind = WholeTransactionPolicy if exactly is not None else RowPolicy
+        policy = kind(settings, report, DeadLetterWriter(folder), destination.sink)
+        seen = CatalogCache(folder / "catalog.json", findings.system_identifier, findings.database)
         patience = self._patience
         ends = destination.service, destination.registry
         router = Router(
             settings, *ends, report, patience, seen, partial(self._take_topics, topics), self._ledger
         )
-        memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
+        memory = SlotCheckpointStore(folder, *identity, without_kafka=settings.record_only)
         self._note_ledger(memory)
         if exactly is not None:
-            beginning.wait_for_maker(connection, findings, self._waiting)
+            startup.wait_for_maker(connection, findings, self._waiting)
             self._answers.ask("topics", partial(exactly.recall, identity, findings.slot, memory))
         if findings.slot is None:
             memory.check(None)
@@ -512,7 +518,7 @@ class Engine:
             if isinstance(refusal, RefusedError):
                 raise refusal
         destination.service.take_limits(limits)
-        toast = ToastFill(settings, patience, self._pulse)
+        toast = ToastFiller(settings, patience, self._pulse)
         if settings.record:
             self._picture.recorder = self._begin_recording(findings, session)
         return RelayContext(
@@ -534,13 +540,15 @@ class Engine:
             coverage=self._ledger or Coverage(),
         )
 
-    def _note_ledger(self, memory: SlotMemory) -> None:
+    def _note_ledger(self, memory: SlotCheckpointStore) -> None:
         """Record in the slot checkpoint that a ledger is kept, and check whether one was removed."""
         if self._ledger is not None:
             self._is_ledger_removed = self._ledger.is_missing and memory.has_ledger
             memory.has_ledger = True
 
-    def _late_records(self, findings: Findings, memory: SlotMemory, session: bytes) -> LateRecords:
+    def _late_records(
+        self, findings: PreflightState, memory: SlotCheckpointStore, session: bytes
+    ) -> LateRecords:
         path = memory.path.with_name(f"unsettled-{self._settings.slot}")
         send_again = self._naming.send_again
         self._late = late = LateRecords(
@@ -551,7 +559,7 @@ class Engine:
             late.expect()
         return late
 
-    def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:
+    def _begin_recording(self, findings: PreflightState, session: bytes) -> Recorder:
         """Open the recording, or resume it; changes that it lacks are reported. Raises BwtuiError."""
         settings, report = self._settings, self._report
         source = recording_source(self.status(), findings, settings, self._cluster)
@@ -583,7 +591,7 @@ class Engine:
 
     def _on_failed_tick(self, says: str) -> None:
         """Report that the catalog can't be read, although the stream continues."""
-        if self._ledger is not None and isinstance(self._phase, Streaming):
+        if self._ledger is not None and isinstance(self._phase, StreamSession):
             self._ledger.unseen(CATALOG, says)
 
     def _on_tick(self, connection: Connection) -> None:
@@ -593,7 +601,7 @@ class Engine:
             return
         self._lag.forget_before(self._report.confirmed_lsn)
         # Without a session another server, or an older copy, may have answered.
-        is_in_session = isinstance(self._phase, Streaming)
+        is_in_session = isinstance(self._phase, StreamSession)
         if self._ledger is not None and is_in_session:
             # First, because it waits for no lock.
             self._ledger.look(connection, self._new_tables.reads)

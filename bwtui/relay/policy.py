@@ -11,13 +11,13 @@ from typing import Any
 
 from bwtui.errors import BwtuiError, RowError, ServiceRefused
 from bwtui.file_errors import file_failed
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.model.lsn import format_lsn
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, Sink
-from bwtui.sink.dead_letter import DeadLetters, DroppedRow
+from bwtui.sink.dead_letter_writer import DeadLetterWriter, DroppedRow
 
 #: Maximum number of dropped rows that are remembered, to recognize them when they are read again.
 _REMEMBERED = 20_000
@@ -39,7 +39,9 @@ class RowTooLarge(RowError):
 class RowPolicy:
     """Applies --on-error."""
 
-    def __init__(self, settings: RelaySettings, report: Report, letters: DeadLetters, sink: Sink) -> None:
+    def __init__(
+        self, settings: RelaySettings, report: RunState, letters: DeadLetterWriter, sink: Sink
+    ) -> None:
         self._settings = settings
         self._report = report
         self._letters = letters
@@ -53,7 +55,7 @@ class RowPolicy:
         """Forget which rows were dropped: rows from now on have the LSNs of a different history."""
         self._dropped.clear()
 
-    def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
+    def refuse(self, route: TableRoute, row: DroppedRow, error: BwtuiError, span: DeliverySpan) -> None:
         """Drop ``row`` and keep it as a dead letter, or raise RowError under --on-error exit.
 
         A dead letter for --dead-letter-topic counts in ``span``, like any message. A row that is read again

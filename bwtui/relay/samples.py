@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bwtui.model.delivery import Passage, Span
-from bwtui.model.looks import StageEntry, Stages
+from bwtui.model.delivery import DeliverySpan, SamplePassage
 from bwtui.model.lsn import format_lsn
+from bwtui.model.service_views import StageEntry, Stages
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.fields import LIMIT, as_text, mark_of
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
 
 SAMPLES = 500
 _PER_SECOND = 50
@@ -21,7 +21,7 @@ _BYTES = 16 << 20
 _KEY_BYTES = 1_024
 
 
-class Commit(NamedTuple):
+class SampledCommit(NamedTuple):
     """The transaction of a change: its LSN, xid and commit time in Unix seconds, and the change's number."""
 
     lsn: int
@@ -30,10 +30,10 @@ class Commit(NamedTuple):
     ordinal: int
 
 
-class _Raw(NamedTuple):
+class _RawSample(NamedTuple):
     sequence: int
     time: float
-    commit: Commit
+    commit: SampledCommit
     operation: str
     relation: Relation
     topic: str
@@ -43,14 +43,14 @@ class _Raw(NamedTuple):
     size: int
     message_key: bytes | None
     schema_ids: tuple[int | None, int | None]
-    passage: Passage | None
+    passage: SamplePassage | None
 
 
 class Samples:
     """Keeps the newest `SAMPLES` sampled changes, fewer of large ones; at most about 50 new ones a second."""
 
     def __init__(self) -> None:
-        self._samples: deque[_Raw] = deque()
+        self._samples: deque[_RawSample] = deque()
         self._bytes = 0
         self._sequence = 0
         self._refilled = 0.0
@@ -67,12 +67,12 @@ class Samples:
     def take(
         self,
         operation: str,
-        route: Route,
+        route: TableRoute,
         key: bytes | None,
         before: Sequence[Field] | None,
         after: Sequence[Field] | None,
-        commit: Commit,
-        span: Span | None = None,
+        commit: SampledCommit,
+        span: DeliverySpan | None = None,
     ) -> None:
         """Keep one change, whose message was the last one added to ``route``, and to ``span``."""
         self.budget -= 1
@@ -82,12 +82,12 @@ class Samples:
         size = _size(before) + _size(after) + len(key or b"")
         passage = None
         if span is not None:
-            passage = Passage(span, route, len(route.messages) - 1)
+            passage = SamplePassage(span, route, len(route.messages) - 1)
             span.sampled.append(passage)
         row = (operation, route.relation, route.topic, route.key_columns, before, after, size)
         ids = (None if key is None else route.key_schema_id, None if after is None else route.value_schema_id)
         samples = self._samples
-        samples.append(_Raw(self._sequence, time.time(), commit, *row, key, ids, passage))
+        samples.append(_RawSample(self._sequence, time.time(), commit, *row, key, ids, passage))
         self._bytes += size
         while len(samples) > 1 and (self._bytes > _BYTES or len(samples) > SAMPLES):
             self._bytes -= samples.popleft().size
@@ -113,7 +113,7 @@ def _size(fields: Sequence[Field] | None) -> int:
     return sum(len(field) for field in fields or () if isinstance(field, bytes))
 
 
-def _decode(raw: _Raw) -> ChangeSample:
+def _decode(raw: _RawSample) -> ChangeSample:
     names = [column.name for column in raw.relation.columns]
     row = raw.after if raw.after is not None else raw.before
     values = dict(zip(names, row, strict=True)) if row is not None else {}
@@ -142,7 +142,7 @@ def _decode(raw: _Raw) -> ChangeSample:
     )
 
 
-def _stages(raw: _Raw) -> StageEntry:
+def _stages(raw: _RawSample) -> StageEntry:
     passage = raw.passage
     if passage is None:
         return StageEntry(raw.sequence)
@@ -150,7 +150,7 @@ def _stages(raw: _Raw) -> StageEntry:
     return StageEntry(raw.sequence, passage.passed, passage.messages, passage.is_given_up, *place)
 
 
-def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
+def _changes(raw: _RawSample, names: list[str]) -> list[FieldChange]:
     before, after = raw.before, raw.after
     changes = []
     for index, name in enumerate(names):
@@ -163,6 +163,6 @@ def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
     return changes
 
 
-def _was_sent(raw: _Raw, index: int) -> bool:
+def _was_sent(raw: _RawSample, index: int) -> bool:
     """Return whether a deleted row's column was sent: only the key's are, without REPLICA IDENTITY FULL."""
     return raw.relation.replica_identity == "f" or raw.relation.columns[index].is_key

@@ -12,8 +12,8 @@ from pathlib import Path
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import StageStatus, TableStatus
 from bwtui.relay.batch import IN_FLIGHT_ROWS
-from bwtui.relay.measured.recent import TableMeasures
-from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.metrics.recent_history import TableMeasures
+from bwtui.relay.run_state import RunState, TableCounters
 
 _NOT_MEASURED = TableMeasures()
 _WINDOW_SECONDS = 2.0
@@ -50,7 +50,7 @@ class Rates:
         return {name: round(max(0, n - before.get(name, 0)) / seconds, 1) for name, n in totals.items()}
 
 
-def totals(report: Report) -> dict[str, int]:
+def totals(report: RunState) -> dict[str, int]:
     """Return the totals whose rates the status shows: one per stage, and one per table."""
     read = report.rows_read
     stages = {
@@ -72,7 +72,7 @@ def backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[Backfil
     )
 
 
-def with_workers(report: Report) -> tuple[int, float]:
+def with_workers(report: RunState) -> tuple[int, float]:
     """Return the resident memory in bytes, and the CPU seconds, of this process and its local workers."""
     workers = [worker for worker in report.snapshot_workers if not worker.host]
     return (
@@ -82,7 +82,7 @@ def with_workers(report: Report) -> tuple[int, float]:
 
 
 def tables(
-    report: Report, rates: dict[str, float], measures: Mapping[str, TableMeasures]
+    report: RunState, rates: dict[str, float], measures: Mapping[str, TableMeasures]
 ) -> dict[str, TableStatus]:
     """Return the statuses of the tables, by name."""
     return {
@@ -94,7 +94,7 @@ def tables(
 
 
 def stages(
-    report: Report, numbers: dict[str, int], rates: dict[str, float], busy: dict[str, float]
+    report: RunState, numbers: dict[str, int], rates: dict[str, float], busy: dict[str, float]
 ) -> dict[str, StageStatus]:
     """Return the statuses of the stages; rows that wait for Kafka count in produce, bounded by ``capacity``.
 
@@ -129,7 +129,7 @@ def cpu_seconds() -> float:
 
 
 def _table(
-    name: str, counters: TableCounters, rate: float, report: Report, measures: TableMeasures
+    name: str, counters: TableCounters, rate: float, report: RunState, measures: TableMeasures
 ) -> TableStatus:
     shared = {name: getattr(counters, name) for name in _SHARED}
     latency = report.latency.figures.tables.get(name)

@@ -23,7 +23,7 @@ def _now() -> tuple[float, float]:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)), time.time()
 
 
-class Suspension:
+class SuspensionDetector:
     """Watches during a block, in its own thread: a long turn of the relay's loop is not a suspension."""
 
     def __init__(self, on_gap: Callable[[], None], clocks: Callable[[], tuple[float, ...]] = _now) -> None:
@@ -36,7 +36,7 @@ class Suspension:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="suspension", daemon=True)
 
-    def __enter__(self) -> "Suspension":
+    def __enter__(self) -> "SuspensionDetector":
         self._thread.start()
         return self
 

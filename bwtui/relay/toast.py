@@ -19,16 +19,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import psycopg2
 
 from bwtui.encode.avro import UnchangedToastError
-from bwtui.encode.compiled import Values
+from bwtui.encode.compiled_encoders import Values
 from bwtui.errors import ServiceRefused
 from bwtui.model.sql import quote_qualified
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
-from bwtui.source.present_row import PresentRows
-from bwtui.source.printed import printed
+from bwtui.source.present_rows import PresentRows
 from bwtui.source.snapshot import right_to_read
+from bwtui.source.sql_hints import printed
 
 _LOCKED_SQL = """select transactionid::text from pg_catalog.pg_locks
                   where locktype = 'transactionid' and transactionid::text = any(%s)"""
@@ -40,10 +40,10 @@ _BYTES_MOST = 16 << 20
 
 T = TypeVar("T")
 #: Returns the table's next updates, except those whose frames have these identities.
-Ahead = Callable[[Container[int]], Iterable["Update"]]
+Ahead = Callable[[Container[int]], Iterable["ToastUpdate"]]
 
 
-class RowIsGone(Exception):
+class RowVanished(Exception):
     """The row was deleted, or its key changed, after the change that is being relayed.
 
     ``row`` is as complete as the change itself made it: it includes the key.
@@ -54,7 +54,7 @@ class RowIsGone(Exception):
         self.row = row
 
 
-class Update(NamedTuple):
+class ToastUpdate(NamedTuple):
     """An update in the stream."""
 
     frame: bytes
@@ -65,7 +65,7 @@ class Update(NamedTuple):
     xid: int
 
 
-class _Wanted(NamedTuple):
+class _IncompleteRow(NamedTuple):
     """A row with missing values."""
 
     frame: bytes
@@ -73,8 +73,8 @@ class _Wanted(NamedTuple):
     key: dict[str, bytes]
 
 
-class Asking(Protocol):
-    """Runs queries in a session to PostgreSQL; see `bwtui.relay.patience`."""
+class RowQueries(Protocol):
+    """Runs queries in a session to PostgreSQL; see `bwtui.relay.service_retry`."""
 
     def look(self, question: Callable[[Connection], T]) -> T:
         """Return the answer; wait while the server is unavailable. Raises RefusedError."""
@@ -83,18 +83,18 @@ class Asking(Protocol):
         """Start the query, and return a function that waits for its answer, or returns None if it failed."""
 
 
-class _Answer(NamedTuple):
+class _FetchedRows(NamedTuple):
     """The rows that were queried, and the results by index; rows without one must be queried again."""
 
     oid: int
-    rows: list[_Wanted]
+    rows: list[_IncompleteRow]
     found: dict[int, list[Field] | None]
 
 
-class ToastFill:
+class ToastFiller:
     """Completes rows by the rules above."""
 
-    def __init__(self, settings: RelaySettings, asking: Asking, pulse: Callable[[float], None]) -> None:
+    def __init__(self, settings: RelaySettings, asking: RowQueries, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay."""
         self._mode = settings.toast
         self._asking = asking
@@ -104,7 +104,7 @@ class ToastFill:
         self.values: Values = {}
         self._bytes = 0
         #: Waits for values that are read while the relay handles the previous ones.
-        self._next: Callable[[], _Answer | None] | None = None
+        self._next: Callable[[], _FetchedRows | None] | None = None
         #: The mean size of a row's values when its table was last read, by the table's oid.
         self._sizes: dict[int, int] = {}
 
@@ -114,10 +114,10 @@ class ToastFill:
         self._bytes = 0
         self._next = None
 
-    def fill(self, route: Route, update: Update, ahead: Ahead = lambda _: ()) -> list[Field]:
+    def fill(self, route: TableRoute, update: ToastUpdate, ahead: Ahead = lambda _: ()) -> list[Field]:
         """Return the new row without UNCHANGED, except where a placeholder will replace it.
 
-        Raises UnchangedToastError under --toast error, BwtuiError if the value can't be read, and RowIsGone.
+        Raises UnchangedToastError under --toast error, BwtuiError if the value can't be read, and RowVanished.
         """
         names = route.column_names
         row, missing = _completed(route, update)
@@ -133,18 +133,18 @@ class ToastFill:
             if id(update.frame) not in self.values:
                 self._take_next()
                 if id(update.frame) not in self.values:
-                    first = _Wanted(update.frame, update.xid, _key(route, row))
+                    first = _IncompleteRow(update.frame, update.xid, _key(route, row))
                     self._fetch(route, first, missing, ahead)
                 self._begin_next(route, missing, ahead)
             values = self.take(route, update.frame)
             if not values:
-                raise RowIsGone(row)
+                raise RowVanished(row)
             for index, field in zip(missing, values, strict=True):
                 row[index] = field
         route.counters.toast_placeholders += sum(row[index] is UNCHANGED for index in missing)
         return row
 
-    def take(self, route: Route, frame: bytes) -> tuple[Any, ...] | None:
+    def take(self, route: TableRoute, frame: bytes) -> tuple[Any, ...] | None:
         """Return the values that were read for ``frame``, which is sent now; None if there are none."""
         if (kept := self.values.pop(id(frame), None)) is None:
             return None
@@ -153,7 +153,7 @@ class ToastFill:
         route.counters.toast_fetched += len(values) - values.count(UNCHANGED)
         return values
 
-    def _fetch(self, route: Route, first: _Wanted, missing: Sequence[int], ahead: Ahead) -> None:
+    def _fetch(self, route: TableRoute, first: _IncompleteRow, missing: Sequence[int], ahead: Ahead) -> None:
         """Read the values of ``first``, and of the next rows that lack the same columns."""
         wanted, room = self._plan(route, [first], missing, ahead)
         question = self._question(route, wanted, missing, room)
@@ -165,7 +165,7 @@ class ToastFill:
                 self._pulse(0.01)
         self._keep(answer)
 
-    def _begin_next(self, route: Route, missing: Sequence[int], ahead: Ahead) -> None:
+    def _begin_next(self, route: TableRoute, missing: Sequence[int], ahead: Ahead) -> None:
         """Start reading the values that follow the kept ones, if many rows need them."""
         wanted, room = self._plan(route, [], missing, ahead)
         if len(wanted) >= _ROWS_FIRST:
@@ -178,8 +178,8 @@ class ToastFill:
             self._keep(answer)
 
     def _plan(
-        self, route: Route, first: Sequence[_Wanted], missing: Sequence[int], ahead: Ahead
-    ) -> tuple[list[_Wanted], int]:
+        self, route: TableRoute, first: Sequence[_IncompleteRow], missing: Sequence[int], ahead: Ahead
+    ) -> tuple[list[_IncompleteRow], int]:
         """Return ``first`` and the rows to read with them, and the maximum size of their values.
 
         Each statement takes half of the remaining room, so that tables which alternate share it. A statement
@@ -191,26 +191,26 @@ class ToastFill:
         return [*first, *islice(more, max(0, rows - len(first)))], room
 
     def _question(
-        self, route: Route, wanted: list[_Wanted], missing: Sequence[int], room: int
-    ) -> Callable[[Connection], _Answer]:
+        self, route: TableRoute, wanted: list[_IncompleteRow], missing: Sequence[int], room: int
+    ) -> Callable[[Connection], _FetchedRows]:
         relation, columns = route.relation, [route.column_names[index] for index in missing]
 
-        def question(session: Connection) -> _Answer:
+        def question(session: Connection) -> _FetchedRows:
             visible = _visible(session, wanted)
             keys = [one.key for one in visible]
             if not keys:
-                return _Answer(relation.oid, [], {})
+                return _FetchedRows(relation.oid, [], {})
             try:
                 found = self._present.read(session, relation, keys, columns, room)
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
                 hint = right_to_read(reason, relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
-            return _Answer(relation.oid, visible, found)
+            return _FetchedRows(relation.oid, visible, found)
 
         return question
 
-    def _keep(self, answer: _Answer) -> None:
+    def _keep(self, answer: _FetchedRows) -> None:
         before = self._bytes
         for at, fields in answer.found.items():
             frame = answer.rows[at].frame
@@ -221,7 +221,7 @@ class ToastFill:
             self._sizes[answer.oid] = (self._bytes - before) // len(answer.found) + 1
 
 
-def _visible(session: Connection, wanted: list[_Wanted]) -> list[_Wanted]:
+def _visible(session: Connection, wanted: list[_IncompleteRow]) -> list[_IncompleteRow]:
     """Return the rows whose transactions other sessions can see; none unless the first is among them.
 
     PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
@@ -240,7 +240,7 @@ def _locked(session: Connection, xids: Collection[str]) -> set[str]:
     return {xid for (xid,) in query(session, _LOCKED_SQL, sorted(xids))}
 
 
-def _completed(route: Route, update: Update) -> tuple[list[Field], list[int]]:
+def _completed(route: TableRoute, update: ToastUpdate) -> tuple[list[Field], list[int]]:
     """Return the new row completed from the old one, and the indexes of the columns still missing."""
     row, old = list(update.new), update.old
     # Most rows lack one value, which is found at a tenth of the cost of a loop.
@@ -254,7 +254,7 @@ def _completed(route: Route, update: Update) -> tuple[list[Field], list[int]]:
     return row, [index for index in missing if row[index] is UNCHANGED]
 
 
-def _key(route: Route, row: Sequence[Field]) -> dict[str, bytes]:
+def _key(route: TableRoute, row: Sequence[Field]) -> dict[str, bytes]:
     key: dict[str, bytes] = {}
     for index in route.key_indexes:
         name, field = route.column_names[index], row[index]
@@ -264,10 +264,12 @@ def _key(route: Route, row: Sequence[Field]) -> dict[str, bytes]:
     return key
 
 
-def _lacking(route: Route, missing: Sequence[int], ahead: Iterable[Update]) -> Iterable[_Wanted]:
+def _lacking(
+    route: TableRoute, missing: Sequence[int], ahead: Iterable[ToastUpdate]
+) -> Iterable[_IncompleteRow]:
     """Yield the rows among ``ahead`` that lack the same columns."""
     for update in ahead:
         row, lacks = _completed(route, update)
         if lacks == missing:
             with suppress(UnchangedToastError):
-                yield _Wanted(update.frame, update.xid, _key(route, row))
+                yield _IncompleteRow(update.frame, update.xid, _key(route, row))

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.audit.decoding import Schemas, Undecodable, schema_id
-from bwtui.audit.forms import ODD, decode_key
-from bwtui.model.backfill_told import snapshot_command
+from bwtui.audit.canonical_values import ODD, decode_key
+from bwtui.audit.decoding import Schemas, UndecodableMessage, schema_id
+from bwtui.model.backfill_texts import snapshot_command
 from bwtui.relay.backfill.keys import Key, write_keys
-from bwtui.repair.strays import Homes, StrayList
-from bwtui.verify.differences import UNTRUSTED, Difference, Doubt
-from bwtui.verify.tables import Table
+from bwtui.repair.strays import KeyPartitioner, StrayList
+from bwtui.verify.differences import UNTRUSTED, Doubt, KeyDifference
+from bwtui.verify.tables import ComparedTable
 
 #: Maximum number of keys named for each table.
 EXAMPLES = 3
@@ -46,7 +46,7 @@ class TablePlan:
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
     strays: StrayList | None = None
-    #: The encoding of the topic's keys, in the terms of `bwtui.audit.forms.decode_key`; "" if none was seen.
+    #: The encoding of the topic's keys, in the terms of `bwtui.audit.canonical_values.decode_key`; "" if none was seen.
     spelling: str = ""
     #: The key's columns, in the table's order.
     key_columns: tuple[str, ...] = ()
@@ -120,14 +120,14 @@ class Planner:
         folder: Path,
         own: Callable[[str], str | None],
         schemas: Schemas,
-        homes: Homes,
+        homes: KeyPartitioner,
         *,
         show_values: bool = False,
         relay: str = "",
     ) -> None:
         """Take the ``folder`` for the lists, and ``own``, which returns the relay's key encoding of a table.
 
-        The encoding is in the terms of `bwtui.audit.forms.decode_key`, or None if unknown. ``relay`` is its
+        The encoding is in the terms of `bwtui.audit.canonical_values.decode_key`, or None if unknown. ``relay`` is its
         name if commands have to name it.
         """
         self.tables: list[TablePlan] = []
@@ -138,7 +138,9 @@ class Planner:
         self._show_values = show_values
         self._relay = relay
 
-    def take(self, table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
+    def take(
+        self, table: ComparedTable, doubts: Sequence[Doubt], differences: Iterator[KeyDifference]
+    ) -> None:
         """Write the list of a table. Raises StateFailed."""
         plan = TablePlan(table.full_name, table.topic, tuple(doubts), relay=self._relay)
         plan.key_columns = tuple(table.key)
@@ -150,7 +152,7 @@ class Planner:
         self.tables.append(plan)
 
     def _keys(
-        self, plan: TablePlan, table: Table, differences: Iterator[Difference], strays: StrayList
+        self, plan: TablePlan, table: ComparedTable, differences: Iterator[KeyDifference], strays: StrayList
     ) -> Iterator[Key]:
         for one in differences:
             if one.name == "missing_row":
@@ -186,7 +188,7 @@ class Planner:
             return ""
         try:
             return decode_key(raw, self._schemas)[1]
-        except Undecodable:
+        except UndecodableMessage:
             return ""
 
     def _is_own(self, plan: TablePlan, raw: bytes) -> bool:
@@ -197,12 +199,12 @@ class Planner:
         own = self._own(plan.table)
         try:
             spelled = decode_key(raw, self._schemas)[1]
-        except Undecodable:
+        except UndecodableMessage:
             spelled = "json" if raw[:1] == b"{" else str(schema_id(raw))
             return own in (None, spelled)
         return spelled != ODD and own in (None, spelled)
 
-    def _show(self, plan: TablePlan, table: Table, one: Difference) -> None:
+    def _show(self, plan: TablePlan, table: ComparedTable, one: KeyDifference) -> None:
         if len(plan.examples) >= EXAMPLES:
             return
         key: Any = dict(zip(table.key, one.key, strict=True)) if one.key is not None else None

@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.kafka.config import client_config
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.backfill.chunk_window import ChunkWindow
 from bwtui.relay.backfill.keys import Key
-from bwtui.relay.backfill.outgoing import Numbers, Outgoing, refuse_unlike, spelling_of
-from bwtui.relay.backfill.window import Window
-from bwtui.relay.batch import Batch
-from bwtui.relay.patience import Patience
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
+from bwtui.relay.backfill.outgoing_chunk import OutgoingChunk, RowNumbers, refuse_unlike, spelling_of
+from bwtui.relay.batch import OutgoingBatch
+from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
-from bwtui.repair.tail import KeysOfOthers
+from bwtui.relay.run_state import RunState
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.repair.concurrent_writes import ConcurrentWrites
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure
-from bwtui.sink.dead_letter import DroppedRow
+from bwtui.sink.dead_letter_writer import DroppedRow
 from bwtui.sink.destination import Limits
 from bwtui.sink.kafka import KafkaService, KafkaSink
-from bwtui.sink.topic_reader import TopicReader
-from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
+from bwtui.sink.topic_scanner import KafkaTopicScanner
+from bwtui.source.chunks.chunk_reader import Chunk, ChunkRequest, ChunkTooLarge, read_chunk
 from bwtui.source.connection import Connection, connect, execute
 from bwtui.source.failover.hosts import describe
 from bwtui.source.failover.stream_server import StreamServer
@@ -41,7 +41,7 @@ _REPAIR_AGAIN = "repair again once that is mended, which compares anew"
 
 
 @dataclass(slots=True)
-class Put:
+class SendResult:
     """The result of sending some keys."""
 
     rows: int = 0
@@ -52,7 +52,7 @@ class Put:
     overtaken: Sequence[Key] = ()
 
 
-class Producer:
+class RowProducer:
     """Reads rows and sends them; call `close` at the end."""
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -60,20 +60,20 @@ class Producer:
         self.settings = settings
         self.session = secrets.token_bytes(8)
         self.recorder = None
-        self._report = Report()
+        self._report = RunState()
         self._away_since = 0.0
         self._sink = KafkaSink(settings)
-        self._service = _PresentTopics(settings, self._sink)
-        self.reader = TopicReader(client_config(settings))
+        self._service = _ExistingTopics(settings, self._sink)
+        self.reader = KafkaTopicScanner(client_config(settings))
         self._server = StreamServer(settings.postgres)
-        self._patience = Patience(self._server, self._report, self._pulse)
-        registry = _KnownSchemas(settings.schema_registry, settings.registry_config)
+        self._patience = ServiceRetry(self._server, self._report, self._pulse)
+        registry = _RegisteredSchemas(settings.schema_registry, settings.registry_config)
         self._registry = registry
         self.router = Router(settings, self._service, registry, self._report, self._patience)
         self._acks = Acknowledgements()
-        self._batch = Batch(self._sink, self._acks, self._report)
-        self._numbers = Numbers()
-        self._routes: dict[str, Route] = {}
+        self._batch = OutgoingBatch(self._sink, self._acks, self._report)
+        self._numbers = RowNumbers()
+        self._routes: dict[str, TableRoute] = {}
         #: The columns of each table's key when it was first read, to which the compared keys belong.
         self._keys: dict[str, tuple[str, ...]] = {}
         #: The columns of the compared keys, in the table's order.
@@ -96,11 +96,11 @@ class Producer:
         """
         self._compared[table] = key_columns
 
-    def route(self, table: str) -> Route:
+    def route(self, table: str) -> TableRoute:
         """Return the route of a table's present rows. Raises RefusedError and ConnectionFailed."""
         return self._route(table, self._read(table, []))
 
-    def put(self, table: str, keys: Sequence[Key], tail: KeysOfOthers, look: int) -> Put:
+    def put(self, table: str, keys: Sequence[Key], tail: ConcurrentWrites, look: int) -> SendResult:
         """Send the present rows of ``keys``, and tombstones; on return everything is acknowledged.
 
         Keys that others have sent after look number ``look`` of ``tail`` are left out. Raises RefusedError,
@@ -112,15 +112,15 @@ class Producer:
             half = len(keys) // 2
             first = self.put(table, keys[:half], tail, look)
             rest = self.put(table, keys[half:], tail, look)
-            return Put(
+            return SendResult(
                 first.rows + rest.rows,
                 first.tombstones + rest.tombstones,
                 first.left_out + rest.left_out,
                 [*first.overtaken, *rest.overtaken],
             )
-        refusals = _First()
-        outgoing = Outgoing(self, chunk, self._route(table, chunk), keys, refusals, self._numbers)
-        window = Window(table)
+        refusals = _FirstRefusal()
+        outgoing = OutgoingChunk(self, chunk, self._route(table, chunk), keys, refusals, self._numbers)
+        window = ChunkWindow(table)
         outgoing.encode(window, float("inf"))
         # Immediately before sending: messages that arrive in between are found afterwards.
         tail.advance()
@@ -135,7 +135,7 @@ class Producer:
         named = {outgoing.message_key(key): key for key in keys} if overtaken else {}
         # A key that PostgreSQL writes differently from the requested one is in none of these.
         again = [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
-        return Put(outgoing.rows, outgoing.tombstones, outgoing.left_out, again if overtaken else ())
+        return SendResult(outgoing.rows, outgoing.tombstones, outgoing.left_out, again if overtaken else ())
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Producer:
         namespace, _, name = table.partition(".")
         connection = self._connected()
         texts = [key for key in keys if not isinstance(key, bytes)]
-        asked = Asked(
+        asked = ChunkRequest(
             namespace,
             name,
             self._publications,
@@ -173,7 +173,7 @@ class Producer:
         self._publications = tuple(existing(connection, settings.publication_name))
         return connection
 
-    def _route(self, table: str, chunk: Chunk) -> Route:
+    def _route(self, table: str, chunk: Chunk) -> TableRoute:
         route = self._routes.get(table)
         if route is not None and route.relation == chunk.relation:
             return route
@@ -213,14 +213,14 @@ class Producer:
         self._acks.advance()
 
 
-class _PresentTopics(KafkaService):
+class _ExistingTopics(KafkaService):
     """Existing topics: none is created."""
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         return self._admin.existing(list(wanted))
 
 
-class _KnownSchemas(SchemaRegistry):
+class _RegisteredSchemas(SchemaRegistry):
     """Schemas that are registered; none is added."""
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
@@ -236,13 +236,13 @@ class _KnownSchemas(SchemaRegistry):
         return RegisteredSchema(subject, number, None, schema)
 
 
-class _First:
-    """Keeps the reason why the first row was refused; see `bwtui.relay.careful.Policy`."""
+class _FirstRefusal:
+    """Keeps the reason why the first row was refused; see `bwtui.relay.batch_bisector.RefusedRowPolicy`."""
 
     def __init__(self) -> None:
         self.error: BwtuiError | None = None
 
-    def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
+    def refuse(self, route: TableRoute, row: DroppedRow, error: BwtuiError, span: DeliverySpan) -> None:
         self.error = self.error or error
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:

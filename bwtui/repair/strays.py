@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.durable import private, private_parent
+from bwtui.durable_files import private, private_parent
 from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.file_errors import file_failed
 from bwtui.kafka.client import new_client
@@ -23,7 +23,7 @@ from bwtui.kafka.key_hashes import hashes_of
 from bwtui.kafka.offsets import partitions
 from bwtui.model.headers import SESSION
 from bwtui.settings import RelaySettings
-from bwtui.verify.differences import Place
+from bwtui.verify.differences import LiveRecord
 
 #: Number of records that are checked together.
 _AT_ONCE = 5_000
@@ -32,7 +32,7 @@ _TIMEOUT_SECONDS = 30.0
 _REPAIR_AGAIN = "repair again once that is fixed: it compares again"
 
 
-class Homes:
+class KeyPartitioner:
     """Determines the partition to which the relay's producer sends a key."""
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -62,12 +62,12 @@ class Homes:
 class StrayList:
     """The tombstones for one topic, in a file readable only by its owner; written within a ``with`` block."""
 
-    def __init__(self, path: Path, topic: str, homes: Homes) -> None:
+    def __init__(self, path: Path, topic: str, homes: KeyPartitioner) -> None:
         self.topic = topic
         self.count = 0
         self._path = path
         self._homes = homes
-        self._held: list[Place] = []
+        self._held: list[LiveRecord] = []
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class StrayList:
             if self._file is not None:
                 self._file.close()
 
-    def add(self, places: Iterable[Place]) -> None:
+    def add(self, places: Iterable[LiveRecord]) -> None:
         """Add the records that are not in their key's partition. Raises StateFailed and ConnectionFailed."""
         self._held += places
         if len(self._held) >= _AT_ONCE:
@@ -106,18 +106,18 @@ class StrayList:
             raise file_failed(f"the list of tombstones {self._path} can't be written", error) from error
         self.count += len(lines)
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[LiveRecord]:
         if not self.count:
             return
         with self._path.open("rb") as file:
             for line in file:
                 partition, timestamp, key = line.split()
-                yield Place(int(partition), int(timestamp), base64.b64decode(key))
+                yield LiveRecord(int(partition), int(timestamp), base64.b64decode(key))
 
 
 def send_strays(
     settings: RelaySettings,
-    homes: Homes,
+    homes: KeyPartitioner,
     lists: Sequence[StrayList],
     session: bytes | None,
     on_count: Callable[[int, int], None],
@@ -132,7 +132,7 @@ def send_strays(
         return 0
     for one in lists:
         homes.check(one.topic)
-    sending = _Sending(settings, session)
+    sending = _TombstoneProducer(settings, session)
     total = sum(one.count for one in lists)
     for one in lists:
         for place in one:
@@ -142,7 +142,7 @@ def send_strays(
     return total
 
 
-class _Sending:
+class _TombstoneProducer:
     """A producer of tombstones for given partitions."""
 
     def __init__(self, settings: RelaySettings, session: bytes | None) -> None:
@@ -151,7 +151,7 @@ class _Sending:
         self._error: KafkaError | None = None
         self.sent = 0
 
-    def send(self, topic: str, place: Place) -> None:
+    def send(self, topic: str, place: LiveRecord) -> None:
         """Send a tombstone with the timestamp of the row that it deletes: a newer row stays the newest."""
         when = max(0, min(place.timestamp_ms, time.time_ns() // 1_000_000))
         until = time.monotonic() + _TIMEOUT_SECONDS

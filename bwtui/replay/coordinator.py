@@ -46,7 +46,7 @@ class CoordinatorAddress:
 
 
 @dataclass(slots=True)
-class Answer:
+class CoordinatorReply:
     """Messages that a task may send, seconds since the start of sending, and whether it must stop."""
 
     messages: int
@@ -178,14 +178,14 @@ class CoordinatorClient:
                 "check the network",
             ) from error
 
-    def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> Answer:
+    def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> CoordinatorReply:
         """Report progress and request ``want`` messages to send. Raises ConnectionFailed without answer."""
         try:
             self._lines.write(json.dumps({"lanes": lanes, "want": want}) + "\n")
             self._lines.flush()
             line = self._lines.readline()
             if line:
-                return Answer(*json.loads(line))
+                return CoordinatorReply(*json.loads(line))
         except (OSError, ValueError, TypeError):
             pass
         raise ConnectionFailed(

@@ -10,17 +10,17 @@ from typing import Protocol
 
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.kafka.offsets import pin
-from bwtui.replay.changed import refuse_cut
 from bwtui.replay.coordinator import Coordinator, LaneDone
-from bwtui.replay.job import Job, Outcome, Plan, Watch
-from bwtui.replay.lane import Sent
-from bwtui.replay.outage import Outage
-from bwtui.replay.place import Placing, Survey, share_out
-from bwtui.replay.progress import LaneProgress, Progress, ProgressFile, RouteProgress
-from bwtui.replay.rows import Route
-from bwtui.replay.send import Work
-from bwtui.replay.tail import Cut, came_twice
+from bwtui.replay.job import ReplayJob, ReplayObserver, ReplayOutcome, ReplayPlan
+from bwtui.replay.lane import LaneResult
+from bwtui.replay.outage import KafkaOutage
+from bwtui.replay.placement import PartitionSurvey, RowPlacement, share_out
+from bwtui.replay.progress import LaneProgress, ProgressFile, ReplayProgress, RouteProgress
+from bwtui.replay.resume_checks import refuse_cut
+from bwtui.replay.rows import ReplayRoute
+from bwtui.replay.send import TaskSettings
 from bwtui.replay.target import fitting, topic_ids
+from bwtui.replay.unconfirmed_tail import LaneCutoff, came_twice
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
@@ -30,14 +30,14 @@ _END_SECONDS = 30.0
 _RATE_SECONDS = 5.0
 
 
-class Received(Protocol):
+class RowSource(Protocol):
     """The rows of a replay, from files or from Spark."""
 
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
 
 
-class Engine(Protocol):
+class ReplayEngine(Protocol):
     """Runs the tasks of `bwtui.replay.send`."""
 
     @property
@@ -48,7 +48,7 @@ class Engine(Protocol):
     def tasks(self) -> int:
         """Maximum number of tasks."""
 
-    def send(self, placing: Placing, work: Work) -> list[Sent]:
+    def send(self, placing: RowPlacement, work: TaskSettings) -> list[LaneResult]:
         """Send the messages, and return the result of each lane. Raises what a task raises."""
 
     def cancel(self) -> None:
@@ -58,11 +58,16 @@ class Engine(Protocol):
         """Stop the tasks without waiting, except for ``ended``. May raise KeyboardInterrupt."""
 
 
-class Delivery:
+class ReplayDelivery:
     """Sends the messages of a plan."""
 
     def __init__(
-        self, job: Job, watch: Watch, engine: Engine, file: ProgressFile, progress: Progress
+        self,
+        job: ReplayJob,
+        watch: ReplayObserver,
+        engine: ReplayEngine,
+        file: ProgressFile,
+        progress: ReplayProgress,
     ) -> None:
         self._job = job
         self._watch = watch
@@ -70,7 +75,7 @@ class Delivery:
         self._file = file
         self._progress = progress
         self._places: list[tuple[str, int]] = []
-        self._cuts: dict[tuple[str, int], Cut] = {}
+        self._cuts: dict[tuple[str, int], LaneCutoff] = {}
         #: Number of messages sent to each lane before this attempt.
         self._before: dict[int, int] = {}
         self._saved = 0.0
@@ -78,13 +83,18 @@ class Delivery:
         self._rates: deque[tuple[float, int]] = deque()
 
     def run(
-        self, plan: Plan, rows: Received, routes: list[Route], surveys: list[Survey], raw: bool
-    ) -> Outcome:
+        self,
+        plan: ReplayPlan,
+        rows: RowSource,
+        routes: list[ReplayRoute],
+        surveys: list[PartitionSurvey],
+        raw: bool,
+    ) -> ReplayOutcome:
         """Send the messages that no earlier run has sent. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
         before, began = self._progress.sent, time.monotonic()
-        outage = Outage(self._job.target.client, [route.topic for route in routes], self._is_stopped)
+        outage = KafkaOutage(self._job.target.client, [route.topic for route in routes], self._is_stopped)
         results = self._send(plan, rows, self._placing(plan, routes, surveys, raw), is_resumed)
         found = sum(lane.found for lane in results)
         doubled = sum(lane.doubled for lane in results)
@@ -96,13 +106,13 @@ class Delivery:
         self._finish(results)
         doubled += self._look_for_late()
         sent, seconds = self._progress.sent - before - found, time.monotonic() - began
-        return Outcome(plan, "done", sent, found, doubled, self._progress.sent, seconds)
+        return ReplayOutcome(plan, "done", sent, found, doubled, self._progress.sent, seconds)
 
-    def _note_cuts(self, results: list[Sent]) -> None:
+    def _note_cuts(self, results: list[LaneResult]) -> None:
         for row in results:
             if row.unknown:
                 lane = self._lane(row.lane)
-                cut = self._cuts.setdefault(self._places[row.lane], Cut(lane.tail, lane.messages))
+                cut = self._cuts.setdefault(self._places[row.lane], LaneCutoff(lane.tail, lane.messages))
                 cut.unknown += row.unknown
 
     def _look_for_late(self) -> int:
@@ -115,7 +125,9 @@ class Delivery:
             self._job.target.client, self._cuts, lambda place: lanes[f"{place[0]}/{place[1]}"].messages
         )
 
-    def _send(self, plan: Plan, rows: Received, placing: Placing, has_tails: bool) -> list[Sent]:
+    def _send(
+        self, plan: ReplayPlan, rows: RowSource, placing: RowPlacement, has_tails: bool
+    ) -> list[LaneResult]:
         """Send the rest; with ``has_tails`` the topics may have messages that the progress lacks."""
         self._before = {lane: self._lane(lane).messages for lane in range(len(self._places))}
         options, target = self._job.options, self._job.target
@@ -124,7 +136,7 @@ class Delivery:
             self._engine.host, token, options.rate, self._take_report, self._is_stopped
         ) as coordinator:
             tails = {lane: self._lane(lane).tail for lane in self._before} if has_tails else {}
-            work = Work(
+            work = TaskSettings(
                 fitting(target.client, target.producer, [route.topic for route in placing.routes]),
                 dict(target.client),
                 self._places,
@@ -135,7 +147,7 @@ class Delivery:
             )
             return self._collect(lambda: self._engine.send(placing, work))
 
-    def _wait_for_kafka(self, outage: Outage) -> None:
+    def _wait_for_kafka(self, outage: KafkaOutage) -> None:
         self._watch.phase("waiting for Kafka")
         try:
             outage.wait(self._progress.sent)
@@ -147,13 +159,13 @@ class Delivery:
             raise self._interrupted(self._failed)
         self._watch.phase("sending")
 
-    def _pace_from(self, plan: Plan, rows: Received) -> int:
+    def _pace_from(self, plan: ReplayPlan, rows: RowSource) -> int:
         """Return the recorded time at which pacing starts: an earlier run has waited for what is before."""
         reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
         is_asked = self._job.options.pace is not None and reached >= 0
         return (rows.received_at(reached) if is_asked else None) or plan.count.first_received
 
-    def _begin(self, plan: Plan, routes: list[Route]) -> None:
+    def _begin(self, plan: ReplayPlan, routes: list[ReplayRoute]) -> None:
         """Save the plan in the progress before anything is written."""
         progress = self._progress
         progress.runs += 1
@@ -178,7 +190,9 @@ class Delivery:
                 progress.lanes.setdefault(f"{route.topic}/{partition}", LaneProgress(end))
         self._file.save(progress)
 
-    def _placing(self, plan: Plan, routes: list[Route], surveys: list[Survey], raw: bool) -> Placing:
+    def _placing(
+        self, plan: ReplayPlan, routes: list[ReplayRoute], surveys: list[PartitionSurvey], raw: bool
+    ) -> RowPlacement:
         counts = {
             route.first_lane + partition: messages
             for route, found in zip(routes, surveys, strict=True)
@@ -191,7 +205,7 @@ class Delivery:
             if one.position >= 0
         }
         tasks = share_out(counts, len(self._places), self._engine.tasks)
-        return Placing(routes, tasks, done, plan.count.with_headers, raw)
+        return RowPlacement(routes, tasks, done, plan.count.with_headers, raw)
 
     def _lane(self, lane: int) -> LaneProgress:
         topic, partition = self._places[lane]
@@ -199,9 +213,9 @@ class Delivery:
 
     # -- the job -------------------------------------------------------------------------------------------
 
-    def _collect(self, send: Callable[[], list[Sent]]) -> list[Sent]:
+    def _collect(self, send: Callable[[], list[LaneResult]]) -> list[LaneResult]:
         """Run the job in a thread, so that it can stop cleanly when it is cancelled."""
-        sent: list[Sent] = []
+        sent: list[LaneResult] = []
         failed: list[BaseException] = []
         # An event, because a thread whose join was interrupted counts as ended in Python 3.11 and 3.12.
         ended = threading.Event()
@@ -289,7 +303,7 @@ class Delivery:
         left = (self._progress.total - done) / rate if rate else None
         self._watch.progress(done, self._progress.total, rate, left)
 
-    def _finish(self, results: list[Sent]) -> None:
+    def _finish(self, results: list[LaneResult]) -> None:
         for row in results:
             lane = self._lane(row.lane)
             lane.messages = self._before[row.lane] + row.sent + row.found

@@ -21,11 +21,11 @@ import pyarrow as pa
 from bwtui.errors import RefusedError
 from bwtui.model.sql import parquet, quoted
 from bwtui.recording.manifest import SealedFile
-from bwtui.recording.sealed import Sealed
-from bwtui.recording.selection import Selection
-from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
-from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
-from bwtui.replay.rows import Ints, Route
+from bwtui.recording.sealed import SealedRecording
+from bwtui.recording.selection import ChangeSelection
+from bwtui.replay.message_counts import NOT_REFUSED, MessageCount, conditions, files_of, sendable
+from bwtui.replay.placement import HEADER_COLUMNS, PartitionSurvey, RowPlacement, lane_counts, surveys
+from bwtui.replay.rows import Ints, ReplayRoute
 from bwtui.seal.row_groups import rows_at_a_time
 from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
@@ -58,7 +58,7 @@ _STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileSelection:
     """Files with absolute paths, and the condition on their rows; what a task needs to read them."""
 
     files: tuple[SealedFile, ...]
@@ -81,7 +81,7 @@ class Files:
                 "look at its rights; on a cluster every worker must find the recording under the same path",
             ) from error
 
-    def to_send(self, placing: Placing) -> Iterator[pa.RecordBatch]:
+    def to_send(self, placing: RowPlacement) -> Iterator[pa.RecordBatch]:
         """Yield the rows not yet sent according to ``placing``, in the order of the recording."""
         columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
         return self.in_order(columns, placing.begin)
@@ -166,7 +166,7 @@ def _duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
 class FileRows:
     """The selected rows of a sealed recording."""
 
-    def __init__(self, sealed: Sealed, selection: Selection) -> None:
+    def __init__(self, sealed: SealedRecording, selection: ChangeSelection) -> None:
         """Raises UsageError when no file can have any of them."""
         self._selection = selection
         found = tuple(
@@ -174,7 +174,7 @@ class FileRows:
             for file in files_of(sealed, selection)
         )
         #: Passed to the tasks to read the rows.
-        self.files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
+        self.files = FileSelection(found, f"{conditions(selection)} and {sendable(selection)}")
 
     def of_topics(self, topics: Sequence[str]) -> "FileRows":
         """Return the rows of some topics."""
@@ -183,10 +183,10 @@ class FileRows:
         found.files = replace(self.files, where=f"{self.files.where} and topic in ({names})")
         return found
 
-    def count(self, on_rows: Callable[[int, int], None]) -> Count:
+    def count(self, on_rows: Callable[[int, int], None]) -> MessageCount:
         """Count the selected rows, reading small columns only; ``on_rows`` gets rows done, and all rows."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
-        found, done, total = Count(), 0, self.count_read
+        found, done, total = MessageCount(), 0, self.count_read
         for files in _shares(self.files.files):
             for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
                 found.add(row)
@@ -226,7 +226,9 @@ class FileRows:
             row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]
             return [row(*values) for values in answer.fetchall()]
 
-    def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
+    def survey(
+        self, routes: Sequence[ReplayRoute], on_rows: Callable[[int, int], None]
+    ) -> list[PartitionSurvey]:
         """Return the distribution of each route's messages; ``on_rows`` gets rows done, and all rows."""
         files, counts, done = self.files.files, lane_counts((), routes), 0
 

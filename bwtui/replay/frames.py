@@ -7,11 +7,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from bwtui.recording.sealed import Sealed
-from bwtui.recording.selection import Selection
-from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
-from bwtui.replay.plan import NOT_REFUSED, conditions, files_of
-from bwtui.replay.rows import Route
+from bwtui.recording.sealed import SealedRecording
+from bwtui.recording.selection import ChangeSelection
+from bwtui.replay.message_counts import NOT_REFUSED, conditions, files_of
+from bwtui.replay.placement import HEADER_COLUMNS, PartitionSurvey, RowPlacement, lane_counts, surveys
+from bwtui.replay.rows import ReplayRoute
 from bwtui.spark.failure import in_task
 
 #: The columns of a message, in addition to those for the headers.
@@ -29,12 +29,12 @@ _COLUMNS = (
 )
 
 
-def messages(spark: SparkSession, sealed: Sealed) -> DataFrame:
+def messages(spark: SparkSession, sealed: SealedRecording) -> DataFrame:
     """Return all messages of a recording with all columns, including repeats, except rejected ones."""
-    files = [str((sealed.root / file.path).resolve()) for file in files_of(sealed, Selection())]
+    files = [str((sealed.root / file.path).resolve()) for file in files_of(sealed, ChangeSelection())]
     # Folder names are not partition columns here, and a recording's name may look like a glob pattern.
     reader = spark.read.option("recursiveFileLookup", True).option("__globPaths__", False)
-    return reader.parquet(*files).where(f"{conditions(Selection())} and {NOT_REFUSED}")
+    return reader.parquet(*files).where(f"{conditions(ChangeSelection())} and {NOT_REFUSED}")
 
 
 def columns(rows: DataFrame) -> DataFrame:
@@ -57,21 +57,23 @@ class FrameRows:
         row = self._rows.where(f"position = {position}").select("received").first()
         return None if row is None else int(row.received)
 
-    def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
+    def survey(
+        self, routes: Sequence[ReplayRoute], on_rows: Callable[[int, int], None]
+    ) -> list[PartitionSurvey]:
         """Return the distribution of each route's messages; they are few, so ``on_rows`` is not called."""
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
         return surveys(lane_counts(keys.toArrow().to_batches(), routes), routes)
 
-    def placed(self, placing: Placing) -> DataFrame:
+    def placed(self, placing: RowPlacement) -> DataFrame:
         """Return the rows ready to send: one Spark partition per task, in order."""
-        placed = self._rows.mapInArrow(_Placed(placing), from_arrow_schema(placing.schema))
+        placed = self._rows.mapInArrow(_PlacementTask(placing), from_arrow_schema(placing.schema))
         tasks = placed.repartitionById(max(placing.tasks) + 1, "task")
         return tasks.sortWithinPartitions("position", "part")
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    placing: Placing
+class _PlacementTask:
+    placing: RowPlacement
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return in_task(self.placing.placed)(batches)

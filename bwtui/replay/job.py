@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TypedDict
 
 from bwtui.errors import Interrupted
-from bwtui.recording.selection import Selection
-from bwtui.replay.plan import Count
+from bwtui.recording.selection import ChangeSelection
+from bwtui.replay.message_counts import MessageCount
 from bwtui.replay.schemas import SchemaMap
-from bwtui.replay.target import Target
+from bwtui.replay.target import ReplayTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReplayOptions:
     """The options of a replay."""
 
     #: Replaces the recorded topic prefix; None keeps the recorded topics.
@@ -28,15 +28,15 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ReplayJob:
     """A recording, a selection, and a target."""
 
     recording: Path
-    target: Target
-    selection: Selection
+    target: ReplayTarget
+    selection: ChangeSelection
     #: Folder in which progress is saved.
     state: Path
-    options: Options = field(default_factory=Options)
+    options: ReplayOptions = field(default_factory=ReplayOptions)
 
 
 @dataclass(slots=True)
@@ -72,10 +72,10 @@ class MissingCounts(TypedDict):
 
 
 @dataclass(slots=True)
-class Plan:
+class ReplayPlan:
     """The plan of a replay."""
 
-    count: Count
+    count: MessageCount
     topics: list[TopicPlan] = field(default_factory=list)
     schemas: SchemaMap = field(default_factory=SchemaMap)
     #: Number of messages that an earlier run has sent.
@@ -97,10 +97,10 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayOutcome:
     """The result of a replay."""
 
-    plan: Plan
+    plan: ReplayPlan
     state: str
     #: Number of messages sent by this run.
     sent: int = 0
@@ -112,7 +112,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-class Watch:
+class ReplayObserver:
     """Observes a replay; its methods may be called from other threads."""
 
     def phase(self, name: str) -> None:
@@ -130,7 +130,7 @@ class Watch:
         This is called before any work begins, since ``--only-missing`` always needs a confirmation.
         """
 
-    def confirm(self, plan: Plan) -> None:
+    def confirm(self, plan: ReplayPlan) -> None:
         """Raise to prevent that anything is written."""
 
     def is_cancelled(self) -> bool:
@@ -138,10 +138,10 @@ class Watch:
         return False
 
 
-class Control:
+class ReplayControl:
     """Reports a run's progress to a watch, and ends the run between two steps if the watch cancels it."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ReplayObserver) -> None:
         self.watch = watch
 
     def phase(self, name: str) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bwtui.kafka.client import Heard
+from bwtui.kafka.client import LastClientError
 from bwtui.replay.coordinator import LaneDone
-from bwtui.replay.tail import Tail
+from bwtui.replay.unconfirmed_tail import UnconfirmedTail
 
 #: Timeout for a lane's messages while Kafka acknowledges none, normally and after a lost connection.
 _SILENT_SECONDS, _LOST_SECONDS = 15.0, 3.0
 
 
-class Sent(NamedTuple):
+class LaneResult(NamedTuple):
     """The result of a lane: messages sent, messages found in the topic, and the last one with its offset."""
 
     lane: int
@@ -30,7 +30,7 @@ class Sent(NamedTuple):
     unknown: int
 
 
-class Batch(NamedTuple):
+class LaneBatch(NamedTuple):
     """Messages handed over together, up to (position, part); durable at ``until`` acknowledgements."""
 
     until: int
@@ -46,11 +46,11 @@ class Lane:
     number: int
     topic: str
     partition: int
-    tail: Tail | None = None
+    tail: UnconfirmedTail | None = None
     handed: int = 0
     acknowledged: int = 0
     found: int = 0
-    batches: deque[Batch] = field(default_factory=deque)
+    batches: deque[LaneBatch] = field(default_factory=deque)
     #: Durable progress up to the end of a batch: number of messages, position and part of the last, its
     #: offset.
     noted: int = 0
@@ -72,19 +72,19 @@ class Lane:
             self._seen, self._since = self.acknowledged, now
         return now - self._since
 
-    def result(self) -> Sent:
+    def result(self) -> LaneResult:
         """Return the result of the lane."""
         doubled = self.tail.doubtful if self.tail is not None else 0
         unknown = self.handed - self.acknowledged
-        return Sent(
+        return LaneResult(
             self.number, self.acknowledged, self.found, doubled, *self.done, self.last_offset, unknown
         )
 
 
-class Patience:
+class SilenceTimeout:
     """Checks whether Kafka is silent for too long; after an error, the limit is shorter until all recover."""
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: LastClientError) -> None:
         self._heard = heard
         #: When the current error was first seen.
         self._since: float | None = None

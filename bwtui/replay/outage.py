@@ -14,7 +14,7 @@ _SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 
 
-class Outage:
+class KafkaOutage:
     """Measures for how long Kafka has accepted no message."""
 
     def __init__(self, client: Config, topics: Sequence[str], is_stopped: Callable[[], bool]) -> None:

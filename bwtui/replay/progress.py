@@ -2,7 +2,7 @@
 
 It is in the state folder rather than next to the recording, because a recording may be read-only, and may be
 replayed into several clusters. The file is replaced as a whole. It may be some tenths of a second old:
-messages written since are found in the topics (`bwtui.replay.tail`).
+messages written since are found in the topics (`bwtui.replay.unconfirmed_tail`).
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import locked, write_durably
+from bwtui.durable_files import locked, write_durably
 from bwtui.errors import RefusedError, StateFailed
 
 _FORMAT = 2
@@ -53,7 +53,7 @@ class RouteProgress:
 
 
 @dataclass(slots=True)
-class Progress:
+class ReplayProgress:
     """The identity of a replay, and its progress."""
 
     #: Identity of the replay: recording, selection, cluster, names.
@@ -93,7 +93,7 @@ class ProgressFile:
                 raise self._failed(error) from error
             yield
 
-    def load(self) -> Progress | None:
+    def load(self) -> ReplayProgress | None:
         """Return the progress of an earlier run, or None. Raises StateFailed."""
         try:
             content = json.loads(self.path.read_text())
@@ -101,7 +101,7 @@ class ProgressFile:
                 raise ValueError("another format")
             lanes = {place: LaneProgress(**lane) for place, lane in content["lanes"].items()}
             routes = {recorded: _route(one) for recorded, one in content["routes"].items()}
-            return Progress(
+            return ReplayProgress(
                 content["what"], routes, lanes,
                 content["total"], content["runs"], content["is_finished"],
             )  # fmt: skip
@@ -115,7 +115,7 @@ class ProgressFile:
                 "remove it and look what the topics hold, or give --restart",
             ) from error
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: ReplayProgress) -> None:
         """Write the progress; any thread may call this. Raises StateFailed."""
         try:
             with self._saving:

@@ -24,7 +24,7 @@ _ID = np.arange(1, 5)
 
 
 @dataclass(slots=True)
-class Route:
+class ReplayRoute:
     """The target of one recorded topic."""
 
     recorded: str
@@ -40,7 +40,7 @@ class Route:
     hash: Hash = "murmur2"
 
 
-def number_lanes(routes: Sequence[Route]) -> int:
+def number_lanes(routes: Sequence[ReplayRoute]) -> int:
     """Number the lanes of all routes, and return how many there are."""
     count = 0
     for route in routes:
@@ -49,14 +49,14 @@ def number_lanes(routes: Sequence[Route]) -> int:
     return count
 
 
-def routes_of(topics: pa.Array, routes: Sequence[Route]) -> Ints:
+def routes_of(topics: pa.Array, routes: Sequence[ReplayRoute]) -> Ints:
     """Return the index of each row's route."""
     recorded = pa.array([route.recorded for route in routes], pa.string())
     indexes: Ints = pc.index_in(topics, value_set=recorded).to_numpy(zero_copy_only=False).astype(np.int64)
     return indexes
 
 
-def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], part: str) -> pa.Array:
+def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[ReplayRoute], part: str) -> pa.Array:
     """Return keys or values (``part``) with their new schema ids, after a check of the recorded ids.
 
     Raises RefusedError for an id without a new one, DamagedRecording when the bytes have a different id.
@@ -110,7 +110,7 @@ def parts_of(cells: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
 
 
 def partitions_of(
-    keys: pa.Array, recorded: pa.Array, positions: Ints, of: Ints, routes: Sequence[Route]
+    keys: pa.Array, recorded: pa.Array, positions: Ints, of: Ints, routes: Sequence[ReplayRoute]
 ) -> Ints:
     """Return each message's partition; one without a key keeps its own, or is distributed by position."""
     counts = np.array([route.partitions for route in routes], np.int64)[of]

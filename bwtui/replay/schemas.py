@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from bwtui.encode.names import subject_names
 from bwtui.errors import RefusedError
-from bwtui.recording.sealed import Sealed
+from bwtui.recording.sealed import SealedRecording
 
 if TYPE_CHECKING:
     from bwtui.encode.registry import SchemaRegistry
@@ -59,7 +59,7 @@ class SchemaMap:
 
 
 def used_schemas(
-    sealed: Sealed, topics: Mapping[str, str], used: Mapping[tuple[str, str], Mapping[int, int]]
+    sealed: SealedRecording, topics: Mapping[str, str], used: Mapping[tuple[str, str], Mapping[int, int]]
 ) -> SchemaMap:
     """Return every schema in use, oldest first.
 

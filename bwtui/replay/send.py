@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bwtui.errors import BwtuiError, Interrupted, RefusedError
-from bwtui.kafka.client import Heard, new_client, plain_kafka_error
+from bwtui.kafka.client import LastClientError, new_client, plain_kafka_error
 from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient
-from bwtui.replay.lane import Batch, Lane, Patience, Sent
-from bwtui.replay.place import row_headers
+from bwtui.replay.lane import Lane, LaneBatch, LaneResult, SilenceTimeout
+from bwtui.replay.placement import row_headers
 from bwtui.replay.rows import Ints
-from bwtui.replay.tail import read_tail
+from bwtui.replay.unconfirmed_tail import read_tail
 
 _IN_FLIGHT = 60_000
 _IN_FLIGHT_BYTES = 32 << 20
@@ -57,7 +57,7 @@ FIXED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TaskSettings:
     """The settings of all tasks."""
 
     producer: Mapping[str, Any]
@@ -77,8 +77,8 @@ class Work:
 
 
 def send(
-    batches: Iterator[pa.RecordBatch], work: Work, is_over: Callable[[], bool] = lambda: False
-) -> Iterator[Sent]:
+    batches: Iterator[pa.RecordBatch], work: TaskSettings, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[LaneResult]:
     """Send a task's rows, and yield the results of its lanes.
 
     Raises Interrupted once ``is_over()`` is true, without waiting for deliveries; ConnectionFailed,
@@ -88,7 +88,7 @@ def send(
     first = next(batches, None)
     if first is None:
         return
-    sender = _Sender(work, is_over)
+    sender = _LaneSender(work, is_over)
     try:
         sender.send(first)
         for batch in batches:
@@ -115,8 +115,8 @@ def _by_lane(lanes: npt.NDArray[np.int32]) -> Iterator[tuple[int, Ints]]:
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
 
 
-class _Sender:
-    def __init__(self, work: Work, is_over: Callable[[], bool]) -> None:
+class _LaneSender:
+    def __init__(self, work: TaskSettings, is_over: Callable[[], bool]) -> None:
         self._work = work
         self._is_over = is_over
         self._lanes: dict[int, Lane] = {}
@@ -130,8 +130,8 @@ class _Sender:
         self._granted = 0
         self._reported = time.monotonic()
         self._clock = (0.0, time.monotonic())
-        self._heard = Heard(has_answered=True)
-        self._patience = Patience(self._heard)
+        self._heard = LastClientError(has_answered=True)
+        self._patience = SilenceTimeout(self._heard)
         self.is_stopped = False
         #: True once some messages have no delivery report: nothing more is sent.
         self._is_cut = False
@@ -177,7 +177,7 @@ class _Sender:
         self._failed = None
         self._coordinator.close()
 
-    def result(self) -> Iterator[Sent]:
+    def result(self) -> Iterator[LaneResult]:
         """Yield the result of each lane."""
         yield from (lane.result() for lane in self._lanes.values())
 
@@ -262,7 +262,7 @@ class _Sender:
         size, rows = int(sizes[chosen].sum()), chosen.tolist()
         last = rows[-1]
         lane.handed += len(rows)
-        lane.batches.append(Batch(lane.handed, size, columns["position"][last], columns["part"][last]))
+        lane.batches.append(LaneBatch(lane.handed, size, columns["position"][last], columns["part"][last]))
         self._bytes += size
         report = self._reporter(lane)
         produce, topic, partition = self._producer.produce, lane.topic, lane.partition

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Union
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.offsets import partitions, pin
 from bwtui.recording.query.language import to_sql
-from bwtui.recording.sealed import Sealed
-from bwtui.replay.changed import refuse_changed
-from bwtui.replay.delivery import Delivery, Engine
-from bwtui.replay.engines.in_process import InProcess
+from bwtui.recording.sealed import SealedRecording
+from bwtui.replay.delivery import ReplayDelivery, ReplayEngine
+from bwtui.replay.engines.in_process import InProcessReplayEngine
 from bwtui.replay.files import FileRows
-from bwtui.replay.job import Control, Job, Outcome, Plan, TopicPlan
-from bwtui.replay.place import Survey
-from bwtui.replay.plan import Count
-from bwtui.replay.progress import Progress, ProgressFile
-from bwtui.replay.rows import Route, number_lanes
+from bwtui.replay.job import ReplayControl, ReplayJob, ReplayOutcome, ReplayPlan, TopicPlan
+from bwtui.replay.message_counts import MessageCount
+from bwtui.replay.placement import PartitionSurvey
+from bwtui.replay.progress import ProgressFile, ReplayProgress
+from bwtui.replay.resume_checks import refuse_changed
+from bwtui.replay.rows import ReplayRoute, number_lanes
 from bwtui.replay.schemas import SchemaMap, find_ids, register, used_schemas
 from bwtui.replay.target import held, target_topic, topic_ids
 from bwtui.replay.topics import judge_topic, refuse_names
-from bwtui.spark.when_needed import SparkWhenNeeded
+from bwtui.spark.lazy_session import LazySparkSession
 
 if TYPE_CHECKING:
     from bwtui.replay.frames import FrameRows
-    from bwtui.replay.missing import Missing
+    from bwtui.replay.missing_messages import MissingMessages
 
 #: The messages of a replay: selected ones, or those that an audit found missing.
 Rows = Union[FileRows, "FrameRows"]
@@ -32,7 +32,9 @@ _TOPIC_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
 
-def progress_file(job: Job, recording: str, cluster: str, missing: "Missing | None") -> ProgressFile:
+def progress_file(
+    job: ReplayJob, recording: str, cluster: str, missing: "MissingMessages | None"
+) -> ProgressFile:
     """Return the progress file of this replay; its name is derived from what identifies the replay."""
     selection, options = job.selection, job.options
     what = {
@@ -51,18 +53,18 @@ def progress_file(job: Job, recording: str, cluster: str, missing: "Missing | No
     return ProgressFile(job.state, what)
 
 
-class Steps:
+class ReplaySteps:
     """The steps of a run after its recording is sealed."""
 
     def __init__(
         self,
-        job: Job,
-        control: Control,
-        spark: SparkWhenNeeded,
-        sealed: Sealed,
+        job: ReplayJob,
+        control: ReplayControl,
+        spark: LazySparkSession,
+        sealed: SealedRecording,
         cluster: str,
         topics: dict[str, int],
-        missing: "Missing | None",
+        missing: "MissingMessages | None",
     ) -> None:
         self._job = job
         self._control = control
@@ -73,14 +75,14 @@ class Steps:
         self._missing = missing
         self._file = progress_file(job, sealed.manifest.recording, cluster, missing)
 
-    def run(self) -> Outcome:
+    def run(self) -> ReplayOutcome:
         """Plan, confirm, and send."""
         if self._job.options.dry_run:
             return self._run()
         with self._file.locked():
             return self._run()
 
-    def _run(self) -> Outcome:
+    def _run(self) -> ReplayOutcome:
         earlier = None if self._job.options.restart else self._file.load()
         if earlier is not None and earlier.is_finished:
             if self._missing is not None:
@@ -95,7 +97,7 @@ class Steps:
             self._refuse_changed(plan, earlier)
         if self._job.options.dry_run:
             self._look_ahead(plan, rows, earlier)
-            return Outcome(plan, "planned")
+            return ReplayOutcome(plan, "planned")
         if not plan.messages:
             raise UsageError("there is no message to send", "check --where, --table and the range")
         if earlier is None:
@@ -103,21 +105,21 @@ class Steps:
         self._control.phase("preparing topics and schemas")
         routes = self._routes(plan, plan.topics, earlier, self._prepare(plan))
         surveys = self._place(plan, plan.topics, rows, routes, earlier)
-        progress = earlier or Progress(self._file.what)
-        delivery = Delivery(self._job, self._control.watch, self._engine(rows), self._file, progress)
+        progress = earlier or ReplayProgress(self._file.what)
+        delivery = ReplayDelivery(self._job, self._control.watch, self._engine(rows), self._file, progress)
         self._control.phase("sending")
         return delivery.run(plan, rows, routes, surveys, self._missing is not None)
 
-    def _engine(self, rows: Rows) -> Engine:
+    def _engine(self, rows: Rows) -> ReplayEngine:
         if isinstance(rows, FileRows) and self._spark.does_without(rows.count_read):
-            return InProcess(rows)
-        from bwtui.replay.engines.on_spark import OnSpark
+            return InProcessReplayEngine(rows)
+        from bwtui.replay.engines.spark_engine import SparkReplayEngine
 
-        return OnSpark(self._spark.spark(), rows)
+        return SparkReplayEngine(self._spark.spark(), rows)
 
     # -- what there is to do -------------------------------------------------------------------------------
 
-    def _plan(self, earlier: Progress | None) -> tuple[Plan, Rows]:
+    def _plan(self, earlier: ReplayProgress | None) -> tuple[ReplayPlan, Rows]:
         """Return the plan, and the messages."""
         rows: Rows
         if self._missing is not None:
@@ -129,7 +131,7 @@ class Steps:
         wanted = self._job.options.prefix
         names = {recorded: target_topic(recorded, prefix, wanted) for recorded in sorted(counted.topics)}
         refuse_names(names, self._topics)
-        plan = Plan(counted, missing=None if self._missing is None else self._missing.counts)
+        plan = ReplayPlan(counted, missing=None if self._missing is None else self._missing.counts)
         for recorded, topic in names.items():
             count = counted.topics[recorded]
             exists, has_keys = topic in self._topics, not count.without_key
@@ -140,7 +142,9 @@ class Steps:
         self._look_at_topics(plan)
         return plan, rows
 
-    def _look_for_missing(self, missing: "Missing", earlier: Progress | None) -> tuple[Rows, Count]:
+    def _look_for_missing(
+        self, missing: "MissingMessages", earlier: ReplayProgress | None
+    ) -> tuple[Rows, MessageCount]:
         from bwtui.replay.frames import FrameRows, messages
 
         missing.refuse_other(self._sealed.manifest.recording, self._cluster)
@@ -151,7 +155,7 @@ class Steps:
         missing.look(every, chosen, self._job.target.client, self._topics, starts)
         return FrameRows(missing.rows()), missing.count()
 
-    def _schemas(self, counted: Count, names: dict[str, str]) -> SchemaMap:
+    def _schemas(self, counted: MessageCount, names: dict[str, str]) -> SchemaMap:
         used = {}
         for recorded, one in counted.topics.items():
             used[recorded, "key"], used[recorded, "value"] = one.key_ids, one.value_ids
@@ -166,7 +170,7 @@ class Steps:
             find_ids(schemas, registry, same, keep=keep)
         return schemas
 
-    def _look_at_topics(self, plan: Plan) -> None:
+    def _look_at_topics(self, plan: ReplayPlan) -> None:
         counts = {topic.topic: plan.count.topics[topic.recorded] for topic in plan.topics if topic.exists}
         windows = {topic: (count.first_stamp, count.last_stamp) for topic, count in counts.items()}
         pinned = pin(self._job.target.client, windows)
@@ -176,7 +180,7 @@ class Steps:
             if topic.exists:
                 plan.notes += judge_topic(pinned.topics[topic.topic], counts[topic.topic])
 
-    def _look_ahead(self, plan: Plan, rows: Rows, earlier: Progress | None) -> None:
+    def _look_ahead(self, plan: ReplayPlan, rows: Rows, earlier: ReplayProgress | None) -> None:
         """Add messages by partition to the plan, for topics that exist with all schemas registered."""
         unregistered = {use.recorded_topic for use in plan.schemas.new}
         ready = [topic for topic in plan.topics if topic.exists and topic.recorded not in unregistered]
@@ -185,14 +189,14 @@ class Steps:
             rows = rows.of_topics([topic.recorded for topic in ready])
             self._place(plan, ready, rows, routes, earlier)
 
-    def _refuse_changed(self, plan: Plan, earlier: Progress) -> None:
+    def _refuse_changed(self, plan: ReplayPlan, earlier: ReplayProgress) -> None:
         target = self._job.target
         ids = topic_ids(target.client, [topic.topic for topic in plan.topics if topic.exists])
         refuse_changed(earlier, plan, self._topics, ids, target.hash)
 
     # -- where it goes -------------------------------------------------------------------------------------
 
-    def _prepare(self, plan: Plan) -> dict[str, int]:
+    def _prepare(self, plan: ReplayPlan) -> dict[str, int]:
         """Register schemas and create topics; return the number of partitions of each topic."""
         target = self._job.target
         if plan.schemas.new and target.registry is not None:
@@ -219,8 +223,12 @@ class Steps:
             time.sleep(_LOOK_SECONDS)
 
     def _routes(
-        self, plan: Plan, topics: list[TopicPlan], earlier: Progress | None, counts: dict[str, int]
-    ) -> list[Route]:
+        self,
+        plan: ReplayPlan,
+        topics: list[TopicPlan],
+        earlier: ReplayProgress | None,
+        counts: dict[str, int],
+    ) -> list[ReplayRoute]:
         """Return the topics' routes; ``counts`` has the number of partitions of each topic."""
         routes = []
         for topic in topics:
@@ -229,15 +237,22 @@ class Steps:
                 before = earlier.routes.get(topic.recorded)
                 keeps_partitions = before is not None and before.keeps_partitions
             keys, values = (plan.schemas.ids(topic.recorded, part) for part in ("key", "value"))
-            route = Route(topic.recorded, topic.topic, counts[topic.topic], keys, values, keeps_partitions)
+            route = ReplayRoute(
+                topic.recorded, topic.topic, counts[topic.topic], keys, values, keeps_partitions
+            )
             route.hash = self._job.target.hash
             routes.append(route)
         number_lanes(routes)
         return routes
 
     def _place(
-        self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route], earlier: Progress | None
-    ) -> list[Survey]:
+        self,
+        plan: ReplayPlan,
+        topics: list[TopicPlan],
+        rows: Rows,
+        routes: list[ReplayRoute],
+        earlier: ReplayProgress | None,
+    ) -> list[PartitionSurvey]:
         self._control.phase("looking where it goes")
         surveys = rows.survey(routes, self._control.count)
         if earlier is None and self._keep_partitions(plan, rows, routes, surveys):
@@ -248,7 +263,9 @@ class Steps:
                 topic.placement = "recorded"
         return surveys
 
-    def _keep_partitions(self, plan: Plan, rows: Rows, routes: list[Route], surveys: list[Survey]) -> bool:
+    def _keep_partitions(
+        self, plan: ReplayPlan, rows: Rows, routes: list[ReplayRoute], surveys: list[PartitionSurvey]
+    ) -> bool:
         """Keep recorded partitions where keys would choose different ones; return whether any are kept."""
         are_kept = False
         for route, survey in zip(routes, surveys, strict=True):
@@ -262,7 +279,7 @@ class Steps:
                 )
         return are_kept
 
-    def _can_keep(self, plan: Plan, route: Route, rows: Rows) -> bool:
+    def _can_keep(self, plan: ReplayPlan, route: ReplayRoute, rows: Rows) -> bool:
         count = plan.count.topics[route.recorded]
         if count.unplaced or plan.schemas.changes_keys(route.recorded):
             return False

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bwtui.errors import UsageError
 from bwtui.kafka.client import NOT_LET_IN, REQUEST_SECONDS, Config, new_client, plain_kafka_error
-from bwtui.kafka.offsets import Pinned
+from bwtui.kafka.offsets import PinnedTopics
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.replay.rows import Hash
@@ -32,7 +32,7 @@ _HASHES: Mapping[str, Hash] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReplayTarget:
     """The Kafka cluster and registry that a replay writes to."""
 
     #: Settings of all clients: brokers and security.
@@ -113,7 +113,9 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
     return {**producer, "batch.size": size}
 
 
-def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]]) -> dict[str, dict[int, int]]:
+def held(
+    config: Config, pinned: PinnedTopics, windows: Mapping[str, tuple[int, int]]
+) -> dict[str, dict[int, int]]:
     """Return, by topic and partition, how many messages may already be there within the time window.
 
     ``windows`` has the first and the last millisecond that will be written into each topic. The count is from

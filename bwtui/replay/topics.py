@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from bwtui.encode.names import colliding_topics
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import TopicState
-from bwtui.replay.plan import TopicCount
+from bwtui.replay.message_counts import TopicMessageCount
 
 _OTHER = "choose another --topic-prefix"
 _HOUR, _DAY = 3_600_000, 86_400_000
@@ -26,7 +26,7 @@ def refuse_names(names: Mapping[str, str], there: Mapping[str, int]) -> None:
             )
 
 
-def judge_topic(state: TopicState, count: TopicCount) -> list[str]:
+def judge_topic(state: TopicState, count: TopicMessageCount) -> list[str]:
     """Return warnings about an existing topic. Raises RefusedError if it can't accept all messages."""
     if state.compacts and not state.deletes and count.without_key:
         has = "has" if count.without_key == 1 else "have"

@@ -23,12 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bwtui.durable import write_whole
+from bwtui.durable_files import write_whole
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.sandbox import kafka, ports, postgres, processes, registry
-from bwtui.sandbox.layout import Layout, Memory
-from bwtui.sandbox.runner import REMAINS_SECONDS, Runner
-from bwtui.sandbox.service import Service
+from bwtui.sandbox.layout import SandboxLayout, SandboxState
+from bwtui.sandbox.runner import REMAINS_SECONDS, ServiceRunner
+from bwtui.sandbox.service import ServiceProcess
 
 DETACH = b"d"
 KEEP, DISPOSE = "keep", "dispose"
@@ -38,16 +38,16 @@ BUSY_SECONDS = 0.03
 QUIET_SECONDS = 0.5
 
 
-class Supervisor:
+class SandboxSupervisor:
     """Starts, watches and stops the services, in one loop that also takes commands."""
 
     def __init__(
-        self, layout: Layout, major: int, endpoints: dict[str, str], services: list[Service]
+        self, layout: SandboxLayout, major: int, endpoints: dict[str, str], services: list[ServiceProcess]
     ) -> None:
         self._layout = layout
         self._major = major
         self._endpoints = endpoints
-        self._runners = {service.name: Runner(service) for service in services}
+        self._runners = {service.name: ServiceRunner(service) for service in services}
         self._ending = False
         #: True if the process that started the supervisor has ended without detaching it.
         self.forsaken = False
@@ -134,7 +134,7 @@ class Supervisor:
             self._published = status
 
 
-def _describe(runner: Runner) -> dict[str, Any]:
+def _describe(runner: ServiceRunner) -> dict[str, Any]:
     return {
         "title": runner.service.title,
         "state": str(runner.state),
@@ -151,7 +151,7 @@ def _wait_for_remains(*folders: Path) -> None:
         time.sleep(BUSY_SECONDS)
 
 
-def _services(layout: Layout, memory: Memory, major: int, brokers: int) -> list[Service]:
+def _services(layout: SandboxLayout, memory: SandboxState, major: int, brokers: int) -> list[ServiceProcess]:
     store = ArtifactStore()
     return [
         *kafka.services(layout, memory, store, brokers),
@@ -162,7 +162,7 @@ def _services(layout: Layout, memory: Memory, major: int, brokers: int) -> list[
 
 def main() -> None:
     """Run the supervisor until it is asked to stop, or the process that started it has ended."""
-    layout, major, brokers = Layout(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+    layout, major, brokers = SandboxLayout(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     # The environment's PG* variables are for the user's servers, not for checks of this one.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
@@ -182,7 +182,7 @@ def main() -> None:
             "broker": kafka.addresses(memory, brokers),
             "schema_registry": registry.url(memory),
         }
-        supervisor = Supervisor(layout, major, endpoints, _services(layout, memory, major, brokers))
+        supervisor = SandboxSupervisor(layout, major, endpoints, _services(layout, memory, major, brokers))
         supervisor.run()
         layout.control.unlink(missing_ok=True)
         if supervisor.forsaken and sys.argv[4] == DISPOSE:

@@ -11,9 +11,9 @@ from bwtui.errors import UsageError
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import java_binary
-from bwtui.sandbox.layout import Layout, Memory
+from bwtui.sandbox.layout import SandboxLayout, SandboxState
 from bwtui.sandbox.ports import LOOPBACK
-from bwtui.sandbox.service import Command, Death, Service
+from bwtui.sandbox.service import Command, ServiceFailure, ServiceProcess
 
 NAME = "kafka"
 GROUP = "kafka"
@@ -89,13 +89,13 @@ def heap_mb(brokers: int = 1) -> int:
     return int(match[1]) * (1024 if match[2] == "g" else 1)
 
 
-def explain(log: str, brokers: int = 1) -> Death | None:
+def explain(log: str, brokers: int = 1) -> ServiceFailure | None:
     """Return why a broker ended, and what to do, if its log clearly says so."""
     # For other kinds of this error (Metaspace, a thread, a memory map), the heap is not the cause.
     if re.search(r"OutOfMemoryError: (Java heap space|GC overhead limit)", log) is None:
         errors = re.findall(r"^\S+ \S+ (?:ERROR|FATAL) (.+) \(\S+\)$", log, re.MULTILINE)
-        return Death(f"it ended, and said last: {errors[-1][:300]}") if errors else None
-    return Death(
+        return ServiceFailure(f"it ended, and said last: {errors[-1][:300]}") if errors else None
+    return ServiceFailure(
         f"its heap of {heap_mb(brokers)} MB is full",
         f"Each partition takes some of it. Set {_HEAP}={2 * heap_mb(brokers)}m and start the sandbox again; "
         "one that runs has to go down first (`bwtui sandbox down`).",
@@ -112,12 +112,14 @@ def ports(brokers: int) -> tuple[str, ...]:
     return tuple(port for name in names(brokers) for port in (name, _controller(name)))
 
 
-def addresses(memory: Memory, brokers: int) -> str:
+def addresses(memory: SandboxState, brokers: int) -> str:
     """Return the brokers' addresses for bootstrap.servers."""
     return ",".join(f"{LOOPBACK}:{memory.ports[name]}" for name in names(brokers))
 
 
-def services(layout: Layout, memory: Memory, store: ArtifactStore, brokers: int) -> list[Service]:
+def services(
+    layout: SandboxLayout, memory: SandboxState, store: ArtifactStore, brokers: int
+) -> list[ServiceProcess]:
     """Write the configuration of every broker, and return the services.
 
     One broker and three brokers have separate data.
@@ -130,8 +132,8 @@ def _controller(name: str) -> str:
 
 
 def _service(
-    layout: Layout, memory: Memory, store: ArtifactStore, node: int, every: tuple[str, ...]
-) -> Service:
+    layout: SandboxLayout, memory: SandboxState, store: ArtifactStore, node: int, every: tuple[str, ...]
+) -> ServiceProcess:
     name, heap = every[node - 1], heap_mb(len(every))
     data = layout.data / name
     data.mkdir(parents=True, exist_ok=True)
@@ -157,7 +159,7 @@ def _service(
         tool = ("kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties))
         # The optimizing compiler does not pay off for a second of work.
         before = ((*java, *classes.used(), "-XX:TieredStopAtLevel=1", *tool),)
-    return Service(
+    return ServiceProcess(
         name=name,
         title="Kafka" if len(every) == 1 else f"Kafka {node}",
         before=before,
@@ -172,7 +174,7 @@ def _service(
     )
 
 
-def _write_properties(data: Path, memory: Memory, node: int, every: tuple[str, ...]) -> Path:
+def _write_properties(data: Path, memory: SandboxState, node: int, every: tuple[str, ...]) -> Path:
     broker, controller = memory.ports[every[node - 1]], memory.ports[_controller(every[node - 1])]
     voters = [f"{voter}@{LOOPBACK}:{memory.ports[_controller(name)]}" for voter, name in enumerate(every, 1)]
     settings = {

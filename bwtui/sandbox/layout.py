@@ -17,7 +17,7 @@ from typing import IO
 
 import platformdirs
 
-from bwtui.durable import write_whole
+from bwtui.durable_files import write_whole
 from bwtui.errors import RefusedError
 from bwtui.file_errors import reason_of, remedy
 
@@ -87,7 +87,7 @@ class ServerUser:
 
 
 @dataclass(slots=True)
-class Memory:
+class SandboxState:
     """The state that a sandbox keeps from one start to the next; only its owner may read the file."""
 
     password: str = field(default_factory=lambda: secrets.token_urlsafe(18))
@@ -99,7 +99,7 @@ class Memory:
     ports: dict[str, int] = field(default_factory=dict)
 
 
-class Layout:
+class SandboxLayout:
     """The paths of one sandbox."""
 
     def __init__(self, folder: Path) -> None:
@@ -134,19 +134,19 @@ class Layout:
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(mode=0o700)
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: SandboxState) -> None:
         """Write the state atomically."""
         write_whole(self.memory, json.dumps(asdict(memory), indent=1))
 
-    def recall(self) -> Memory:
+    def recall(self) -> SandboxState:
         """Return the state of the last start, or a new one, which is saved at once."""
         if self.memory.exists():
-            return Memory(**json.loads(self.memory.read_text()))
-        memory = Memory()
+            return SandboxState(**json.loads(self.memory.read_text()))
+        memory = SandboxState()
         self.remember(memory)
         return memory
 
-    def postgres_place(self, memory: Memory, user: ServerUser | None) -> Path:
+    def postgres_place(self, memory: SandboxState, user: ServerUser | None) -> Path:
         """Return the folder for PostgreSQL's data, and for its programs when they can't be in the cache.
 
         It is the sandbox's own, unless PostgreSQL has to run as a different user, who can't access it; then

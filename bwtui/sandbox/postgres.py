@@ -9,9 +9,9 @@ import psycopg2
 
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.lockfile import postgres_group
-from bwtui.sandbox.layout import Layout, Memory, ServerUser, reachable_by_others
+from bwtui.sandbox.layout import SandboxLayout, SandboxState, ServerUser, reachable_by_others
 from bwtui.sandbox.ports import LOOPBACK
-from bwtui.sandbox.service import Command, Service
+from bwtui.sandbox.service import Command, ServiceProcess
 
 NAME = "postgres"
 PORTS = ("postgres",)
@@ -27,12 +27,12 @@ SETTINGS = {
 }
 
 
-def dsn(memory: Memory) -> str:
+def dsn(memory: SandboxState) -> str:
     """Return the connection URI of the superuser, including the password."""
     return f"postgresql://postgres:{memory.password}@{LOOPBACK}:{memory.ports['postgres']}/postgres"
 
 
-def service(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -> Service:
+def service(layout: SandboxLayout, memory: SandboxState, store: ArtifactStore, major: int) -> ServiceProcess:
     """Unpack PostgreSQL if necessary, and return the service; every major version has its own data."""
     user = ServerUser.needed()
     place = layout.postgres_place(memory, user)
@@ -45,7 +45,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore, major: int) ->
     if password.exists() or not data.exists():
         before = (_initdb(binaries, data, password, memory, user),)
     settings = {**SETTINGS, "port": str(memory.ports["postgres"])}
-    return Service(
+    return ServiceProcess(
         name=NAME,
         title=f"PostgreSQL {major}",
         before=before,
@@ -67,7 +67,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore, major: int) ->
     )
 
 
-def programs(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -> Path:
+def programs(layout: SandboxLayout, memory: SandboxState, store: ArtifactStore, major: int) -> Path:
     """Unpack PostgreSQL if necessary, and return its folder.
 
     It is in the cache, unless PostgreSQL has to run as a user who can't access that.
@@ -78,7 +78,9 @@ def programs(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -
     return store.unpacked(group, layout.postgres_place(memory, user) / "programs")
 
 
-def _initdb(binaries: Path, data: Path, password: Path, memory: Memory, user: ServerUser | None) -> Command:
+def _initdb(
+    binaries: Path, data: Path, password: Path, memory: SandboxState, user: ServerUser | None
+) -> Command:
     password.touch(mode=0o600)
     password.write_text(memory.password)
     shutil.rmtree(data, ignore_errors=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.class_archive import ClassArchive
 from bwtui.packages.java import java_binary
-from bwtui.sandbox.layout import Layout, Memory
+from bwtui.sandbox.layout import SandboxLayout, SandboxState
 from bwtui.sandbox.ports import LOOPBACK
-from bwtui.sandbox.service import Service
+from bwtui.sandbox.service import ServiceProcess
 
 NAME = "registry"
 GROUP = "registry"
@@ -18,7 +18,7 @@ PORTS = ("registry", "registry_management")
 JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 
 
-def url(memory: Memory) -> str:
+def url(memory: SandboxState) -> str:
     """Return the base URL of Confluent's API."""
     return f"http://{LOOPBACK}:{memory.ports['registry']}/apis/ccompat/v7"
 
@@ -28,7 +28,7 @@ def programs(store: ArtifactStore) -> Path:
     return store.unpacked(GROUP)
 
 
-def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
+def service(layout: SandboxLayout, memory: SandboxState, store: ArtifactStore) -> ServiceProcess:
     """Unpack the registry if necessary, and return the service."""
     data = layout.data / "registry"
     data.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
     program = programs(store) / "quarkus-run.jar"
     classes = ClassArchive(java_binary(), NAME, [program], by_one=False)
     classes.prepare()
-    return Service(
+    return ServiceProcess(
         name=NAME,
         title="schema registry",
         before=(),

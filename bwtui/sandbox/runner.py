@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from bwtui.sandbox import processes
-from bwtui.sandbox.service import Death, Service
+from bwtui.sandbox.service import ServiceFailure, ServiceProcess
 
 #: Timeout in seconds for a service to answer after its start.
 START_SECONDS = 90.0
@@ -26,7 +26,7 @@ ARCHIVE_SECONDS = 20.0
 _LOG_TAIL = 256 * 1024
 
 
-class State(enum.StrEnum):
+class ServiceState(enum.StrEnum):
     """The state of a service."""
 
     STOPPED = "stopped"
@@ -39,17 +39,17 @@ class State(enum.StrEnum):
     @property
     def settled(self) -> bool:
         """Return whether it stays so until a command arrives or the process dies."""
-        return self not in (State.STARTING, State.STOPPING)
+        return self not in (ServiceState.STARTING, ServiceState.STOPPING)
 
 
-class Runner:
+class ServiceRunner:
     """Runs one service. Every method returns at once, `tick` makes progress; only for the main thread."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceProcess) -> None:
         self.service = service
-        self.state = State.STOPPED
+        self.state = ServiceState.STOPPED
         #: The reason why it died.
-        self.death = Death("")
+        self.death = ServiceFailure("")
         self._log_start = 0
         self._before = list(service.before)
         self._preparing = False
@@ -66,8 +66,8 @@ class Runner:
 
     def start(self) -> None:
         """Begin to start the service, unless it is running."""
-        if self.state in (State.STOPPED, State.DIED):
-            self.state, self.death = State.STARTING, Death("")
+        if self.state in (ServiceState.STOPPED, ServiceState.DIED):
+            self.state, self.death = ServiceState.STARTING, ServiceFailure("")
             self._deadline = time.monotonic() + START_SECONDS
             self._patience = time.monotonic() + REMAINS_SECONDS
             self.tick()
@@ -88,9 +88,9 @@ class Runner:
             if self.service.classes:
                 self.service.classes.keep(code)
             self._ended(code)
-        elif self.state is State.STARTING:
+        elif self.state is ServiceState.STARTING:
             self._go_on_starting()
-        elif self.state is State.STOPPING:
+        elif self.state is ServiceState.STOPPING:
             self._go_on_stopping()
 
     def _go_on_starting(self) -> None:
@@ -102,12 +102,12 @@ class Runner:
             if time.monotonic() > self._patience or not processes.working_in(self.service.folder):
                 self._launch()
         elif self._answered.is_set():
-            self.state = State.READY
+            self.state = ServiceState.READY
 
     def _go_on_stopping(self) -> None:
         if self._process is None:
             if not processes.working_in(self.service.folder) or time.monotonic() > self._deadline:
-                self.state = State.STOPPED
+                self.state = ServiceState.STOPPED
         elif time.monotonic() > self._deadline:
             # First the service's own signal for a fast stop, then SIGKILL.
             self._signal(signal.SIGKILL if self._harshest else self.service.kill_signal)
@@ -137,7 +137,7 @@ class Runner:
         return (program, *(self.service.classes.options() if self.service.classes else ()), *rest)
 
     def _probe(self, process: subprocess.Popen[bytes], answered: threading.Event) -> None:
-        while process.returncode is None and self.state is State.STARTING:
+        while process.returncode is None and self.state is ServiceState.STARTING:
             # While it starts, any error is possible: the deadline decides, not the probe.
             with contextlib.suppress(Exception):
                 if self.service.ready():
@@ -146,21 +146,24 @@ class Runner:
             time.sleep(PROBE_SECONDS)
 
     def _ended(self, code: int) -> None:
-        if self.state is State.STOPPING:
+        if self.state is ServiceState.STOPPING:
             self._go_on_stopping()
-        elif self._preparing and code == 0 and self.state is State.STARTING:
+        elif self._preparing and code == 0 and self.state is ServiceState.STARTING:
             del self._before[0]
             if not self._before:
                 for path in self.service.passing:
                     path.unlink(missing_ok=True)
             self._launch()
-        elif self.state is not State.DIED:
+        elif self.state is not ServiceState.DIED:
             what = Path(self._before[0][0]).name if self._preparing else "it"
             how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
             self._died(f"{what} ended {how}")
 
     def _died(self, reason: str) -> None:
-        self.state, self.death = State.DIED, self.service.explain(self._logged()) or Death(reason)
+        self.state, self.death = (
+            ServiceState.DIED,
+            self.service.explain(self._logged()) or ServiceFailure(reason),
+        )
 
     def _logged(self) -> str:
         """Return the end of the output of the last process."""
@@ -172,9 +175,9 @@ class Runner:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
-            self.state = State.STOPPED
+            self.state = ServiceState.STOPPED
             return
-        self.state = State.STOPPING
+        self.state = ServiceState.STOPPING
         self._harshest = False
         self._deadline = time.monotonic() + self.service.stop_seconds
         if self.service.classes and self.service.classes.exit_seconds:

@@ -11,7 +11,7 @@ Command = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ServiceFailure:
     """Why a service died, and what to do; neither contains a secret."""
 
     reason: str
@@ -20,7 +20,7 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceProcess:
     """A process to run, the commands to run before it, and the check that it is ready."""
 
     name: str
@@ -36,7 +36,7 @@ class Service:
     #: Returns True once the service answers in its own protocol; may raise anything until then.
     ready: Callable[[], bool]
     #: Returns why it died, from its log since the start; None if the log does not show it.
-    explain: Callable[[str], Death | None] = lambda log: None
+    explain: Callable[[str], ServiceFailure | None] = lambda log: None
     #: Added to the supervisor's own environment.
     environment: dict[str, str] = field(default_factory=dict)
     #: The user and group id to run under, or None for the supervisor's own.

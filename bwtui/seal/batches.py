@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from bwtui.model.delivery import REFUSED, UNKNOWN
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
-from bwtui.recording.format.batch import Batch, Section
-from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.batch import MessageSection, RecordedBatch
+from bwtui.recording.format.blocks import BlockKind, JournalBlock
 from bwtui.recording.format.context import RecordedRoute, SegmentContext
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ _Placed = tuple[list[int], list[int]]
 Deliveries = Mapping[tuple[int, int], _Placed]
 
 
-class _Begun(NamedTuple):
+class _TransactionRun(NamedTuple):
     """Changes of one transaction from frame ``at`` on; ``before`` counts its changes in earlier batches."""
 
     at: int
@@ -47,7 +47,7 @@ class _Begun(NamedTuple):
 
 
 @dataclass(slots=True)
-class Places:
+class ChangePlaces:
     """The frame of each change, and the values that all changes of a transaction or a block share."""
 
     #: The frame of every change, and the change of every frame (-1 if it is not a change).
@@ -61,7 +61,7 @@ class Places:
 
 
 @dataclass(slots=True)
-class Messages:
+class BatchMessages:
     """All messages, in the order of the changes; ``frame`` identifies the change."""
 
     frame: Ints
@@ -75,10 +75,10 @@ class Messages:
 
 
 @dataclass(slots=True)
-class Gathered:
+class BatchGroup:
     """Consecutive batches of one kind, under one state of `SegmentContext`."""
 
-    kind: Kind = Kind.CHANGES
+    kind: BlockKind = BlockKind.CHANGES
     relation: int = 0
     first_position: int = 0
     offset: int = 0
@@ -87,23 +87,23 @@ class Gathered:
     routes: dict[int, RecordedRoute] = field(default_factory=dict)
     without: dict[int, int] = field(default_factory=dict)
     filled: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    _begun: list[_Begun] = field(default_factory=list)
+    _begun: list[_TransactionRun] = field(default_factory=list)
     _blocks: list[tuple[int, int]] = field(default_factory=list)
-    _sections: list[tuple[int, Section, _Placed | None]] = field(default_factory=list)
+    _sections: list[tuple[int, MessageSection, _Placed | None]] = field(default_factory=list)
 
     @property
     def is_rows(self) -> bool:
         """Return whether these are snapshot or backfilled rows, which are never repeats."""
-        return self.kind == Kind.ROWS
+        return self.kind == BlockKind.ROWS
 
-    def fits(self, block: Block, batch: Batch) -> bool:
+    def fits(self, block: JournalBlock, batch: RecordedBatch) -> bool:
         """Return whether a batch can be added to those gathered so far."""
         return not self.frames or (self.kind == block.kind and self.relation == batch.relation)
 
     def add(
         self,
-        block: Block,
-        batch: Batch,
+        block: JournalBlock,
+        batch: RecordedBatch,
         letters: bytes,
         context: SegmentContext,
         position: int,
@@ -116,9 +116,9 @@ class Gathered:
             self.first_position, self.offset = position, block.offset
         self._blocks.append((base, block.received))
         lsn, time, xid, ordinal = batch.before
-        self._begun.append(_Begun(base, lsn, time, xid, ordinal))
+        self._begun.append(_TransactionRun(base, lsn, time, xid, ordinal))
         self.frames += batch.frames
-        if block.kind == Kind.CHANGES:
+        if block.kind == BlockKind.CHANGES:
             self._take_stream(batch, letters, base)
         for number, section in enumerate(batch.sections):
             self.routes[section.route] = context.routes[section.route]
@@ -128,7 +128,7 @@ class Gathered:
         for frame, column, text in batch.filled:
             self.filled.setdefault(base + frame, []).append((column, text))
 
-    def _take_stream(self, batch: Batch, letters: bytes, base: int) -> None:
+    def _take_stream(self, batch: RecordedBatch, letters: bytes, base: int) -> None:
         self.letters += letters
         number = int.from_bytes
         at = letters.find(_BEGIN)
@@ -136,13 +136,13 @@ class Gathered:
             frame = batch.frames[at]
             time = number(frame[_TIME], "big", signed=True) + POSTGRES_EPOCH_US
             self._begun.append(
-                _Begun(base + at, number(frame[_LSN], "big"), time, number(frame[_XID], "big"), 0)
+                _TransactionRun(base + at, number(frame[_LSN], "big"), time, number(frame[_XID], "big"), 0)
             )
             at = letters.find(_BEGIN, at + 1)
 
-    def places(self) -> Places:
+    def places(self) -> ChangePlaces:
         """Return the changes with their transactions and blocks."""
-        if self.kind == Kind.ROWS:
+        if self.kind == BlockKind.ROWS:
             frames = np.arange(len(self.frames))
             of_frame = frames
         else:
@@ -156,11 +156,11 @@ class Gathered:
         ordinal = before[transaction] + np.arange(len(frames)) - first[transaction] + 1
         starts, received = np.array(self._blocks, np.int64).T
         block = np.searchsorted(starts, frames, "right") - 1
-        return Places(
+        return ChangePlaces(
             frames, of_frame, lsn[transaction], ordinal, xid[transaction], time[transaction], received[block]
         )
 
-    def messages(self, *, is_sent: bool) -> Messages:
+    def messages(self, *, is_sent: bool) -> BatchMessages:
         """Return the messages of all sections; ``is_sent`` means that they were for Kafka."""
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
@@ -185,15 +185,15 @@ class Gathered:
         else:
             partition, offset = np.full(len(frame), -1), np.full(len(frame), -1)
             state = np.full(len(frame), _UNSENT)
-        messages = Messages(frame, route, headers, state, partition, offset, keys, values)
+        messages = BatchMessages(frame, route, headers, state, partition, offset, keys, values)
         return messages if (frame[1:] >= frame[:-1]).all() else _sorted(messages)
 
 
-def _sorted(messages: Messages) -> Messages:
+def _sorted(messages: BatchMessages) -> BatchMessages:
     """Return the messages ordered by frame; those of one frame stay in the order of their sections."""
     order = np.argsort(messages.frame, kind="stable")
     places = order.tolist()
-    return Messages(
+    return BatchMessages(
         messages.frame[order],
         messages.route[order],
         messages.headers[order],

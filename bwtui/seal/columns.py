@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from bwtui.recording.change import KEY_CHANGE
 from bwtui.recording.export.parquet import SCHEMA
-from bwtui.recording.format.batch import HeaderForm, Without
+from bwtui.recording.format.batch import HeaderForm, NoMessageReason
 from bwtui.recording.format.context import SegmentContext
-from bwtui.seal.batches import STATES, Gathered, Ints, Messages, Places
-from bwtui.seal.text import OPERATIONS, Texts
+from bwtui.seal.batches import STATES, BatchGroup, BatchMessages, ChangePlaces, Ints
+from bwtui.seal.text import OPERATIONS, ChangeTexts
 
 #: Columns with few distinct values: they are dictionary-encoded, as Parquet stores them too.
 CODED = ("session", "op", "schema", "table", "topic", "state", "without", "header_form")
@@ -26,13 +26,13 @@ CODED_SCHEMA = pa.schema(
 _FORMS = [form.name.lower() for form in HeaderForm]
 _OPERATIONS = (*OPERATIONS, KEY_CHANGE)
 _UPDATE, _KEY_CHANGE = _OPERATIONS.index("update"), _OPERATIONS.index(KEY_CHANGE)
-_REASONS = ["", *(reason.name.lower() for reason in Without)]
+_REASONS = ["", *(reason.name.lower() for reason in NoMessageReason)]
 
 Columns = dict[str, pa.Array]
 Mask = npt.NDArray[np.bool_]
 
 
-class Layout(NamedTuple):
+class RowLayout(NamedTuple):
     """For each row: its change, the number of its message within the change, and the message (-1 if none).
 
     ``is_plain`` means one message per change, so that rows, changes and messages correspond.
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
         return column.take(pa.array(self.message, mask=self.message < 0))
 
 
-def lay_out(messages: Messages, places: Places) -> Layout:
+def lay_out(messages: BatchMessages, places: ChangePlaces) -> RowLayout:
     """Lay out rows: one per message, and one for a change without any. Raises ValueError or IndexError."""
     count = len(places.frames)
     of_message = places.of_frame[messages.frame]
@@ -62,7 +62,7 @@ def lay_out(messages: Messages, places: Places) -> Layout:
         raise ValueError("a message of no change")
     changes = np.arange(count)
     if len(of_message) == count and (of_message == changes).all():
-        return Layout(changes, np.zeros(count, np.int64), changes, True)
+        return RowLayout(changes, np.zeros(count, np.int64), changes, True)
     sent = np.bincount(of_message, minlength=count)
     rows = np.maximum(sent, 1)
     change = np.repeat(changes, rows)
@@ -70,10 +70,12 @@ def lay_out(messages: Messages, places: Places) -> Layout:
     part = np.arange(len(change)) - first[change]
     message = np.full(len(change), -1)
     message[sent[change] > 0] = np.arange(len(of_message))
-    return Layout(change, part, message, False)
+    return RowLayout(change, part, message, False)
 
 
-def of_changes(gathered: Gathered, places: Places, context: SegmentContext, layout: Layout) -> Columns:
+def of_changes(
+    gathered: BatchGroup, places: ChangePlaces, context: SegmentContext, layout: RowLayout
+) -> Columns:
     """Return the columns that depend on a change's transaction, block and pass."""
     change = layout.change
     lsn, ordinal = places.lsn[change], places.ordinal[change]
@@ -99,7 +101,9 @@ def of_changes(gathered: Gathered, places: Places, context: SegmentContext, layo
     }
 
 
-def of_messages(messages: Messages, layout: Layout, gathered: Gathered, context: SegmentContext) -> Columns:
+def of_messages(
+    messages: BatchMessages, layout: RowLayout, gathered: BatchGroup, context: SegmentContext
+) -> Columns:
     """Return the columns of messages and their delivery."""
     at = layout.message
     missing = at < 0
@@ -153,7 +157,7 @@ def _at(
     return _coded(codes[message].astype(np.int32), names, mask)
 
 
-def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Columns:
+def of_texts(texts: Sequence[ChangeTexts], layout: RowLayout, values: pa.Array) -> Columns:
     """Return the columns of row contents; ``values`` are the values of the rows' messages."""
     _, ops, befores, afters, new_keys, old_keys, unchanged, filled = zip(*texts, strict=True)
     before, after, key_json = (
@@ -176,7 +180,7 @@ def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Column
     }
 
 
-def of_tables(tables: Ints, names: Sequence[tuple[str, str]], layout: Layout) -> Columns:
+def of_tables(tables: Ints, names: Sequence[tuple[str, str]], layout: RowLayout) -> Columns:
     """Return the columns schema and table; ``tables`` has indexes into ``names``."""
     codes = tables[layout.change]
     found = {}

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bwtui.durable import private_file, private_parent, sync
+from bwtui.durable_files import private_file, private_parent, sync
 from bwtui.errors import BwtuiError
 from bwtui.recording.export.parquet import SCHEMA
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import sha256_of
 from bwtui.seal.columns import CODED, CODED_SCHEMA
-from bwtui.seal.rows import Rows
+from bwtui.seal.rows import SealedRows
 
 #: Maximum rows and bytes of a row group.
 _GROUP_ROWS = 1 << 17
@@ -74,7 +74,7 @@ def hour_text(hour: int) -> str:
 
 
 @dataclass(slots=True)
-class _Part:
+class _PartFile:
     """One file that is being written."""
 
     path: Path
@@ -111,12 +111,12 @@ class PartFiles:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._open: dict[tuple[tuple[str, str], int], _Part] = {}
+        self._open: dict[tuple[tuple[str, str], int], _PartFile] = {}
         self._made = 0
         self._waiting = 0
         self.files: list[SealedFile] = []
 
-    def write(self, rows: Rows) -> None:
+    def write(self, rows: SealedRows) -> None:
         """Add rows; those of one table and hour must arrive in order."""
         where = (rows.table, rows.hour)
         part = self._open.pop(where, None) or self._begin(rows.table, rows.hour)
@@ -134,7 +134,7 @@ class PartFiles:
         if len(self._open) > _OPEN:
             self._finish(self._open.pop(next(iter(self._open))))
 
-    def _flush(self, part: _Part) -> None:
+    def _flush(self, part: _PartFile) -> None:
         self._waiting -= part.bytes
         part.flush()
 
@@ -144,15 +144,15 @@ class PartFiles:
             self._finish(part)
         self._open.clear()
 
-    def _begin(self, table: tuple[str, str], hour: int) -> _Part:
+    def _begin(self, table: tuple[str, str], hour: int) -> _PartFile:
         relative = f"{folder_of(table, hour)}/{self._name}-{self._made:04d}.parquet"
         self._made += 1
         path = self._folder / relative
-        return _Part(
+        return _PartFile(
             path, relative, ".".join(table), hour_text(hour), writer(path, CODED_SCHEMA, _DICTIONARY)
         )
 
-    def _finish(self, part: _Part) -> None:
+    def _finish(self, part: _PartFile) -> None:
         self._flush(part)
         part.writer.close()
         self.files.append(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written
-from bwtui.recording.format.blocks import Place, damaged
+from bwtui.recording.format.blocks import SegmentPlace, damaged
 from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import is_sent
 from bwtui.recording.manifest import MANIFEST, SEALED, Manifest, SealedFile, read_manifest
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.sealed import sha256_of
-from bwtui.seal.task import Part, Task, read_part
+from bwtui.seal.task import SealedPart, SealTask, read_part
 
 #: Maximum bytes of the consecutive segments in a task, which has at least one.
 TASK_BYTES = 128 << 20
@@ -23,12 +23,12 @@ _PART = re.compile(r"\d{8}-\d{8}")
 
 
 @dataclass(slots=True)
-class Plan:
+class SealPlan:
     """``manifest`` is that of the earlier seal, or None; ``parts`` are reusable results of a killed run."""
 
     manifest: Manifest | None = None
-    parts: dict[str, Part] = field(default_factory=dict)
-    tasks: list[Task] = field(default_factory=list)
+    parts: dict[str, SealedPart] = field(default_factory=dict)
+    tasks: list[SealTask] = field(default_factory=list)
     #: Number of changes that the tasks have to seal.
     changes: int = 0
     #: Number of segments at the end that are skipped because the recording is being written.
@@ -40,13 +40,13 @@ class Plan:
         return not self.parts and not self.tasks
 
 
-def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES) -> Plan:
+def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES) -> SealPlan:
     """Determine what to do, and remove the partial results of a killed run.
 
     Raises UsageError, StateFailed, or DamagedRecording, also when the last segment is unfinished.
     """
     paths = existing_segments(folder)
-    plan = Plan()
+    plan = SealPlan()
     readers: list[SegmentReader] = []
     try:
         readers += map(SegmentReader, finished_segments(folder, paths, plan))
@@ -71,7 +71,7 @@ def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES
     return plan
 
 
-def finished_segments(folder: Path, paths: list[SegmentPath], plan: Plan) -> list[SegmentPath]:
+def finished_segments(folder: Path, paths: list[SegmentPath], plan: SealPlan) -> list[SegmentPath]:
     if paths[-1].is_finished:
         return paths
     if not is_being_written(folder):
@@ -98,9 +98,11 @@ def _settled(readers: Sequence[SegmentReader]) -> int:
 def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
     for sealed, reader in zip(manifest.segments, readers, strict=False):
         if reader.name != sealed.name or digest_of(reader.foot) != sealed.digest:
-            raise damaged(Place(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
+            raise damaged(SegmentPlace(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     if len(manifest.segments) > len(readers):
-        raise damaged(Place(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now")
+        raise damaged(
+            SegmentPlace(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now"
+        )
 
 
 def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
@@ -109,10 +111,10 @@ def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
     return here if here.exists() else sealed / file.path
 
 
-def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, Part]:
+def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, SealedPart]:
     """Return complete parts of an earlier run that are about these segments; remove all others."""
     wanted = {segment.name: digest_of(segment.foot) for segment in todo}
-    parts: dict[str, Part] = {}
+    parts: dict[str, SealedPart] = {}
     for folder in sorted(work.iterdir()):
         if not folder.is_dir():
             folder.unlink()
@@ -127,7 +129,7 @@ def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dic
     return parts
 
 
-def _whole_part(work: Path, sealed: Path, folder: Path, wanted: dict[str, str]) -> Part | None:
+def _whole_part(work: Path, sealed: Path, folder: Path, wanted: dict[str, str]) -> SealedPart | None:
     try:
         part = read_part(folder)
         if any(wanted.get(segment.name) != segment.digest for segment in part.segments):
@@ -148,11 +150,11 @@ def _tasks(
     done: int,
     cores: int,
     task_bytes: int,
-) -> list[Task]:
+) -> list[SealTask]:
     total = sum(one.file.size for one in readers[done:] if one.name not in covered)
     # Divide the work so that no core waits for one that has all of it.
     limit = min(task_bytes, max(total // max(cores, 1), 1))
-    tasks: list[Task] = []
+    tasks: list[SealTask] = []
     size, is_open = 0, False
     for at in range(done, len(readers)):
         reader = readers[at]
@@ -160,10 +162,10 @@ def _tasks(
             is_open = False
             continue
         if is_open and size + reader.file.size // 2 <= limit:
-            tasks[-1] = Task(str(folder), str(work), tasks[-1].first, reader.number, tasks[-1].previous)
+            tasks[-1] = SealTask(str(folder), str(work), tasks[-1].first, reader.number, tasks[-1].previous)
             size += reader.file.size
         else:
             previous = digest_of(readers[at - 1].foot) if at else ""
-            tasks.append(Task(str(folder), str(work), reader.number, reader.number, previous))
+            tasks.append(SealTask(str(folder), str(work), reader.number, reader.number, previous))
             size, is_open = reader.file.size, True
     return tasks

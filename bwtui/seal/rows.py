@@ -14,20 +14,20 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.recording.export.parquet import SCHEMA
 from bwtui.recording.export.rows import message_rows
-from bwtui.recording.format.batch import Batch
-from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.batch import RecordedBatch
+from bwtui.recording.format.blocks import BlockKind, JournalBlock
 from bwtui.recording.format.context import SegmentContext
 from bwtui.recording.format.statements import is_sent
 from bwtui.recording.reading.assembly import Assembly, key_columns
-from bwtui.seal.batches import Deliveries, Gathered, Ints, Places
+from bwtui.seal.batches import BatchGroup, ChangePlaces, Deliveries, Ints
 from bwtui.seal.columns import CODED_SCHEMA, lay_out, of_changes, of_messages, of_tables, of_texts
-from bwtui.seal.text import TextMaker, Texts
+from bwtui.seal.text import ChangeTexts, TextMaker
 
 HOUR_US = 3_600_000_000
 _TAG_AND_OID = slice(PAYLOAD_OFFSET, PAYLOAD_OFFSET + 5)
 
 
-class Rows(NamedTuple):
+class SealedRows(NamedTuple):
     """Rows of one table and one hour, in the order of their positions."""
 
     table: tuple[str, str]
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     batch: pa.RecordBatch
 
 
-class RowMaker:
+class SealedRowMaker:
     """Makes the rows of one segment; call `forget` whenever the state of `SegmentContext` has changed."""
 
     def __init__(self) -> None:
@@ -47,9 +47,11 @@ class RowMaker:
         """Forget relations and routes."""
         self._makers.clear()
 
-    def suits(self, block: Block, batch: Batch, letters: bytes, context: SegmentContext) -> bool:
+    def suits(
+        self, block: JournalBlock, batch: RecordedBatch, letters: bytes, context: SegmentContext
+    ) -> bool:
         """Return whether `rows` can handle a batch with the tags ``letters``; otherwise `rare_rows` can."""
-        if block.kind == Kind.ROWS:
+        if block.kind == BlockKind.ROWS:
             return bool(batch.frames) and bool(context.relations[batch.relation].columns) and not batch.filled
         return b"T" not in letters and all(
             context.routes[section.route].key_columns
@@ -58,8 +60,13 @@ class RowMaker:
         )
 
     def rare_rows(
-        self, block: Block, batch: Batch, context: SegmentContext, deliveries: Deliveries, position: int
-    ) -> Iterator[Rows]:
+        self,
+        block: JournalBlock,
+        batch: RecordedBatch,
+        context: SegmentContext,
+        deliveries: Deliveries,
+        position: int,
+    ) -> Iterator[SealedRows]:
         """Yield the rows of any batch, by assembling its changes."""
         found: dict[tuple[tuple[str, str], int], list[tuple[object, ...]]] = {}
         schema, table, time = (SCHEMA.get_field_index(name) for name in ("schema", "table", "commit_time"))
@@ -73,9 +80,9 @@ class RowMaker:
                 for values, one in zip(zip(*rows, strict=True), SCHEMA, strict=True)
             ]
             batch_of = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-            yield Rows(name, hour, batch_of.cast(CODED_SCHEMA))
+            yield SealedRows(name, hour, batch_of.cast(CODED_SCHEMA))
 
-    def rows(self, gathered: Gathered, context: SegmentContext) -> Iterator[Rows]:
+    def rows(self, gathered: BatchGroup, context: SegmentContext) -> Iterator[SealedRows]:
         """Yield the rows of gathered batches. May raise any error if a batch is inconsistent."""
         places = gathered.places()
         count = len(places.frames)
@@ -97,27 +104,29 @@ class RowMaker:
         tables = tables[change]
         yield from self._partitioned(batch, tables, places.time[change] // HOUR_US)
 
-    def _partitioned(self, batch: pa.RecordBatch, tables: Ints, hours: Ints) -> Iterator[Rows]:
+    def _partitioned(self, batch: pa.RecordBatch, tables: Ints, hours: Ints) -> Iterator[SealedRows]:
         if (tables == tables[0]).all() and (hours == hours[0]).all():
-            yield Rows(self._tables[tables[0]], int(hours[0]), batch)
+            yield SealedRows(self._tables[tables[0]], int(hours[0]), batch)
             return
         order = np.lexsort((hours, tables))
         table, hour = tables[order], hours[order]
         edges = np.flatnonzero((table[1:] != table[:-1]) | (hour[1:] != hour[:-1])) + 1
         for places in np.split(order, edges):
             first = places[0]
-            yield Rows(self._tables[tables[first]], int(hours[first]), batch.take(pa.array(places)))
+            yield SealedRows(self._tables[tables[first]], int(hours[first]), batch.take(pa.array(places)))
 
     # -- texts ---------------------------------------------------------------------------------------------
 
-    def _texts(self, gathered: Gathered, places: Places, context: SegmentContext) -> Iterator[Texts]:
-        if gathered.kind == Kind.ROWS:
+    def _texts(
+        self, gathered: BatchGroup, places: ChangePlaces, context: SegmentContext
+    ) -> Iterator[ChangeTexts]:
+        if gathered.kind == BlockKind.ROWS:
             maker = self.maker(gathered.relation, context)
             make = maker.backfill if context.puts_rows else maker.snapshot
             for line in gathered.frames:
                 yield make(unescape_copy_line(line))
             return
-        functions = _Functions(self, context)
+        functions = _TextFunctions(self, context)
         frames, filled = gathered.frames, gathered.filled
         if not filled:
             for at in places.frames.tolist():
@@ -149,14 +158,14 @@ class RowMaker:
         return maker
 
 
-class _Functions(dict[bytes, Callable[[bytes], Texts]]):
+class _TextFunctions(dict[bytes, Callable[[bytes], ChangeTexts]]):
     """Tag and oid → function that makes the texts of such a frame."""
 
-    def __init__(self, maker: RowMaker, context: SegmentContext) -> None:
+    def __init__(self, maker: SealedRowMaker, context: SegmentContext) -> None:
         self._maker = maker
         self._context = context
 
-    def __missing__(self, key: bytes) -> Callable[[bytes], Texts]:
+    def __missing__(self, key: bytes) -> Callable[[bytes], ChangeTexts]:
         maker = self._maker.maker(int.from_bytes(key[1:], "big"), self._context)
         made = {ord("I"): maker.insert, ord("U"): maker.update, ord("D"): maker.delete}[key[0]]
         self[key] = made

@@ -18,15 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from bwtui.durable import locked, private_parent, write_durably
+from bwtui.durable_files import locked, private_parent, write_durably
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
 from bwtui.recording.sealed import check_all, check_sizes
 from bwtui.seal.files import SCHEMAS, sync_folders, write_table
-from bwtui.seal.plan import TASK_BYTES, Plan, finished_segments, make_plan
-from bwtui.seal.task import Part, Task, read_part, run
-from bwtui.spark.watching import watching
+from bwtui.seal.plan import TASK_BYTES, SealPlan, finished_segments, make_plan
+from bwtui.seal.task import SealedPart, SealTask, read_part, run
+from bwtui.spark.task_progress import watching
 
 #: Called with the number of sealed changes and the total.
 OnProgress = Callable[[int, int], None]
@@ -36,7 +36,7 @@ _LOCK = "seal.lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SealOutcome:
     """The result of a seal; ``changes`` and ``seconds`` are those of this run."""
 
     manifest: Manifest
@@ -61,7 +61,7 @@ def seal(
     *,
     cores: int | None = None,
     task_bytes: int = TASK_BYTES,
-) -> Outcome:
+) -> SealOutcome:
     """Seal what is not sealed yet. Spark is started only if there is something to do.
 
     ``cores`` is the minimum number of tasks, by default the number of this machine's cores. Raises
@@ -69,7 +69,7 @@ def seal(
     """
     folder = Path(os.path.realpath(folder))
     # Check this before anything is created for the work.
-    finished_segments(folder, existing_segments(folder), Plan())
+    finished_segments(folder, existing_segments(folder), SealPlan())
     begin = time.monotonic()
     in_use = RefusedError(f"another process is sealing the recording {folder}", "wait until it has ended")
     # The lock excludes other seals of the recording, but not the relay that writes the journal.
@@ -86,7 +86,7 @@ def seal(
                 )
             check_sizes(folder / SEALED, plan.manifest.files)
             check_all(folder / SEALED, plan.manifest.files)
-            return Outcome(plan.manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
+            return SealOutcome(plan.manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
         before = len(plan.manifest.segments) if plan.manifest else 0
         if plan.manifest is not None:
             check_sizes(folder / SEALED, plan.manifest.files)
@@ -96,7 +96,7 @@ def seal(
         manifest = _commit(folder, work, plan)
         seconds = time.monotonic() - begin
         segments = len(manifest.segments) - before
-        return Outcome(manifest, plan.changes, segments, resumed, plan.left, seconds)
+        return SealOutcome(manifest, plan.changes, segments, resumed, plan.left, seconds)
 
 
 def _own_folder(sealing: Path) -> Path:
@@ -117,7 +117,7 @@ def _own_folder(sealing: Path) -> Path:
     return work
 
 
-def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
+def _run_tasks(tasks: Iterator[SealTask]) -> Iterator[int]:
     for task in tasks:
         try:
             yield run(task)
@@ -128,7 +128,7 @@ def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
             raise _refused(Path(task.folder), error) from error
 
 
-def _run(spark: Any, tasks: list[Task]) -> None:
+def _run(spark: Any, tasks: list[SealTask]) -> None:
     if spark is None:
         list(_run_tasks(iter(tasks)))
         return
@@ -141,7 +141,7 @@ def _run(spark: Any, tasks: list[Task]) -> None:
 # -- publication of sealed files -----------------------------------------------------------------------------
 
 
-def _commit(folder: Path, work: Path, plan: Plan) -> Manifest:
+def _commit(folder: Path, work: Path, plan: SealPlan) -> Manifest:
     """Move all parts' files to their final places, and write the manifest; this may safely be repeated."""
     parts = dict(plan.parts)
     for task in plan.tasks:
@@ -173,7 +173,7 @@ def _move(source: Path, sealed: Path, files: list[SealedFile]) -> None:
             here.replace(sealed / file.path)
 
 
-def _new_schemas(manifest: Manifest, parts: list[Part]) -> list[dict[str, Any]]:
+def _new_schemas(manifest: Manifest, parts: list[SealedPart]) -> list[dict[str, Any]]:
     new = []
     for part in parts:
         for schema in part.schemas:
@@ -216,7 +216,7 @@ def _refused(folder: Path, error: OSError) -> StateFailed:
 
 
 @contextlib.contextmanager
-def _watched(plan: Plan, work: Path, on_progress: OnProgress | None) -> Iterator[None]:
+def _watched(plan: SealPlan, work: Path, on_progress: OnProgress | None) -> Iterator[None]:
     """Report the tasks' progress, which they record in ``work``."""
     if on_progress is None:
         yield
@@ -227,7 +227,7 @@ def _watched(plan: Plan, work: Path, on_progress: OnProgress | None) -> Iterator
     on_progress(plan.changes, plan.changes)
 
 
-def _progress(plan: Plan, work: Path, finished: dict[str, int]) -> int:
+def _progress(plan: SealPlan, work: Path, finished: dict[str, int]) -> int:
     done = 0
     for task in plan.tasks:
         if task.name not in finished:

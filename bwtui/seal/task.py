@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bwtui.durable import sync, write_durably, write_whole
+from bwtui.durable_files import sync, write_durably, write_whole
 from bwtui.recording.folder import existing_segments
-from bwtui.recording.format.batch import Batch
-from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
+from bwtui.recording.format.batch import RecordedBatch
+from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentPlace, TransactionEntry, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch
 from bwtui.recording.format.digest import digest_of, read_digest
 from bwtui.recording.format.parsing import tags
@@ -34,9 +34,9 @@ from bwtui.recording.manifest import (
 )
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.segment_reader import BATCHES, SegmentReader
-from bwtui.seal.batches import Gathered
+from bwtui.seal.batches import BatchGroup
 from bwtui.seal.files import TRANSACTIONS, PartFiles, sync_folders, write_table
-from bwtui.seal.rows import RowMaker
+from bwtui.seal.rows import SealedRowMaker
 from bwtui.seal.transactions import TransactionLengths
 
 PART = "part.json"
@@ -44,11 +44,11 @@ PART = "part.json"
 _GATHERED = 4_096
 _TELL_SECONDS = 0.5
 #: Blocks that may change the state of `SegmentContext`.
-_CHANGING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.EVENT)
+_CHANGING = (BlockKind.HEAD, BlockKind.RELATION, BlockKind.ROUTE, BlockKind.EVENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SealTask:
     """The segments ``first`` to ``last`` of a recording, to be sealed in ``work``."""
 
     folder: str
@@ -65,7 +65,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Part:
+class SealedPart:
     """The result of a task."""
 
     recording: str
@@ -75,10 +75,10 @@ class Part:
     source: dict[str, Any] = field(default_factory=dict)
 
 
-def read_part(folder: Path) -> Part:
+def read_part(folder: Path) -> SealedPart:
     """Read the result of a finished task. Raises OSError, ValueError, KeyError or TypeError."""
     content = checked((folder / PART).read_bytes())
-    return Part(
+    return SealedPart(
         text(content["recording"]),
         sealed_segments(content["segments"]),
         sealed_files(content["files"]),
@@ -87,14 +87,14 @@ def read_part(folder: Path) -> Part:
     )
 
 
-def run(task: Task) -> int:
+def run(task: SealTask) -> int:
     """Run a task; return the number of sealed changes. Raises DamagedRecording, StateFailed or OSError."""
     work = Path(task.work)
     made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
     # Do not create parents: if the run has ended, its folder is missing, and this task fails here.
     made.mkdir(mode=0o700)
     try:
-        part = _Sealing(task, made).part()
+        part = _SegmentSealer(task, made).part()
         write_durably(made / PART, with_checksum(asdict(part)))
         sync_folders(made)
         made.rename(work / task.name)
@@ -105,7 +105,7 @@ def run(task: Task) -> int:
     return sum(segment.changes for segment in part.segments)
 
 
-class _Segments(Sequence[SegmentReader]):
+class _SegmentRange(Sequence[SegmentReader]):
     """The segments from a number on, each opened when it is first accessed."""
 
     def __init__(self, folder: Path, first: int) -> None:
@@ -126,24 +126,24 @@ class _Segments(Sequence[SegmentReader]):
             segment.close()
 
 
-class _Sealing:
-    def __init__(self, task: Task, made: Path) -> None:
+class _SegmentSealer:
+    def __init__(self, task: SealTask, made: Path) -> None:
         self._task = task
         self._made = made
-        self._segments = _Segments(Path(task.folder), task.first)
+        self._segments = _SegmentRange(Path(task.folder), task.first)
         self._book = DeliveryBook(self._segments)
         self._files = PartFiles(made, task.name)
-        self._rows = RowMaker()
-        self._gathered = Gathered()
+        self._rows = SealedRowMaker()
+        self._gathered = BatchGroup()
         self._context = SegmentContext()
         self._transactions: list[tuple[TransactionEntry, int, int]] = []
         self._lengths = TransactionLengths()
         self._done = 0
         self._told = 0.0
 
-    def part(self) -> Part:
+    def part(self) -> SealedPart:
         """Seal all segments of the task."""
-        part = Part("")
+        part = SealedPart("")
         previous = self._task.previous
         schemas: dict[tuple[str, int], dict[str, Any]] = {}
         try:
@@ -180,26 +180,26 @@ class _Sealing:
                 if block.kind in _CHANGING:
                     self._flush(segment)
                     self._rows.forget()
-                    if block.kind == Kind.EVENT:
+                    if block.kind == BlockKind.EVENT:
                         self._lengths.interrupted(position)
                 self._context.take(block, segment.name)
         self._flush(segment)
         if position != segment.stop_position:
-            raise damaged(Place(segment.name, 0), "its foot counts other changes than its blocks")
+            raise damaged(SegmentPlace(segment.name, 0), "its foot counts other changes than its blocks")
 
     def _count(
-        self, segment: SegmentReader, block: Block, begun: list[TransactionEntry], position: int
+        self, segment: SegmentReader, block: JournalBlock, begun: list[TransactionEntry], position: int
     ) -> None:
-        if block.kind == Kind.ROWS:
+        if block.kind == BlockKind.ROWS:
             self._lengths.interrupted(position)
         for entry in begun:
             start = segment.first_position + entry.position
             self._lengths.begun(start)
             self._transactions.append((entry, start, self._context.pass_number))
 
-    def _take(self, segment: SegmentReader, block: Block, batch: Batch, position: int) -> None:
+    def _take(self, segment: SegmentReader, block: JournalBlock, batch: RecordedBatch, position: int) -> None:
         try:
-            letters = tags(batch.frames) if block.kind == Kind.CHANGES else b""
+            letters = tags(batch.frames) if block.kind == BlockKind.CHANGES else b""
             if batch.sections:
                 self._book.read_for(batch.number)
             if not self._rows.suits(block, batch, letters, self._context):
@@ -219,7 +219,7 @@ class _Sealing:
         gathered = self._gathered
         if not gathered.frames:
             return
-        self._gathered = Gathered()
+        self._gathered = BatchGroup()
         try:
             for rows in self._rows.rows(gathered, self._context):
                 self._files.write(rows)
@@ -253,11 +253,11 @@ class _Sealing:
             write_whole(_progress_file(self._task), str(self._done))
 
 
-def _progress_file(task: Task) -> Path:
+def _progress_file(task: SealTask) -> Path:
     return Path(task.work) / f"{task.name}.progress"
 
 
-def _content(segment: SegmentReader) -> Iterator[Block]:
+def _content(segment: SegmentReader) -> Iterator[JournalBlock]:
     return segment.file.blocks(0, segment.file.index_offset())
 
 
@@ -265,7 +265,7 @@ def _checked_segment(segment: SegmentReader) -> SealedSegment:
     """Compare a segment with its foot's digest; return its entry. Payloads are checked when read."""
     digest = digest_of(segment.foot)
     if read_digest(segment.file, segment.foot, segment.foot_offset) != digest:
-        raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")
+        raise damaged(SegmentPlace(segment.name, 0), "it does not match the checksum in its foot")
     has_bytes = digest_kind(segment.foot) == "sha256"
     return SealedSegment(
         segment.name,
@@ -279,8 +279,8 @@ def _checked_segment(segment: SegmentReader) -> SealedSegment:
 
 def _check_head(segment: SegmentReader, context: SegmentContext, previous: str) -> None:
     if context.head.get("previous", "") != previous:
-        raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
+        raise damaged(SegmentPlace(segment.name, 0), "it does not follow the segment before it")
 
 
 def _contradicts(segment: SegmentReader, offset: int) -> Exception:
-    return damaged(Place(segment.name, offset), "a batch refers to what was not recorded")
+    return damaged(SegmentPlace(segment.name, offset), "a batch refers to what was not recorded")

@@ -1,6 +1,6 @@
 """Convert rows of the stream to JSON text, with one generated function per relation.
 
-Every function takes a frame and returns `Texts`. There are three ways with equal results, from fast to slow:
+Every function takes a frame and returns `ChangeTexts`. There are three ways with equal results, from fast to slow:
 rows with only text below 64 KiB in every column, split by one ``bytes.split`` as in `bwtui.pgoutput.tuples`;
 rows with NULLs; and all others, for which the functions of `bwtui.recording.export.rows` are used.
 """
@@ -24,7 +24,7 @@ _NEW = ord("N")
 _PLAIN = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1266, 1700, 2950})
 
 
-class Texts(NamedTuple):
+class ChangeTexts(NamedTuple):
     """The texts of a change for the columns before, after, key_json and unchanged; None is null."""
 
     table: int
@@ -61,15 +61,15 @@ class TextMaker:
         self._split = splitter(len(self._names))
         scope = self._scope()
         self._nulls: Callable[[Row], tuple[str, str | None]] = scope["nulls"]
-        self.insert: Callable[[bytes], Texts] = scope["insert"]
-        self.update: Callable[[bytes], Texts] = scope["update"]
+        self.insert: Callable[[bytes], ChangeTexts] = scope["insert"]
+        self.update: Callable[[bytes], ChangeTexts] = scope["update"]
 
     # -- generated -----------------------------------------------------------------------------------------
 
     def _scope(self) -> dict[str, Any]:
         """Compile the functions; the only variable parts of their source are numbers."""
         scope: dict[str, Any] = {"quoted": quoted, "HEAD": TEXT_HEAD, "NEW": _NEW}
-        scope |= {"slow_insert": self._any_insert, "slow_update": self._any_update, "Texts": Texts}
+        scope |= {"slow_insert": self._any_insert, "slow_update": self._any_update, "Texts": ChangeTexts}
         lines = [*self._nulls_lines(scope), *self._plain_lines(scope, "insert", _INSERT)]
         lines += self._plain_lines(scope, "update", _UPDATE)
         exec("\n".join(lines), scope)
@@ -138,10 +138,10 @@ class TextMaker:
 
     # -- any row -------------------------------------------------------------------------------------------
 
-    def _any_insert(self, frame: bytes) -> Texts:
+    def _any_insert(self, frame: bytes) -> ChangeTexts:
         return self._with_new(_INSERT, None, None, self._split(frame, _ROW))
 
-    def _any_update(self, frame: bytes) -> Texts:
+    def _any_update(self, frame: bytes) -> ChangeTexts:
         if frame[_ROW - 1] == _NEW:
             return self._with_new(_UPDATE, None, None, self._split(frame, _ROW))
         message = decode(frame[PAYLOAD_OFFSET:])
@@ -149,20 +149,20 @@ class TextMaker:
         before, old_key = self._old(message.old, message.old_kind == "K")
         return self._with_new(_UPDATE, before, old_key, message.new)
 
-    def delete(self, frame: bytes) -> Texts:
+    def delete(self, frame: bytes) -> ChangeTexts:
         """Return the texts of a DELETE."""
         before, key = self._old(self._split(frame, _ROW), frame[_ROW - 1 : _ROW] == b"K")
-        return Texts(self.table, _DELETE, before, None, None, key, None)
+        return ChangeTexts(self.table, _DELETE, before, None, None, key, None)
 
-    def snapshot(self, row: Row) -> Texts:
+    def snapshot(self, row: Row) -> ChangeTexts:
         """Return the texts of a row of a snapshot."""
         return self._with_new(_SNAPSHOT, None, None, row)
 
-    def backfill(self, row: Row) -> Texts:
+    def backfill(self, row: Row) -> ChangeTexts:
         """Return the texts of a backfilled row."""
         return self._with_new(_BACKFILL, None, None, row)
 
-    def completed(self, frame: bytes, filled: Sequence[tuple[int, bytes]]) -> Texts:
+    def completed(self, frame: bytes, filled: Sequence[tuple[int, bytes]]) -> ChangeTexts:
         """Return the texts of an INSERT or UPDATE with values that the relay filled in."""
         message = decode(frame[PAYLOAD_OFFSET:])
         assert isinstance(message, Insert | Update)
@@ -177,15 +177,17 @@ class TextMaker:
         names = [self._names[place] for place, _ in filled]
         return self._with_new(op, before, old_key, new)._replace(filled=names)
 
-    def _with_new(self, op: int, before: str | None, old_key: str | None, new: Row) -> Texts:
+    def _with_new(self, op: int, before: str | None, old_key: str | None, new: Row) -> ChangeTexts:
         try:
             after, new_key = self._nulls(new)
-            return Texts(self.table, op, before, after, new_key, old_key, None)
+            return ChangeTexts(self.table, op, before, after, new_key, old_key, None)
         except (AttributeError, ValueError):
             # A value that was not sent, or is not UTF-8.
             values = {place: value for place, value in enumerate(new) if value is not UNCHANGED}
             unchanged = [self._names[place] for place, value in enumerate(new) if value is UNCHANGED]
-            return Texts(self.table, op, before, self._json(values), self._key(values), old_key, unchanged)
+            return ChangeTexts(
+                self.table, op, before, self._json(values), self._key(values), old_key, unchanged
+            )
 
     def _old(self, row: Row, is_key: bool) -> tuple[str, str | None]:
         if not is_key:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 
@@ -34,11 +34,11 @@ class TransactionLengths:
             first = next(iter(segment.transactions()), None)
             for entry, start in zip(segment.index, segment.starts, strict=True):
                 position = segment.first_position + start
-                if entry.kind == Kind.CHANGES and entry.transactions:
+                if entry.kind == BlockKind.CHANGES and entry.transactions:
                     assert first is not None
                     self.interrupted(segment.first_position + first.position)
                     return
-                if entry.kind == Kind.EVENT or (entry.kind == Kind.ROWS and entry.changes):
+                if entry.kind == BlockKind.EVENT or (entry.kind == BlockKind.ROWS and entry.changes):
                     self.interrupted(position)
                     return
                 position += entry.changes

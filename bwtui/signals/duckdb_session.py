@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from bwtui.signals.heard import heard
+from bwtui.signals.signal_thread import heard
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 
 
 class Message(NamedTuple):
@@ -33,7 +33,7 @@ class DeliveryFailure:
     is_outage: bool
     hint: str = "the broker's log says why"
     message: Message | None = None
-    span: Span | None = None
+    span: DeliverySpan | None = None
     #: A retry can't help: the topic does not exist, or the producer has a fatal error.
     is_final: bool = False
     #: Rights or settings are at fault, so every other message for the topic fails too.
@@ -50,7 +50,7 @@ class Sink(Protocol):
     """
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         """Accept ``messages``, in order, and count them in ``span.pending`` until each is durable.
 

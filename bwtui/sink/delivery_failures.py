@@ -5,7 +5,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.kafka.client import TOPIC_GONE
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.sink.base import DeliveryFailure, Message
 
 #: The broker rejected this message, or a batch of only this message; all other errors may pass when the
@@ -33,7 +33,7 @@ def delivery_failure(
     topic: str,
     error: KafkaError,
     message: Message,
-    span: Span,
+    span: DeliverySpan,
     receipt: Receipt | None,
     index: int,
     *,

@@ -15,16 +15,16 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from bwtui.compiled import PACKAGE
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.sink.base import Message, MessageTuple
 
 Callback = Callable[[KafkaError | None, Any], None]
 #: Called for a failure with the topic, error, message, span, receipt, and the message's place in the receipt.
-Failed = Callable[[str, KafkaError, Message, Span, Receipt, int], None]
+Failed = Callable[[str, KafkaError, Message, DeliverySpan, Receipt, int], None]
 
 #: Maximum number of idle sections of about one size; an outage leaves far more of them.
 _IDLE_SECTIONS = 16
-_NOTHING, _NOBODY = Receipt(0, 0, 0), Span()
+_NOTHING, _NOBODY = Receipt(0, 0, 0), DeliverySpan()
 
 
 def as_sent(message: Any, headers: list[tuple[str, bytes]] | None) -> Message:
@@ -39,20 +39,22 @@ class DeliveryReports:
     def __init__(self, failed: Failed) -> None:
         self._failed = failed
         #: By the bit length of their size, so that a small section never takes a large one's callbacks.
-        self._idle: defaultdict[int, list[Section]] = defaultdict(list)
+        self._idle: defaultdict[int, list[ReceiptSection]] = defaultdict(list)
 
-    def take(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> "Section":
+    def take(
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt
+    ) -> "ReceiptSection":
         """Return the section whose reports fill in ``receipt`` and count ``span`` down.
 
         A message that has failed is passed to ``failed``, and stays counted.
         """
         # The most recently finished section is still in the processor's cache.
         idle = self._idle[len(messages).bit_length()]
-        section = idle.pop() if idle else Section(self._failed, self._over)
+        section = idle.pop() if idle else ReceiptSection(self._failed, self._over)
         section.begin(topic, messages, span, receipt)
         return section
 
-    def _over(self, section: "Section") -> None:
+    def _over(self, section: "ReceiptSection") -> None:
         # A section with failures is not reused: a late report would be written into another batch's receipt.
         idle = self._idle[len(section.callbacks).bit_length()]
         if not section.has_failed and len(idle) < _IDLE_SECTIONS:
@@ -61,10 +63,10 @@ class DeliveryReports:
             section.part()
 
 
-class Section:
+class ReceiptSection:
     """The messages of one receipt at a time. librdkafka reports each message exactly once."""
 
-    def __init__(self, failed: Failed, over: Callable[["Section"], None]) -> None:
+    def __init__(self, failed: Failed, over: Callable[["ReceiptSection"], None]) -> None:
         """Take ``over``, which is called once each message has its report: no callback is called after
         that.
         """
@@ -81,7 +83,9 @@ class Section:
         self.callbacks = []
         del self._places
 
-    def begin(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> None:
+    def begin(
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt
+    ) -> None:
         """Accept the reports of ``messages`` from now on; ``receipt`` has a place for each."""
         if len(receipt.partitions) != len(messages):
             # Otherwise the last report would be expected too early, or never arrive.
@@ -117,7 +121,7 @@ class Section:
         self._ended(self)
 
 
-class Places:
+class OffsetRecorder:
     """Records where the messages of a section are. The C extension does the same at half the cost."""
 
     def __init__(
@@ -158,4 +162,4 @@ class Places:
         return begin, report
 
 
-places_class: Any = PACKAGE.Places if PACKAGE is not None else Places
+places_class: Any = PACKAGE.Places if PACKAGE is not None else OffsetRecorder

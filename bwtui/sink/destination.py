@@ -1,6 +1,6 @@
 """The destination of a relay's messages: a sink, and the other interfaces that its kind has.
 
-Another kind of sink is a module in this package with the functions of `Kind`; `RelaySettings.sink` names it.
+Another kind of sink is a module in this package with the functions of `SinkKind`; `RelaySettings.sink` names it.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from bwtui.errors import RefusedError
-from bwtui.model.looks import Consumers
+from bwtui.model.service_views import Consumers
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
@@ -71,7 +71,7 @@ PresentTopics = dict[str, PresentTopic | None]
 Limits = dict[str, TopicLimits | RefusedError]
 
 
-class Service:
+class SinkService:
     """The service of a sink, and its topics. This class is for sinks without one: any topic is valid."""
 
     name = ""
@@ -126,7 +126,7 @@ class Service:
         """Close every connection, the sink's too, without waiting for messages in flight."""
 
 
-class Recall:
+class Purgeable:
     """Holds back messages that are accepted but not in flight; here no message waits."""
 
     def hold_back(self) -> None:
@@ -147,7 +147,7 @@ class Recall:
         """Call ``look`` before anything is sent to the service; it may call `hold_back`."""
 
 
-class Readback:
+class TopicScanner:
     """Reads topics back, for the rows of an interrupted snapshot; here they are empty."""
 
     def end_offsets(self, topic: str) -> Offsets:
@@ -166,7 +166,7 @@ class Readback:
         return iter(())
 
 
-class Readers(Protocol):
+class ConsumerFinder(Protocol):
     """Finds the consumers of the topics; for one thread."""
 
     def look(self, topics: Collection[str]) -> Consumers:
@@ -176,8 +176,8 @@ class Readers(Protocol):
         """Disconnect; the next call of `look` connects again."""
 
 
-class NoReaders:
-    """For a destination without topics; see `Readers`."""
+class NoConsumerFinder:
+    """For a destination without topics; see `ConsumerFinder`."""
 
     def look(self, topics: Collection[str]) -> Consumers:
         """Return that there are no topics."""
@@ -194,10 +194,10 @@ class Destination:
     sink: Sink
     #: Assigns IDs to the schemas of its messages.
     registry: "SchemaRegistry | LocalRegistry"
-    service: Service = field(default_factory=Service)
-    recall: Recall = field(default_factory=Recall)
-    readback: Readback = field(default_factory=Readback)
-    readers: Readers = field(default_factory=NoReaders)
+    service: SinkService = field(default_factory=SinkService)
+    recall: Purgeable = field(default_factory=Purgeable)
+    readback: TopicScanner = field(default_factory=TopicScanner)
+    readers: ConsumerFinder = field(default_factory=NoConsumerFinder)
     #: The service's address as the user gave it.
     address: str = ""
     #: The services that are checked before the relay starts, in addition to PostgreSQL, in words.
@@ -209,19 +209,19 @@ class Destination:
         self.registry.close()
 
 
-class Kind(Protocol):
+class SinkKind(Protocol):
     """The module of one kind of sink."""
 
     def open_destination(self, settings: RelaySettings) -> Destination:
         """Open it; no connection is needed yet. Raises UsageError."""
 
-    def open_service(self, settings: RelaySettings) -> tuple[Sink, Service]:
+    def open_service(self, settings: RelaySettings) -> tuple[Sink, SinkService]:
         """Open only the sink and its service, in a process that needs nothing else. Raises UsageError."""
 
     def preconditions(self, settings: RelaySettings) -> Sequence[Precondition]:
         """Return the prerequisites there for starting a relay; the checks create and change nothing."""
 
 
-def kind_of(settings: RelaySettings) -> Kind:
+def kind_of(settings: RelaySettings) -> SinkKind:
     """Return the kind of sink that ``settings`` name."""
-    return cast(Kind, importlib.import_module(f"bwtui.sink.{settings.sink}"))
+    return cast(SinkKind, importlib.import_module(f"bwtui.sink.{settings.sink}"))

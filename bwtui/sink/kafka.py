@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.kafka.client import REQUEST_SECONDS, log, may_be_hung_up, new_client
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_BULK, IN_ORDER, client_config, producer_config
 from bwtui.kafka.groups import GroupReader
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.events import event
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
@@ -27,15 +27,15 @@ from bwtui.sink.destination import (
     Offsets,
     Precondition,
     PresentTopics,
-    Recall,
-    Service,
+    Purgeable,
+    SinkService,
     TopicLimits,
 )
 from bwtui.sink.first_requests import FirstRequests, Refuse
-from bwtui.sink.outbox import Entry, Outbox
-from bwtui.sink.present_topics import TopicsNow
-from bwtui.sink.producing import REFUSALS, hand_over, tally
-from bwtui.sink.topic_reader import TopicReader
+from bwtui.sink.outbox import Outbox, OutboxEntry
+from bwtui.sink.present_topics import TopicInspector
+from bwtui.sink.producer_calls import REFUSALS, hand_over, tally
+from bwtui.sink.topic_scanner import KafkaTopicScanner
 from bwtui.sink.topics import TopicAdmin
 
 # librdkafka warns about each experimental setting, and this one is used on purpose: see `IN_ORDER`.
@@ -61,7 +61,7 @@ def open_destination(settings: RelaySettings) -> Destination:
     return destination_of(settings, KafkaSink(settings))
 
 
-def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
+def open_service(settings: RelaySettings) -> tuple[Sink, SinkService]:
     """Open only Kafka: a registry client takes much memory in a small process. Raises UsageError."""
     sink = KafkaSink(settings)
     return sink, KafkaService(settings, sink)
@@ -102,7 +102,7 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
     return ("Kafka", brokers), ("schema registry", registry)
 
 
-class KafkaSink(Recall):
+class KafkaSink(Purgeable):
     """Sends messages to Kafka: a `bwtui.sink.base.Sink` that can hold back waiting messages."""
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -136,18 +136,18 @@ class KafkaSink(Recall):
         self._may_be_refused = may_be_hung_up(self.max_message_bytes)
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         self._look()
         self._accepted += len(messages)
         if self._in_order and not self._outbox.may_go(span, len(messages)):
             span.pending += len(messages)
-            self._outbox.put(Entry(topic, messages, span, receipt))
+            self._outbox.put(OutboxEntry(topic, messages, span, receipt))
             return
         self._hand_over(topic, messages, span, receipt)
 
     def _hand_over(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None
     ) -> None:
         if self._in_order and topic not in self._open:
             first = self._first.setdefault(topic, FirstRequests(self.partitions.get(topic, 1)))
@@ -163,7 +163,7 @@ class KafkaSink(Recall):
         else:
             self._send_unrecorded(topic, messages, span)
 
-    def _send_unrecorded(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
+    def _send_unrecorded(self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan) -> None:
         """Send with one callback for each run of messages with the same headers."""
         self._handed_over[topic] += len(messages)
         place = 0
@@ -175,7 +175,7 @@ class KafkaSink(Recall):
                 self._failed(topic, reason_of(error), Message(*messages[place - 1]), span)
 
     def _send_recorded(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt
     ) -> None:
         """Send with a callback for each message, which records where it went."""
         self._handed_over[topic] += len(messages)
@@ -190,7 +190,7 @@ class KafkaSink(Recall):
         first: FirstRequests,
         topic: str,
         messages: Sequence[MessageTuple],
-        span: Span,
+        span: DeliverySpan,
         receipt: Receipt | None,
     ) -> None:
         """Send to a topic of which not every partition has accepted a message from this producer."""
@@ -326,7 +326,7 @@ class KafkaSink(Recall):
         config = {**self._config, **IN_ORDER} if self._in_order else self._in_bulk
         return new_client(Producer, {**config, "error_cb": self._noticed})
 
-    def _report_of_one(self, topic: str, message: MessageTuple, span: Span) -> Callback:
+    def _report_of_one(self, topic: str, message: MessageTuple, span: DeliverySpan) -> Callback:
         report = tally(self._failed, topic, span, message[3])
         report.expect(1)
         return report
@@ -336,7 +336,7 @@ class KafkaSink(Recall):
         topic: str,
         error: KafkaError,
         message: Message,
-        span: Span,
+        span: DeliverySpan,
         receipt: Receipt | None = None,
         index: int = 0,
     ) -> None:
@@ -356,7 +356,7 @@ class KafkaSink(Recall):
             self._outage = f"Kafka can't be reached: {error.str()}{self._may_be_refused}"
 
 
-class KafkaService(Service):
+class KafkaService(SinkService):
     """The brokers of a `KafkaSink`, and its topics."""
 
     name = "Kafka"
@@ -367,9 +367,9 @@ class KafkaService(Service):
         self._broker = settings.broker
         self.lingers = sink.lingers
         client = client_config(settings)
-        self.reader = TopicReader(client)
+        self.reader = KafkaTopicScanner(client)
         self._admin = TopicAdmin(client, sink.max_message_bytes, settings.transaction_topic)
-        self._now, self._ends = TopicsNow(client), TopicsNow(client)
+        self._now, self._ends = TopicInspector(client), TopicInspector(client)
 
     def check(self) -> str:
         # A relay that starts waits for a broker that is restarting.

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
-from bwtui.sink.destination import Destination, Precondition, Service
+from bwtui.sink.destination import Destination, Precondition, SinkService
 
 
 def open_destination(settings: RelaySettings) -> Destination:
@@ -16,8 +16,8 @@ def open_destination(settings: RelaySettings) -> Destination:
     return Destination(NoSink(), LocalRegistry())
 
 
-def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
-    return NoSink(), Service()
+def open_service(settings: RelaySettings) -> tuple[Sink, SinkService]:
+    return NoSink(), SinkService()
 
 
 def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
@@ -31,7 +31,7 @@ class NoSink:
         self._taken = 0
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         """Count the messages; the recording has them already, and its own fsync holds the confirmed LSN
         back.

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.sink.base import MessageTuple
 
 #: Maximum number of unanswered handovers: as many requests as librdkafka has in flight to one broker.
@@ -18,12 +18,12 @@ HANDOVER_ROWS = 10_000
 HANDOVER_BYTES = 4 << 20
 
 
-class Entry(NamedTuple):
+class OutboxEntry(NamedTuple):
     """Messages of one batch for one topic; see `bwtui.sink.base.Sink.send`."""
 
     topic: str
     messages: Sequence[MessageTuple]
-    span: Span
+    span: DeliverySpan
     receipt: Receipt | None
 
 
@@ -33,18 +33,18 @@ class Outbox:
     def __init__(self, unanswered: Callable[[], int]) -> None:
         """Take ``unanswered``, which counts the messages that were handed over and have no report yet."""
         self._unanswered = unanswered
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[OutboxEntry] = deque()
         self._rows = 0
         self._sent = 0
         #: For each unanswered handover, the number of messages sent up to its end.
         self._handed: deque[int] = deque()
-        self._last: Span | None = None
+        self._last: DeliverySpan | None = None
 
     def __len__(self) -> int:
         """Return the number of waiting messages."""
         return self._rows
 
-    def may_go(self, span: Span, count: int) -> bool:
+    def may_go(self, span: DeliverySpan, count: int) -> bool:
         """Return whether ``count`` messages of ``span`` may be sent now, and if so count them as handed
         over.
         """
@@ -57,12 +57,12 @@ class Outbox:
         self._hand_over(span, count, is_new=is_new)
         return True
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: OutboxEntry) -> None:
         """Let ``entry`` wait for its turn."""
         self._waiting.append(entry)
         self._rows += len(entry.messages)
 
-    def take(self) -> Iterator[Entry]:
+    def take(self) -> Iterator[OutboxEntry]:
         """Yield the entries whose turn has come; they count as handed over."""
         waiting = self._waiting
         while waiting and self._has_turn():
@@ -91,7 +91,7 @@ class Outbox:
                 handed.popleft()
         return len(handed) < HANDOVERS
 
-    def _hand_over(self, span: Span, count: int, *, is_new: bool) -> None:
+    def _hand_over(self, span: DeliverySpan, count: int, *, is_new: bool) -> None:
         self._last = span
         self._sent += count
         if is_new or not self._handed:

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType, TopicDescription
 
-from bwtui.kafka.client import TOPIC_GONE, Heard, new_client, unreachable
+from bwtui.kafka.client import TOPIC_GONE, LastClientError, new_client, unreachable
 from bwtui.kafka.commands import LoggedAdmin, to_ask
 from bwtui.sink.destination import Offsets, PresentTopic, PresentTopics
 
@@ -20,11 +20,11 @@ _NO_ANSWER = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError
 _NO_ID = "A" * 22
 
 
-class TopicsNow:
+class TopicInspector:
     """Queries Kafka for the state of topics."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._heard = Heard()
+        self._heard = LastClientError()
         self._config = config
         self._broker = str(config["bootstrap.servers"])
 

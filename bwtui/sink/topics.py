@@ -12,7 +12,7 @@ from bwtui.errors import RefusedError, ServiceRefused
 from bwtui.kafka.client import (
     NOT_LET_IN,
     QUICK_SECONDS,
-    Heard,
+    LastClientError,
     cluster_metadata,
     new_client,
     not_let_in,
@@ -54,7 +54,7 @@ class TopicAdmin:
         defaults.
         """
         self._ordered = ordered
-        self._heard = Heard()
+        self._heard = LastClientError()
         self._client = new_client(LoggedAdmin, {**config, "error_cb": self._heard})
         self._max_message_bytes = max_message_bytes
         self._broker = str(config["bootstrap.servers"])

@@ -16,7 +16,7 @@ from bwtui.kafka.config import client_config
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Precondition
 from bwtui.sink.kafka import preconditions as of_kafka
-from bwtui.sink.positions import positions_topic
+from bwtui.sink.position_topic import positions_topic
 
 _WAIT_SECONDS = 10.0
 _LONGEST, _MIN_ISR, _REPLICAS = (

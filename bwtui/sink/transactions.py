@@ -1,6 +1,6 @@
 """The Kafka sink of --exactly-once: messages become durable when their Kafka transaction commits.
 
-Each transaction contains a record with the stream's position (`bwtui.sink.positions`), so that a restart
+Each transaction contains a record with the stream's position (`bwtui.sink.position_topic`), so that a restart
 skips what was committed. The relay marks where a transaction may end, and the sink ends it: between two
 transactions of PostgreSQL once it is due, or within one that is too large. A commit takes several round
 trips, in a thread; messages sent meanwhile wait for the next transaction. See
@@ -15,18 +15,24 @@ from typing import cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import ServiceRefused
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.position import Position
 from bwtui.model.status import ExactlyOnceStatus
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple, Sink
-from bwtui.sink.commit import Commit, Commits, Ending, NoProducer, begun
 from bwtui.sink.delivery_failures import delivery_failure, held_back
 from bwtui.sink.delivery_reports import DeliveryReports
-from bwtui.sink.destination import Destination, Service
+from bwtui.sink.destination import Destination, SinkService
 from bwtui.sink.kafka import KafkaService, KafkaSink, destination_of
-from bwtui.sink.outbox import Entry
+from bwtui.sink.outbox import OutboxEntry
 from bwtui.sink.transaction_checks import preconditions
+from bwtui.sink.transaction_commits import (
+    AbortThread,
+    CommitStatistics,
+    PendingCommit,
+    ProducerPlaceholder,
+    begun,
+)
 
 #: A transaction of PostgreSQL that exceeds this number of rows or bytes is split. The bytes are below the
 #: maximum that the relay has in flight (`bwtui.relay.batch.IN_FLIGHT_BYTES`): it stops reading until they are
@@ -52,7 +58,7 @@ def open_destination(settings: RelaySettings) -> Destination:
     return destination_of(settings, TransactionalSink(settings))
 
 
-def open_service(settings: RelaySettings) -> tuple[Sink, Service]:
+def open_service(settings: RelaySettings) -> tuple[Sink, SinkService]:
     """Open only Kafka, like `bwtui.sink.kafka`."""
     sink = TransactionalSink(settings)
     return sink, KafkaService(settings, sink)
@@ -66,7 +72,7 @@ class TransactionalSink(KafkaSink):
 
     def __init__(self, settings: RelaySettings) -> None:
         #: Entries that wait for the next transaction.
-        self._next: deque[Entry] = deque()
+        self._next: deque[OutboxEntry] = deque()
         self._forget()
         self._is_idle = False
         self._committed_at = time.monotonic()
@@ -93,7 +99,7 @@ class TransactionalSink(KafkaSink):
         self.promise: Callable[[], Callable[[], bool]] = lambda: lambda: True
         self.topic = ""
         self.identity = ""
-        self._commits = Commits()
+        self._commits = CommitStatistics()
         self._in_order = False
 
     # -- sessions ------------------------------------------------------------------------------------------
@@ -149,12 +155,12 @@ class TransactionalSink(KafkaSink):
 
     def _forget(self) -> None:
         #: Batches of the open transaction.
-        self._spans: list[Span] = []
+        self._spans: list[DeliverySpan] = []
         self._failures = []
         self._next.clear()
         self._mark: tuple[Position, bool] | None = None
-        self._commit: Commit | None = None
-        self._ending: Ending | None = None
+        self._commit: PendingCommit | None = None
+        self._ending: AbortThread | None = None
         self._is_open = self._is_broken = self._is_snapshot = self._is_quiet = False
         self._rows = self._bytes = self._next_rows = 0
         # Messages sent by the previous producer are never reported.
@@ -163,20 +169,20 @@ class TransactionalSink(KafkaSink):
     # -- sending -------------------------------------------------------------------------------------------
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         self._look()
         self._accepted += len(messages)
         self._mark = None
         if self._commit is not None:
             span.pending += len(messages)
-            self._next.append(Entry(topic, messages, span, receipt))
+            self._next.append(OutboxEntry(topic, messages, span, receipt))
             self._next_rows += len(messages)
             return
         self._hand_over(topic, messages, span, receipt)
 
     def _hand_over(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None
     ) -> None:
         if not self._is_open and not self._is_broken:
             self._open_transaction()
@@ -256,7 +262,7 @@ class TransactionalSink(KafkaSink):
         # First the recording, then Kafka: what is committed is never read again, so the recording must have
         # it.
         is_recorded, is_idle = self.promise(), self._is_idle
-        self._commit = Commit(
+        self._commit = PendingCommit(
             self._producer,
             self.topic,
             position.key,
@@ -276,7 +282,7 @@ class TransactionalSink(KafkaSink):
         super().poll(0)
         return not len(self._producer)
 
-    def commit_now(self, position: Position) -> Commit:
+    def commit_now(self, position: Position) -> PendingCommit:
         """Begin to commit the open transaction, whatever its content, and return the commit to wait for."""
         if not self._is_open:
             self._open_transaction()
@@ -285,7 +291,7 @@ class TransactionalSink(KafkaSink):
         assert self._commit is not None
         return self._commit
 
-    def _commit_ended(self, commit: Commit) -> None:
+    def _commit_ended(self, commit: PendingCommit) -> None:
         self._commit = None
         if commit.error is None:
             self._settle(commit)
@@ -299,7 +305,7 @@ class TransactionalSink(KafkaSink):
             entry.span.pending -= len(entry.messages)
             self._hand_over(*entry)
 
-    def _settle(self, commit: Commit) -> None:
+    def _settle(self, commit: PendingCommit) -> None:
         """Record that Kafka has committed the open transaction: its messages count, whatever happens next."""
         self._commits.note(commit.begun)
         self._committed_at = time.monotonic()
@@ -344,7 +350,7 @@ class TransactionalSink(KafkaSink):
         if self._ending is None:
             if self._commit is not None:
                 self._commit.give_up()
-            self._ending = Ending(self._producer, self.is_fenced)
+            self._ending = AbortThread(self._producer, self.is_fenced)
         if not self._ending.wait(timeout):
             return False
         if (commit := self._commit) is not None:
@@ -381,7 +387,7 @@ class TransactionalSink(KafkaSink):
         super().close()
 
     def _new_producer(self) -> Producer:
-        return cast(Producer, NoProducer())
+        return cast(Producer, ProducerPlaceholder())
 
     def _break(self, error: KafkaError | None) -> None:
         """Send nothing more until a new session begins; ``error`` is the reason for a failed commit."""
@@ -396,7 +402,7 @@ class TransactionalSink(KafkaSink):
         topic: str,
         error: KafkaError,
         message: Message,
-        span: Span,
+        span: DeliverySpan,
         receipt: Receipt | None = None,
         index: int = 0,
     ) -> None:

@@ -36,7 +36,7 @@ class TableInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CatalogRelation:
     """A relation of the catalog, whether or not it is a table.
 
     ``kind`` is pg_class.relkind; ``ancestors`` lists a partition's parents, the nearest first.
@@ -173,9 +173,9 @@ def find_table(connection: Connection, namespace: str, name: str) -> TableInfo |
     return TableInfo(*rows[0]) if rows else None
 
 
-def find_named(connection: Connection, names: Sequence[str]) -> list[Named]:
+def find_named(connection: Connection, names: Sequence[str]) -> list[CatalogRelation]:
     """Return the relations that have one of ``names`` (``schema.name``, unquoted)."""
-    return [Named(*row) for row in query(connection, _NAMED_SQL, list(names))]
+    return [CatalogRelation(*row) for row in query(connection, _NAMED_SQL, list(names))]
 
 
 def attributes(connection: Connection, oid: int) -> list[Attribute]:

@@ -12,14 +12,14 @@ import psycopg2.extensions
 
 from bwtui.blocking import interruptible
 from bwtui.command_log import COMMANDS, POSTGRES
-from bwtui.errors import BwtuiError, ConnectionFailed, NotLetIn, RefusedError
+from bwtui.errors import AuthenticationFailed, BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
 from bwtui.source.failover.hosts import describe, effective, with_defaults
 from bwtui.source.failover.libpq_output import libpq_output_logged
-from bwtui.source.printed import printed
-from bwtui.source.remedies import remedy
+from bwtui.source.sql_hints import printed
+from bwtui.source.sqlstate_hints import remedy
 
 #: Settings that decide the text form of values, and timeouts that would abort a long snapshot.
 PINNED = {
@@ -69,7 +69,7 @@ _POOLER = re.compile(
 Connection = psycopg2.extensions.connection
 
 
-class _Cursor(psycopg2.extensions.cursor):
+class _LoggedCursor(psycopg2.extensions.cursor):
     """Records every statement in the command log, without its parameters."""
 
     def execute(self, query: Any, vars: Any = None) -> None:
@@ -100,7 +100,7 @@ def connect(dsn: str) -> Connection:
         with COMMANDS.issued(POSTGRES, f"connect to {describe(dsn)}", _sqlstate):
             connection: Connection = interruptible(lambda: _open(conninfo))
         connection.autocommit = True
-        connection.cursor_factory = _Cursor
+        connection.cursor_factory = _LoggedCursor
         # psycopg2 decodes by the encoding that it has recorded, which must be the one that the server uses.
         connection.set_client_encoding("UTF8")
         with connection.cursor() as cursor:
@@ -158,7 +158,7 @@ def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     connection string itself is invalid, since then no connection was tried.
     """
     plain = " ".join(message.split())
-    kind: type[ConnectionFailed] = NotLetIn
+    kind: type[ConnectionFailed] = AuthenticationFailed
     if _MALFORMED.match(plain):
         raise BwtuiError(f"libpq refuses the connection string: {plain}", "check -d/--postgres")
     if _REFUSED.search(plain):

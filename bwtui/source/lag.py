@@ -13,7 +13,7 @@ import psycopg2
 
 from bwtui.errors import BwtuiError
 from bwtui.model.events import event
-from bwtui.model.figures import duration
+from bwtui.model.number_format import duration
 from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.slot import CURRENT_LSN, slot_state
@@ -101,7 +101,7 @@ class Lag:
     in_recovery: bool = False
 
 
-class Asking(NamedTuple):
+class PendingQuery(NamedTuple):
     """The start of a query that is unanswered so far, by ``time.monotonic``; 0 if there is none.
 
     ``is_long``: it takes more than one round trip, or reads more than the row of a slot.
@@ -142,7 +142,7 @@ class LagSampler:
         self._on_tick = on_tick
         self._history: deque[tuple[float, int]] = deque(maxlen=_KEPT)
         self._written: deque[tuple[float, int]] = deque()
-        self.asking = Asking()
+        self.asking = PendingQuery()
         #: Why the last attempt to sample failed, or "".
         self.failure = ""
         self._begun = time.monotonic()
@@ -211,10 +211,10 @@ class LagSampler:
                 if connection is None:
                     epoch = self._server.epoch
                     # An earlier query counts as unanswered until a server answers.
-                    self.asking = Asking(self.asking.since or time.monotonic(), is_long=True)
+                    self.asking = PendingQuery(self.asking.since or time.monotonic(), is_long=True)
                     connection = self._server.connect()
                 self._look(connection)
-                self.asking, self.failure = Asking(), ""
+                self.asking, self.failure = PendingQuery(), ""
             except (psycopg2.Error, BwtuiError) as error:
                 if connection is not None:
                     connection.close()
@@ -223,7 +223,7 @@ class LagSampler:
                 self.failure = plain.message
                 if not _SILENT.search(self.failure):
                     # The server has answered, although it rejects the session.
-                    self.asking = Asking()
+                    self.asking = PendingQuery()
                 self._stop.wait(_PAUSE_SECONDS)
         if connection is not None:
             connection.close()
@@ -268,7 +268,7 @@ class LagSampler:
 
     def _ask(self, *, is_long: bool = False) -> None:
         """Record that the previous query was answered, and that the next one begins."""
-        self.asking = Asking(time.monotonic(), is_long)
+        self.asking = PendingQuery(time.monotonic(), is_long)
 
     def _query(self, connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
         self._ask()

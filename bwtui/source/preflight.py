@@ -15,10 +15,10 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication, rights
 from bwtui.source.catalog import TableFilter, TableInfo, find_named, list_tables
 from bwtui.source.connection import Connection, query
-from bwtui.source.identity import check_published, unkeyed_refusal
-from bwtui.source.printed import printed
 from bwtui.source.publication import PublishedTable
+from bwtui.source.replica_identity import check_published, unkeyed_refusal
 from bwtui.source.slot import PLUGIN, SlotState, check_readable, reserve, slot_state
+from bwtui.source.sql_hints import printed
 
 MINIMUM_VERSION = 140_000
 #: Wait for a slot that stays active after its relay was killed, until the server notices the closed
@@ -36,7 +36,7 @@ Obstacle = tuple[str, RefusedError]
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class PreflightState:
     """The state of the server as it concerns this relay."""
 
     server_version: str
@@ -58,7 +58,7 @@ class Check:
     run: Callable[[], str]
 
 
-def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> Findings:
+def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> PreflightState:
     """Return the findings. Raises the error of the first unmet prerequisite, or whatever ``on_wait``
     raises.
     """
@@ -69,7 +69,7 @@ def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) ->
     publications = publication.existing(connection, settings.publication_name)
     published = tuple(publication.published_tables(connection, publications)) if publications else ()
     tables = chosen_tables(connection, settings, published if publications else None)
-    return Findings(version, identifier, database, slot, publications, published, tables)
+    return PreflightState(version, identifier, database, slot, publications, published, tables)
 
 
 def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[Check]:

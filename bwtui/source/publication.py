@@ -8,7 +8,7 @@ If the named publication does not exist, bwtui creates two in one transaction, n
   and a relay must never break the application that it captures.
 
 With ``--new-tables add``, a table that is created later joins one of the two automatically (`misplaced`,
-`move`). See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.coverage` lists what they leave out.
+`move`). See docs/adr/0003-publish-explicit-table-lists.md; `bwtui.source.publication_coverage` lists what they leave out.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from bwtui.errors import RefusedError
 from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.source.catalog import TableInfo, find_table
 from bwtui.source.connection import Connection, execute, query, statement_failed
-from bwtui.source.printed import printed
+from bwtui.source.sql_hints import printed
 
 _PUBLISHED_SQL = """
 select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupdate, p.pubdelete
@@ -234,7 +234,7 @@ def lacks_identity(table: TableInfo) -> bool:
     return not table.has_key and table.replica_identity != "f"
 
 
-class Misplaced(NamedTuple):
+class MisplacedTable(NamedTuple):
     """A table that may belong into a different publication.
 
     ``in_first``: whether the first of the two publications lists it; None if neither does. ``version``
@@ -245,7 +245,7 @@ class Misplaced(NamedTuple):
     version: str
 
 
-def misplaced(connection: Connection, publication: str) -> dict[int, Misplaced]:
+def misplaced(connection: Connection, publication: str) -> dict[int, MisplacedTable]:
     """Return the tables that may belong into the other of the two publications, by oid, selected or not.
 
     The query is cheap and locks no table. Raises psycopg2.Error.
@@ -253,7 +253,7 @@ def misplaced(connection: Connection, publication: str) -> dict[int, Misplaced]:
     schemas = _WITHOUT_SCHEMAS if connection.server_version >= 150000 else ""
     names = publication, publication, unkeyed_name(publication)
     rows = query(connection, _MISPLACED_SQL.format(schemas=schemas), *names)
-    return {oid: Misplaced(*values) for oid, *values in rows}
+    return {oid: MisplacedTable(*values) for oid, *values in rows}
 
 
 def listing(connection: Connection, publication: str, table: TableInfo) -> dict[str, bool]:

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 import psycopg2
 
-from bwtui.model.looks import Holder, SlotEntry, Slots, Standby
+from bwtui.model.service_views import LongRunningTransaction, SlotEntry, Slots, Standby
 from bwtui.model.sql import quote_identifier
 from bwtui.source.connection import Connection, query
-from bwtui.source.printed import printed
 from bwtui.source.slot import CURRENT_LSN
+from bwtui.source.sql_hints import printed
 
-T = TypeVar("T", SlotEntry, Holder)
+T = TypeVar("T", SlotEntry, LongRunningTransaction)
 
 #: Minimum age of the transactions that are shown (seconds), and their maximum number.
 LONG_SECONDS = 5
@@ -91,7 +91,7 @@ def look_at(connection: Connection) -> Slots:
     except psycopg2.ProgrammingError as error:
         return Slots(time.time(), f"the slots can't be read: {error.diag.message_primary}")
     found = rows("open transactions", _SESSIONS_SQL) + rows("prepared transactions", _PREPARED_SQL)
-    holders = [_since(Holder(*row), "since") for row in found]
+    holders = [_since(LongRunningTransaction(*row), "since") for row in found]
     standbys = [Standby(*row) for row in rows("standbys", _STANDBYS_SQL)]
     masked = sum(holder.since is None for holder in holders) + sum(not standby.state for standby in standbys)
     if masked:

@@ -7,8 +7,8 @@ from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.source import publication
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, query
-from bwtui.source.printed import printed
 from bwtui.source.publication import PublishedTable
+from bwtui.source.sql_hints import printed
 
 # On Amazon RDS, membership in a role grants the right to replicate, not the attribute.
 _ROLE_SQL = """

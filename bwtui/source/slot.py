@@ -1,7 +1,7 @@
 """Inspect, create and drop replication slots.
 
 The permanent slot exists if and only if the exported snapshot is complete; tables that are read in chunks may
-still be due (see `bwtui.relay.backfill.first`). That snapshot runs under a TEMPORARY slot, which ends with
+still be due (see `bwtui.relay.backfill.chunk_snapshot`). That snapshot runs under a TEMPORARY slot, which ends with
 its session. ``pg_copy_logical_replication_slot`` then creates the permanent one at its LSN.
 """
 
@@ -18,9 +18,9 @@ from bwtui.errors import RefusedError, SlotLost
 from bwtui.model.lsn import parse_lsn
 from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.source.connection import Connection, connection_failed, query, statement_failed
-from bwtui.source.printed import printed
 from bwtui.source.raw.session import ServerError, execute_raw
-from bwtui.source.remedies import remedy
+from bwtui.source.sql_hints import printed
+from bwtui.source.sqlstate_hints import remedy
 
 PLUGIN = "pgoutput"
 #: The hint for a lost slot.

@@ -15,8 +15,8 @@ from bwtui.pgoutput.messages import Relation
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.catalog import TableInfo, load_relation
 from bwtui.source.connection import Connection, decoder_of, execute, query, server_encoding
-from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, table_clause
+from bwtui.source.sql_hints import exclude_option, printed
 
 #: A lock that is not available within this time is taken to be blocked until the waiting session gives up.
 _LOCK_WAIT = "1s"

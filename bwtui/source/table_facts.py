@@ -101,7 +101,7 @@ _IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafPartition:
     """A partition that stores rows of a published root."""
 
     name: str
@@ -148,19 +148,19 @@ class TableFacts:
     #: Labels of the enums that it uses, by oid, and the attribute numbers of its composite types.
     labels: dict[str, str] = field(default_factory=dict)
     #: By oid, as text.
-    leaves: dict[str, Leaf] = field(default_factory=dict)
+    leaves: dict[str, LeafPartition] = field(default_factory=dict)
     #: The oid of the key's index; 0: unknown.
     index: int = 0
     #: The numbers of its columns, dropped ones included, by name; a column that was added again has a new
     #: number.
     numbers: dict[str, int] = field(default_factory=dict)
-    #: If it is itself a partition: `Leaf.by_attach` up to the topmost table.
+    #: If it is itself a partition: `LeafPartition.by_attach` up to the topmost table.
     attached: str = ""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
         """Rebuild the facts from ``dataclasses.asdict``. Raises TypeError and KeyError for invalid data."""
-        return cls(**{**data, "leaves": {oid: Leaf(**leaf) for oid, leaf in data["leaves"].items()}})
+        return cls(**{**data, "leaves": {oid: LeafPartition(**leaf) for oid, leaf in data["leaves"].items()}})
 
     @property
     def columns(self) -> list[str]:
@@ -381,7 +381,7 @@ def moved_tables(before: Facts, now: Facts) -> set[str]:
     return moved
 
 
-class _Home(NamedTuple):
+class _TopicTable(NamedTuple):
     """The table under whose name the rows of a relation are sent, and how the relation became part of it."""
 
     name: str
@@ -390,23 +390,23 @@ class _Home(NamedTuple):
     links: str
 
 
-def _homes(facts: Facts) -> dict[int, _Home]:
+def _homes(facts: Facts) -> dict[int, _TopicTable]:
     homes = {
-        int(oid): _Home(one.name, one.oid, True, leaf.by_attach)
+        int(oid): _TopicTable(one.name, one.oid, True, leaf.by_attach)
         for one in facts.values()
         for oid, leaf in one.leaves.items()
     }
-    own = {one.oid: _Home(one.name, one.oid, False, one.attached) for one in facts.values()}
+    own = {one.oid: _TopicTable(one.name, one.oid, False, one.attached) for one in facts.values()}
     return own | homes
 
 
-def _leaf(relations: dict[int, tuple[Any, ...]], oid: int, owner: int) -> Leaf:
+def _leaf(relations: dict[int, tuple[Any, ...]], oid: int, owner: int) -> LeafPartition:
     _, namespace, name, quoted, kind, persistence, filenode, _, _, _, key, *_ = relations[oid]
     line = [oid, *_ancestors(relations, oid)]
     links = [(relations[one][9], relations[one][14]) for one in line[: line.index(owner)]]
     attached = " ".join(link for link, _ in links)
     by_attach = " ".join(link for link, is_created in links if not is_created)
-    return Leaf(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached, by_attach)
+    return LeafPartition(f"{namespace}.{name}", quoted, kind, persistence, filenode, key, attached, by_attach)
 
 
 def _ancestors(relations: dict[int, tuple[Any, ...]], oid: int) -> Iterator[int]:
@@ -433,7 +433,7 @@ def _owners(
     return owners
 
 
-def had_rows(connection: Connection, leaf: Leaf, links: Collection[str]) -> bool:
+def had_rows(connection: Connection, leaf: LeafPartition, links: Collection[str]) -> bool:
     """Return whether a new partition may have held rows when it was attached. Raises psycopg2.Error.
 
     A locked partition, or one that the role may not read, may have. ``links`` existed before. Rows inserted

@@ -27,11 +27,11 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.kafka.client import Config, Heard, new_client, plain_kafka_error
+from bwtui.kafka.client import Config, LastClientError, new_client, plain_kafka_error
 from bwtui.spark.failure import TaskFailed, plain_errors
-from bwtui.spark.handover import Handed, hand_over
 from bwtui.spark.scratch import scratch
 from bwtui.spark.session import WRITE_ONCE
+from bwtui.spark.task_secrets import TaskSecret, hand_over
 
 FORMAT = "bwtui_kafka_sink"
 
@@ -63,7 +63,7 @@ _FIXED = {
 
 
 @dataclass(slots=True)
-class Written:
+class PartitionWrites:
     """The messages written to one partition."""
 
     topic: str
@@ -73,14 +73,14 @@ class Written:
     first: int
     last: int
 
-    def add(self, other: "Written") -> None:
+    def add(self, other: "PartitionWrites") -> None:
         """Add the messages of a different task to the same partition."""
         self.messages += other.messages
         self.first = min(self.first, other.first)
         self.last = max(self.last, other.last)
 
 
-def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
+def write_kafka(rows: DataFrame, config: Config) -> list[PartitionWrites]:
     """Write every row as one message, and return the messages written by partition.
 
     The topics must exist. Raises RefusedError for missing or unknown columns, and the reason of a message
@@ -90,12 +90,12 @@ def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
     with scratch("bwtui-sink-") as folder:
         report = folder / "written.json"
         handed = hand_over(rows.sparkSession, dict(config), config)
-        bound = type("BoundKafkaSink", (KafkaSink,), {"config": handed, "report": str(report)})
+        bound = type("BoundKafkaSink", (KafkaSinkDataSource,), {"config": handed, "report": str(report)})
         bound.__module__ = "__main__"
         with plain_errors():
             rows.sparkSession.dataSource.register(bound)
             rows.write.format(FORMAT).mode("append").save()
-        return [Written(**one) for one in json.loads(report.read_text())]
+        return [PartitionWrites(**one) for one in json.loads(report.read_text())]
 
 
 def started_again() -> BwtuiError:
@@ -124,16 +124,16 @@ def _check(rows: DataFrame) -> None:
 
 
 @dataclass(slots=True)
-class Delivered(WriterCommitMessage):
+class TaskWrites(WriterCommitMessage):
     """The messages written by one task."""
 
-    written: list[Written] = field(default_factory=list)
+    written: list[PartitionWrites] = field(default_factory=list)
 
 
-class KafkaSink(DataSource):
+class KafkaSinkDataSource(DataSource):
     """The sink's class for Spark; `write_kafka` binds the configuration in a subclass."""
 
-    config: ClassVar[Handed[dict[str, Any]]]
+    config: ClassVar[TaskSecret[dict[str, Any]]]
     report: ClassVar[str]
 
     @classmethod
@@ -147,7 +147,7 @@ class KafkaSink(DataSource):
 class KafkaWriter(DataSourceArrowWriter):
     """Writes the rows of a task; in the driver, adds up what all tasks wrote."""
 
-    def __init__(self, config: Handed[dict[str, Any]], report: str) -> None:
+    def __init__(self, config: TaskSecret[dict[str, Any]], report: str) -> None:
         self._config = config
         self._report = report
 
@@ -156,18 +156,18 @@ class KafkaWriter(DataSourceArrowWriter):
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
                 raise started_again()
-            sender = _Sender(self._config.take())
+            sender = _IdempotentProducer(self._config.take())
             for batch in iterator:
                 sender.send(batch)
-            return Delivered(sender.finish())
+            return TaskWrites(sender.finish())
         except BwtuiError as error:
             raise TaskFailed(error) from None
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Report the written messages to `write_kafka` in a file."""
-        total: dict[tuple[str, int], Written] = {}
+        total: dict[tuple[str, int], PartitionWrites] = {}
         for message in messages:
-            for one in message.written if isinstance(message, Delivered) else ():
+            for one in message.written if isinstance(message, TaskWrites) else ():
                 known = total.setdefault((one.topic, one.partition), one)
                 if known is not one:
                     known.add(one)
@@ -177,14 +177,14 @@ class KafkaWriter(DataSourceArrowWriter):
         """Do nothing: messages in Kafka can't be withdrawn."""
 
 
-class _Sender:
+class _IdempotentProducer:
     """An idempotent producer, and the delivery reports of its messages."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._written: dict[tuple[str | None, int | None], list[int]] = {}
         self._failed: BwtuiError | None = None
-        self._heard = Heard()
+        self._heard = LastClientError()
         settings = {**_DEFAULTS, **config, **_FIXED, "error_cb": self._heard}
         self._producer = new_client(Producer, settings)
 
@@ -203,13 +203,13 @@ class _Sender:
                     raise self._refusal(error.args[0], topic, value) from error
             self._poll(0)
 
-    def finish(self) -> list[Written]:
+    def finish(self) -> list[PartitionWrites]:
         """Wait until everything is durable, and return the messages written."""
         while len(self._producer):
             self._poll(_WAIT_SECONDS)
         self._poll(0)
         return [
-            Written(str(topic), int(partition or 0), *figures)
+            PartitionWrites(str(topic), int(partition or 0), *figures)
             for (topic, partition), figures in self._written.items()
         ]
 

@@ -22,7 +22,7 @@ Only the requested columns are created: headers cost more than all others togeth
 order within a split, and splits are Spark's partitions.
 
 The client's settings are never options of the source, which Spark shows in plans and logs: the tasks get them
-from `bwtui.spark.handover`, through the registered class.
+from `bwtui.spark.task_secrets`, through the registered class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +37,11 @@ from pyspark.sql.types import StructType
 from bwtui.kafka.client import Config
 from bwtui.kafka.columns import COLUMNS
 from bwtui.kafka.offsets import Place, Range
-from bwtui.kafka.reading import Wanted, read_split
 from bwtui.kafka.scan import Isolation
+from bwtui.kafka.split_reader import SplitReadOptions, read_split
 from bwtui.kafka.splits import LARGEST, SMALLEST, Split, split
 from bwtui.spark.failure import in_task
-from bwtui.spark.handover import Handed, hand_over
+from bwtui.spark.task_secrets import TaskSecret, hand_over
 
 FORMAT = "bwtui_kafka"
 
@@ -71,24 +71,26 @@ def read_kafka(
     assert columns, "at least one column is needed"
     splits = split(offsets, spark.sparkContext.defaultParallelism, *split_sizes)
     handed = hand_over(spark, dict(config), config)
-    request = Request(handed, tuple(splits), Wanted(tuple(columns), isolation, aborted, patience))
+    request = KafkaReadRequest(
+        handed, tuple(splits), SplitReadOptions(tuple(columns), isolation, aborted, patience)
+    )
     spark.dataSource.register(_bound(request))
     return spark.read.format(FORMAT).load()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class KafkaReadRequest:
     """The request of one DataFrame."""
 
-    config: Handed[dict[str, Any]]
+    config: TaskSecret[dict[str, Any]]
     splits: tuple[Split, ...]
-    wanted: Wanted
+    wanted: SplitReadOptions
 
 
 class KafkaDataSource(DataSource):
     """The source's class for Spark; `read_kafka` binds the request in a subclass."""
 
-    request: ClassVar[Request]
+    request: ClassVar[KafkaReadRequest]
 
     @classmethod
     def name(cls) -> str:
@@ -111,7 +113,7 @@ class SplitPartition(InputPartition):
 class KafkaReader(DataSourceReader):
     """Reads splits; Spark sends it to the tasks."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: KafkaReadRequest) -> None:
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -126,7 +128,7 @@ class KafkaReader(DataSourceReader):
         yield from read_split(self._request.config.take(), split, self._request.wanted)
 
 
-def _bound(request: Request) -> type[DataSource]:
+def _bound(request: KafkaReadRequest) -> type[DataSource]:
     # A class with the module __main__ is pickled by value, with all its attributes.
     bound: type[DataSource] = type("BoundKafkaDataSource", (KafkaDataSource,), {"request": request})
     bound.__module__ = "__main__"

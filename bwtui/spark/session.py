@@ -108,12 +108,12 @@ def spark_session(
     with as_interrupts():
         java = spark_java()
         with scratch("bwtui-spark-") as folder, _quiet_py4j():
-            opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
+            opened = _RunningSpark(java, folder, memory, _settings(master, app_name, memory, folder, config))
             with opened.closing():
                 yield opened.spark
 
 
-class _Session:
+class _RunningSpark:
     """A Java process with Spark's context."""
 
     def __init__(self, java: Path, folder: Path, memory: str, settings: dict[str, str]) -> None:

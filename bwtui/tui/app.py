@@ -14,20 +14,19 @@ from textual.worker import Worker
 
 from bwtui.console import say
 from bwtui.errors import BwtuiError
-from bwtui.model.looks import LookName
+from bwtui.escaping import shown, shown_lines
+from bwtui.model.service_views import LookName
 from bwtui.relay.process.control import ControlClient
-from bwtui.shown import shown, shown_lines
 from bwtui.tui.action import choose_keys
 from bwtui.tui.actions import why_absent
-from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.tui.audit.kafka_records import SingleRecordReader
 from bwtui.tui.audit.session import AuditSession, RelayAuditSession
-from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.choices.choices import Choices
 from bwtui.tui.choices.themes import cycle
-from bwtui.tui.host import Host, Opener, RecordingHost, Selection
+from bwtui.tui.host import Opener, RecordingHost, ScreenHost, ScreenSelection
 from bwtui.tui.keys import key_for
 from bwtui.tui.palette import ActionProvider
-from bwtui.tui.plain import LastWord
-from bwtui.tui.running import run_app
+from bwtui.tui.plain import PrintableFilter
 from bwtui.tui.screens.audit.relay import RelayAuditing
 from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.backfills import BackfillsScreen, ask_to_send
@@ -35,10 +34,10 @@ from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
 from bwtui.tui.screens.commands import CommandsScreen
 from bwtui.tui.screens.consumers import ConsumersScreen
+from bwtui.tui.screens.dead_letters import DeadLettersScreen
 from bwtui.tui.screens.dialogs import Ending, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.journey.live import LiveJourney
-from bwtui.tui.screens.letters import LettersScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
 from bwtui.tui.screens.settings import SettingsScreen
@@ -46,8 +45,9 @@ from bwtui.tui.screens.slots import SlotsScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.screens.transactions import TransactionsScreen
 from bwtui.tui.screens.versions import VersionsScreen
-from bwtui.tui.state import DataSource, Fleet, Model, RelayModel, Session
-from bwtui.tui.theme import WithoutColours, named
+from bwtui.tui.state import DataSource, Fleet, Model, RelayModel, ViewSettings
+from bwtui.tui.terminal_session import run_app
+from bwtui.tui.theme import NoColourFilter, named
 
 #: Seconds between two requests for the sample of changes, which is larger than a status.
 CHANGES_EVERY = 0.5
@@ -76,7 +76,7 @@ class RelayApp(RelayAuditing):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     BINDINGS: ClassVar[list[BindingType]] = []
     #: Screens by the name of their mode; `bwtui.tui.actions` has the key of each.
-    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[ScreenHost], RelayScreen]]] = {
         "overview": OverviewScreen,
         "changes": ChangesScreen,
         "registry": RegistryScreen,
@@ -92,7 +92,7 @@ class RelayApp(RelayAuditing):
     OPENERS: ClassVar[Mapping[str, Opener]] = {
         "table": TableScreen.of,
         "versions": VersionsScreen.of,
-        "letters": LettersScreen.of,
+        "letters": DeadLettersScreen.of,
         "journey": LiveJourney.of,
         "backfills": BackfillsScreen.of,
     }
@@ -100,17 +100,17 @@ class RelayApp(RelayAuditing):
 
     #: The mode to start in, if not the overview.
     first_mode = ""
-    _last_word = LastWord()
-    _without_colours = WithoutColours()
+    _last_word = PrintableFilter()
+    _without_colours = NoColourFilter()
 
     def __init__(
         self,
         model: Model,
-        session: Session | None = None,
+        session: ViewSettings | None = None,
         audit: AuditSession | None = None,
     ) -> None:
         super().__init__()
-        self.session = session or Session()
+        self.session = session or ViewSettings()
         self.model = model
         model.readonly = self.session.choices.readonly
         choose_keys(self.session.choices.keys)
@@ -282,7 +282,7 @@ class RelayApp(RelayAuditing):
         """Ask whether to send all rows of a table again."""
         ask_to_send(self, self.model.name, table, self.model.picture.status)
 
-    def look_closer(self, name: str, selection: Selection) -> None:
+    def look_closer(self, name: str, selection: ScreenSelection) -> None:
         """Open a detail screen about the selection, or show why that is impossible."""
         closer = self.OPENERS[name](self, selection)
         if isinstance(closer, str):
@@ -372,7 +372,7 @@ def run(
     fleet: Fleet = "no",
     rate: float = 4.0,
     theme: str = "dark",
-    kafka: Callable[[], KafkaSide] | None = None,
+    kafka: Callable[[], SingleRecordReader] | None = None,
     choices: Choices | None = None,
 ) -> int | None:
     """Show the relay called ``name`` until the user leaves, and return the exit code for this command.
@@ -381,11 +381,13 @@ def run(
     in samples per second, at most 10. ``kafka`` creates the reader of single records for the audit report;
     ``choices`` are the user's.
     """
-    session = Session(owned=owned, fleet=fleet, rate=rate, theme=theme, choices=choices or Choices())
+    session = ViewSettings(owned=owned, fleet=fleet, rate=rate, theme=theme, choices=choices or Choices())
     return run_source(ControlClient(name), session, RelayAuditSession(name, kafka))
 
 
-def run_source(source: DataSource, session: Session, audit: RelayAuditSession | None = None) -> int | None:
+def run_source(
+    source: DataSource, session: ViewSettings, audit: RelayAuditSession | None = None
+) -> int | None:
     """Show a relay until the user leaves, and return the exit code.
 
     Return None to switch to the list of all relays.

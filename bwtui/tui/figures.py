@@ -1,10 +1,10 @@
-"""Times, bars and gauges as text, in addition to the numbers of `bwtui.model.figures`."""
+"""Times, bars and gauges as text, in addition to the numbers of `bwtui.model.number_format`."""
 
 import math
 import time
 from collections.abc import Sequence
 
-from bwtui.model.figures import count, duration, milliseconds, rate, size
+from bwtui.model.number_format import count, duration, milliseconds, rate, size
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Shown in place of an unknown figure.

@@ -7,20 +7,20 @@ from textual.screen import Screen
 
 from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui.audit.session import AuditSession
 from bwtui.tui.playback import Command, RecordingSource, Then
 from bwtui.tui.state import Model
 
 
-class Selection(Protocol):
+class ScreenSelection(Protocol):
     """The selection on a screen, for the detail screen that is opened from it."""
 
     def selected_change(self) -> Change | None: ...
 
     def selected_table(self) -> str | None: ...
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         """Return the selected key, or why there is none."""
 
     def selected_sample(self) -> ChangeSample | None:
@@ -41,11 +41,11 @@ class RecordingHost(Protocol):
     def ask_to_replay(self, *, mend: bool) -> None:
         """Ask what to replay; with ``mend`` true, only what the audit found missing."""
 
-    def ask_to_send_again(self, key: Key, position: int, remark: str) -> None:
+    def ask_to_send_again(self, key: RowKey, position: int, remark: str) -> None:
         """Ask how to send a key again; its newest message belongs to the change at ``position``."""
 
 
-class Host(Protocol):
+class ScreenHost(Protocol):
     """Requests that every screen may make."""
 
     model: Model
@@ -63,7 +63,7 @@ class Host(Protocol):
     def next_theme(self) -> None:
         """Switch to the next theme."""
 
-    def look_closer(self, name: str, selection: Selection) -> None:
+    def look_closer(self, name: str, selection: ScreenSelection) -> None:
         """Open a detail screen about the selection by its name, or show why that is impossible."""
 
     def ask_to_verify(self) -> None:
@@ -92,4 +92,4 @@ class Host(Protocol):
 #: first.
 Closer: TypeAlias = Screen[None] | str | Awaitable[Screen[None]]
 #: Creates a detail screen from a selection.
-Opener: TypeAlias = Callable[[Host, Selection], Closer]
+Opener: TypeAlias = Callable[[ScreenHost, ScreenSelection], Closer]

@@ -18,7 +18,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from bwtui.errors import BwtuiError
-from bwtui.shown import is_plain, shown, shown_lines
+from bwtui.escaping import is_plain, shown, shown_lines
 
 #: Maximum characters shown of a text: longer texts are not readable, and a value may be a gigabyte.
 LIMIT = 8_192
@@ -33,16 +33,16 @@ def seen(text: str, show: Callable[[str], str] = shown) -> str:
     return show(text)
 
 
-class Block(str):
+class PrintableText(str):
     """A text that is already printable and has intended line breaks."""
 
 
-def block(text: str, indent: int = 0) -> Block:
+def block(text: str, indent: int = 0) -> PrintableText:
     """Return the printable form of ``text`` with its line breaks, all lines but the first indented.
 
     The lines of a value are thus aligned, and none of them can pass for a label in the column before.
     """
-    return Block(seen(text, shown_lines).replace("\n", "\n" + " " * indent))
+    return PrintableText(seen(text, shown_lines).replace("\n", "\n" + " " * indent))
 
 
 def fitted(text: str, width: int) -> str:
@@ -79,7 +79,7 @@ else:
         """A rich text that shows its content literally."""
 
         def __init__(self, text: str = "", *rest: Any, **more: Any) -> None:
-            super().__init__(text if isinstance(text, Block) else seen(text), *rest, **more)
+            super().__init__(text if isinstance(text, PrintableText) else seen(text), *rest, **more)
 
         def append(self, text: Any, style: Any = None) -> "Text":
             """Append a text literally."""
@@ -121,14 +121,14 @@ else:
 def _seen_part(part: Any) -> Any:
     if isinstance(part, tuple):
         return (_seen_part(part[0]), *part[1:])
-    return seen(part) if isinstance(part, str) and not isinstance(part, Block) else part
+    return seen(part) if isinstance(part, str) and not isinstance(part, PrintableText) else part
 
 
 def _as_text(part: Any) -> Any:
     return Text(part) if isinstance(part, str) else part
 
 
-class LastWord(LineFilter):
+class PrintableFilter(LineFilter):
     """Replaces unprintable characters that remain, such as typed ones, in every line for the terminal."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.model.status import Status, TableStatus
 from bwtui.recording.change import Change
+from bwtui.recording.reading.counts import CountCache
 from bwtui.recording.reading.player import Player
-from bwtui.recording.reading.tally import Tally
-from bwtui.recording.reading.target import MICROS
+from bwtui.recording.reading.seek_target import MICROS
 from bwtui.recording.view import RecordingView, TableCounts
-from bwtui.tui import judgement
+from bwtui.tui import assessment
 from bwtui.tui.action import Kind
-from bwtui.tui.seconds import Seconds
-from bwtui.tui.state import Link, Model, Picture, Playhead
+from bwtui.tui.recorded_rates import RecordedRates
+from bwtui.tui.state import Link, Model, Playhead, ScreenSnapshot
 
 T = TypeVar("T")
 Command = Callable[[Player], None]
@@ -50,12 +50,12 @@ class RecordingSource:
         self._commands: deque[tuple[Command, Then | None]] = deque()
         self._asked = 0
         self._done = 0
-        self._seconds = Seconds(view)
-        self._tally = Tally(view)
+        self._seconds = RecordedRates(view)
+        self._tally = CountCache(view)
         self._pages = ThreadPoolExecutor(1, "player")
         self._searches = ThreadPoolExecutor(1, "search")
         self._second_view: RecordingView | None = None
-        self._picture = Picture()
+        self._picture = ScreenSnapshot()
         #: The damage that prevents a new snapshot, and the first damage found at all.
         self.failure: BwtuiError | None = None
         self.damage: BwtuiError | None = None
@@ -78,7 +78,7 @@ class RecordingSource:
         """True if the next snapshot would equal the last one."""
         return not self.player.playing and not self._commands and self._seconds.complete
 
-    async def picture(self) -> tuple[Picture, list[Callable[[], None]]]:
+    async def picture(self) -> tuple[ScreenSnapshot, list[Callable[[], None]]]:
         """Carry out the commands, play on, and return the snapshot and the callbacks of the commands.
 
         If the recording is damaged, set ``failure`` and ``damage`` and return the last snapshot.
@@ -122,7 +122,7 @@ class RecordingSource:
             self._second_view = self.reopen()
         return self._second_view
 
-    def _next_picture(self) -> tuple[Picture, list[Callable[[], None]]]:
+    def _next_picture(self) -> tuple[ScreenSnapshot, list[Callable[[], None]]]:
         answers = self._carry_out()
         self.failure = None
         try:
@@ -162,7 +162,7 @@ class RecordingSource:
                 answers.append(partial(then, error))
         return answers
 
-    def _paint(self) -> Picture:
+    def _paint(self) -> ScreenSnapshot:
         view, player = self.view, self.player
         position = player.position
         change = next(view.changes(position - 1, position), None) if position else None
@@ -170,7 +170,7 @@ class RecordingSource:
         status = status_at(view, position, player.time, self._tally.at(position), now)
         earlier = view.status(view.at_time(player.time - _WINDOW * MICROS)) if position else {}
         cpu, wal = _growth(earlier, status)
-        return Picture(
+        return ScreenSnapshot(
             status=status,
             received=self._clock(),
             rates=rates,
@@ -227,7 +227,7 @@ def status_at(
         status = Status("starting", view.name, source.slot, detail="nothing is recorded yet")
     troubled: dict[str | None, int] = {}
     for entry in errors:
-        if not judgement.is_warning(entry):
+        if not assessment.is_warning(entry):
             troubled[entry.table] = troubled.get(entry.table, 0) + entry.count
     tables = {
         name: _table(table, rates.get(name, 0.0), troubled.get(name, 0)) for name, table in counts.items()

@@ -19,7 +19,7 @@ DOTS = 4
 _MINUTES, _LABEL = (1, 2, 5, 10), 9
 
 
-class Span(NamedTuple):
+class ChartSpan(NamedTuple):
     """The dot columns of a chart, each ``step`` seconds wide and aligned to multiples of ``step``."""
 
     #: The first column, in steps since the epoch.
@@ -29,7 +29,7 @@ class Span(NamedTuple):
     columns: int
 
     @classmethod
-    def until(cls, now: float, seconds: int, cells: int) -> "Span":
+    def until(cls, now: float, seconds: int, cells: int) -> "ChartSpan":
         """Return the columns that cover ``seconds`` up to ``now``, in at most ``cells`` cells."""
         step = math.ceil(seconds / max(2 * cells, 2))
         columns = 2 * math.ceil(seconds / step / 2)

@@ -9,11 +9,10 @@ from bwtui.recording.view import RecordingView
 from bwtui.tui.actions import tabs
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import RecordingAuditSession
-from bwtui.tui.choices.chosen import Choices
-from bwtui.tui.host import Host, Opener, RecordingHost
+from bwtui.tui.choices.choices import Choices
+from bwtui.tui.host import Opener, RecordingHost, ScreenHost
 from bwtui.tui.plain import Text
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
-from bwtui.tui.running import run_app
 from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.screens.audit.recording import RecordingAuditing
 from bwtui.tui.screens.base import RelayScreen
@@ -21,7 +20,8 @@ from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
 from bwtui.tui.screens.recording.rows import AsOfScreen
 from bwtui.tui.screens.recording.transactions import RecordedTransactionsScreen
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
+from bwtui.tui.terminal_session import run_app
 from bwtui.tui.widgets.recording.transport import Timeline
 
 #: Seconds after which even a paused recording is repainted, because reports show their age.
@@ -34,7 +34,7 @@ QUIET_TICK = 1.0
 class RecordingApp(RecordingAuditing, RelayApp):
     """Plays a recording."""
 
-    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[ScreenHost], RelayScreen]]] = {
         **{mode: screen for mode, screen in RelayApp.MODE_SCREENS.items() if mode in tabs("recording")},
         "changes": RecordedChangesScreen,
         "transactions": RecordedTransactionsScreen,
@@ -50,7 +50,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
     def __init__(
         self,
         source: RecordingSource,
-        session: Session | None = None,
+        session: ViewSettings | None = None,
         clock: Callable[[], float] = time.time,
         audit: RecordingAuditSession | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
         self.recording_audit = audit or RecordingAuditSession(Path(source.name))
         self.recording_audit.recording = source.view.source.recording
         model = RecordedModel(source, clock)
-        super().__init__(model, session or Session(rate=10), self.recording_audit)
+        super().__init__(model, session or ViewSettings(rate=10), self.recording_audit)
         model.remark = self.session.remark
         self._ticked = float("-inf")
 
@@ -145,7 +145,7 @@ def run_recording(
     source = RecordingSource(view, reopen)
     if at is not None:
         source.player.seek_text(at)
-    session = Session(rate=10, remark=remark, choices=choices or Choices())
+    session = ViewSettings(rate=10, remark=remark, choices=choices or Choices())
     app = RecordingApp(source, session, audit=audit)
     if app.recording_audit.report is not None:
         app.first_mode = "audit"

@@ -7,12 +7,12 @@ from typing import ClassVar
 from bwtui.tui.action import Kind
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import AuditSession
-from bwtui.tui.choices.chosen import Choices
-from bwtui.tui.host import Host
-from bwtui.tui.running import run_app
+from bwtui.tui.choices.choices import Choices
+from bwtui.tui.host import ScreenHost
 from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Model, Session
+from bwtui.tui.state import Model, ViewSettings
+from bwtui.tui.terminal_session import run_app
 
 
 class ReportModel(Model):
@@ -24,7 +24,7 @@ class ReportModel(Model):
 class ReportApp(RelayApp):
     """Shows one screen, and the expected and actual message as far as the report and Kafka have them."""
 
-    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"audit": ReportScreen}
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[ScreenHost], RelayScreen]]] = {"audit": ReportScreen}
     DEFAULT_MODE = "audit"
 
     def __init__(
@@ -37,7 +37,7 @@ class ReportApp(RelayApp):
         is_recorded = audit.report is not None and audit.report.question == "recording"
         remark = "the recording is not open: the report alone" if is_recorded else "the report alone"
         model = ReportModel(name, clock)
-        super().__init__(model, Session(rate=1, choices=choices or Choices()), audit)
+        super().__init__(model, ViewSettings(rate=1, choices=choices or Choices()), audit)
         model.remark = remark
 
     def ask_to_leave(self) -> None:

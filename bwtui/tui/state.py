@@ -1,6 +1,6 @@
 """The data of the screens, and the status snapshot that they show.
 
-The screens never query the relay. A `Model` provides a frozen `Picture`; the model of a relay samples a
+The screens never query the relay. A `Model` provides a frozen `ScreenSnapshot`; the model of a relay samples a
 `DataSource` and extends the history that the relay itself keeps. Pausing only keeps new snapshots from the
 screens: sampling and history continue.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.model.history import History
-from bwtui.model.looks import LOOKS, Look, LookName
+from bwtui.model.history import RelayHistory
+from bwtui.model.service_views import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
-from bwtui.relay.process.control import DoesNotAnswer, Refused
+from bwtui.relay.process.control import RelayUnresponsive, RequestRefused
 from bwtui.relay.process.last_status import of_ended
 from bwtui.tui.action import Kind
-from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.choices.choices import Choices
 
 #: Points in a sparkline, one per second.
 POINTS = 120
@@ -52,7 +52,7 @@ class DataSource(Protocol):
     async def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay has registered or looked up so far."""
 
-    async def history(self, after: float) -> History:
+    async def history(self, after: float) -> RelayHistory:
         """Return the part of the last ten minutes after ``after`` (Unix seconds); trends only if it is 0."""
 
     async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
@@ -66,7 +66,7 @@ class DataSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Session:
+class ViewSettings:
     """How this terminal shows its source."""
 
     #: This terminal started the relay; leaving it then offers to stop the relay first.
@@ -105,7 +105,7 @@ class Playhead:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ScreenSnapshot:
     """A status snapshot: everything the screens show, at one moment."""
 
     status: Status | None = None
@@ -118,7 +118,7 @@ class Picture:
     #: Bytes of WAL that the server writes per second, or None before that is known.
     wal_rate: float | None = None
     #: The relay's last ten minutes, as the relay itself recorded them.
-    history: History = field(default_factory=History)
+    history: RelayHistory = field(default_factory=RelayHistory)
     changes: tuple[ChangeSample, ...] = ()
     schemas: tuple[SchemaEntry, ...] = ()
     #: The service views that the screens have requested so far, by name.
@@ -163,8 +163,8 @@ class Model:
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name = name
         self.clock = clock
-        self.live = Picture()
-        self.paused: Picture | None = None
+        self.live = ScreenSnapshot()
+        self.paused: ScreenSnapshot | None = None
         self.paused_at = 0.0
         self.failure: BwtuiError | None = None
 
@@ -174,7 +174,7 @@ class Model:
         return self.kind == "recording"
 
     @property
-    def picture(self) -> Picture:
+    def picture(self) -> ScreenSnapshot:
         """The status snapshot to show, live or frozen; its ``absence`` is set if it is old."""
         shown, absence = self.paused or self.live, self.absence
         return replace(shown, absence=absence) if absence else shown
@@ -183,7 +183,7 @@ class Model:
     def absence(self) -> Absence:
         """Why no statuses arrive from a relay; "" while they do."""
         if self.link in ("gone", "connecting") and self.failure is not None:
-            return "does not answer" if isinstance(self.failure, DoesNotAnswer) else "does not run"
+            return "does not answer" if isinstance(self.failure, RelayUnresponsive) else "does not run"
         return "does not answer" if self.link == "stale" else ""
 
     @property
@@ -279,7 +279,7 @@ class RelayModel(Model):
             history=history,
         )
 
-    async def _sample_history(self, status: Status) -> History:
+    async def _sample_history(self, status: Status) -> RelayHistory:
         """Return the relay's history: fetch all of it once, then the new part once per second."""
         before, last = self.live.history, self.live.status
         if last is not None and int(last.time) == int(status.time):
@@ -296,7 +296,7 @@ class RelayModel(Model):
     def _take_end(self, error: BwtuiError) -> None:
         """Show how the relay ended: its last status has the reason and its errors."""
         shown = self.live.status
-        if shown is None or isinstance(error, DoesNotAnswer):
+        if shown is None or isinstance(error, RelayUnresponsive):
             return
         last = of_ended(self.name)
         if last is not None and (last.pid, last.started) == (shown.pid, shown.started):
@@ -332,7 +332,7 @@ class RelayModel(Model):
             return
         try:
             look = await self._source.look(name, about, glance=glance)
-        except Refused as error:
+        except RequestRefused as error:
             look = LOOKS[name](failure=f"{error.message}: {error.hint}")
         except (BwtuiError, ValueError, TypeError, KeyError):
             # The next status request reports that the relay is gone.
@@ -346,7 +346,7 @@ class RelayModel(Model):
             self._trends = Trends()
             self._changes.clear()
             self._schema_ids = frozenset()
-            self.live = Picture()
+            self.live = ScreenSnapshot()
 
 
 def _schema_ids(status: Status | None) -> frozenset[int]:
@@ -365,7 +365,7 @@ class Trends:
         self._second: int | None = None
         self._window: deque[tuple[float, dict[str, float]]] = deque()
 
-    def begin(self, history: History) -> None:
+    def begin(self, history: RelayHistory) -> None:
         """Start with the points that the relay recorded before the UI was attached."""
         self.delivered.extend(second.acknowledged_per_second for second in history.seconds)
         for name, points in history.trends.items():

@@ -9,7 +9,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
-from bwtui.tui.judgement import Tone
+from bwtui.tui.assessment import Tone
 
 #: The theme's variable for each tone.
 TONES: Mapping[Tone, str] = {
@@ -168,7 +168,7 @@ def named(name: str) -> Theme:
     return ours or make(name, readable(colours_of(BUILTIN_THEMES[name])))
 
 
-class WithoutColours(LineFilter):
+class NoColourFilter(LineFilter):
     """Removes all colours, for NO_COLOR; text on a distinct background is reversed instead."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:

@@ -1,6 +1,6 @@
 """bool → boolean."""
 
-from bwtui.types.codec import Codec, Inline
+from bwtui.types.codec import Codec, InlineCode
 from bwtui.types.varint import NULL, VALUE
 
 _TEXT = {b"t": b"\x01", b"f": b"\x00"}
@@ -16,5 +16,5 @@ def encode_boolean(text: bytes) -> bytes:
 
 
 BOOL = Codec(
-    "boolean", "boolean", encode_boolean, Inline("", ("BOOL[{f}]",), {"BOOL": _UNION}, compiled="boolean")
+    "boolean", "boolean", encode_boolean, InlineCode("", ("BOOL[{f}]",), {"BOOL": _UNION}, compiled="boolean")
 )

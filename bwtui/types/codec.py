@@ -18,7 +18,7 @@ class Unholdable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Inline:
+class InlineCode:
     """Statements that encode the variable ``{f}`` inside a generated function, including the branch byte.
 
     ``{i}`` is a number that is unique to the column, for further variables. ``parts`` are the expressions
@@ -26,7 +26,7 @@ class Inline:
     it is a part, and may raise TypeError, ValueError, LookupError or OverflowError for anything that it does
     not handle: then the plain encoder encodes the row. ``names`` are the globals that the code uses.
     ``copies`` means that ``{f}`` is copied, and so must be UTF-8; ``code`` sets it to b"" for None.
-    ``compiled`` names the equivalent in `bwtui.encode.compiled`; ``scale`` is the number of a decimal's
+    ``compiled`` names the equivalent in `bwtui.encode.compiled_encoders`; ``scale`` is the number of a decimal's
     places after the point.
     """
 
@@ -50,7 +50,7 @@ class Codec:
     avro: Schema
     pg_type: str
     encode: Encode
-    inline: Inline | None = None
+    inline: InlineCode | None = None
     escapes: bool = False
     as_text: bool = False
     copies_text: bool = False

@@ -7,7 +7,7 @@ escape field.
 
 from datetime import date
 
-from bwtui.types.codec import Codec, Encode, Inline, Unholdable
+from bwtui.types.codec import Codec, Encode, InlineCode, Unholdable
 from bwtui.types.varint import NULL, C, D, V, long, union_long
 
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -140,14 +140,14 @@ DATE = Codec(
     {"type": "int", "logicalType": "date"},
     "date",
     encode_date,
-    Inline("", ("DATES[{f}]",), _NAMES, compiled="date"),
+    InlineCode("", ("DATES[{f}]",), _NAMES, compiled="date"),
     escapes=True,
 )
 
 
 def _timestamp_codec(logical: str, pg_type: str, encode: Encode, code: str, compiled: str) -> Codec:
     avro = {"type": "long", "logicalType": logical}
-    inline = Inline(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES, compiled=compiled)
+    inline = InlineCode(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES, compiled=compiled)
     connect_name = "io.debezium.time.MicroTimestamp"
     return Codec(avro, pg_type, encode, inline, escapes=True, connect_name=connect_name)
 

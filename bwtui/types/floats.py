@@ -11,7 +11,7 @@ over all finite reals found one such text and its negative: 7.038531e-26.
 import struct
 from fractions import Fraction
 
-from bwtui.types.codec import Codec, Inline
+from bwtui.types.codec import Codec, InlineCode
 from bwtui.types.varint import NULL
 
 _float = struct.Struct("<f").pack
@@ -57,7 +57,7 @@ FLOAT4 = Codec(
     "float",
     "real",
     encode_float4,
-    Inline(
+    InlineCode(
         _SINGLE,
         ("h{i}",),
         {"NULL": NULL, "union_float": _union_float, "single": single},
@@ -68,5 +68,5 @@ FLOAT8 = Codec(
     "double",
     "double precision",
     encode_float8,
-    Inline(_DOUBLE, ("h{i}",), {"NULL": NULL, "union_double": _union_double}, compiled="float8"),
+    InlineCode(_DOUBLE, ("h{i}",), {"NULL": NULL, "union_double": _union_double}, compiled="float8"),
 )

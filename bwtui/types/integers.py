@@ -3,7 +3,7 @@
 Small numbers are in a table; larger ones are joined from groups of 14 bits.
 """
 
-from bwtui.types.codec import Codec, Inline, Unholdable
+from bwtui.types.codec import Codec, InlineCode, Unholdable
 from bwtui.types.varint import NULL, C, D, U, V, long, union_long
 
 # Text of -1,000 to 9,999 (and None for NULL) to the whole union: most numbers in most tables are small.
@@ -40,7 +40,7 @@ def encode_integer(text: bytes) -> bytes:
 
 
 def _codec(avro: str, name: str, code: str) -> Codec:
-    return Codec(avro, name, encode_integer, Inline(code, ("h{i}",), _NAMES, compiled="integer"))
+    return Codec(avro, name, encode_integer, InlineCode(code, ("h{i}",), _NAMES, compiled="integer"))
 
 
 INT2 = _codec("int", "smallint", _INT4)

@@ -7,7 +7,7 @@ needs the escape field. Bytes that are not text are marked (see `bwtui.types.str
 from dataclasses import replace
 
 from bwtui.types import integers
-from bwtui.types.codec import Codec, Inline
+from bwtui.types.codec import Codec, InlineCode
 from bwtui.types.strings import in_key, text_codec
 from bwtui.types.varint import VALUE, U, varint
 
@@ -16,7 +16,7 @@ _CODE = """\
 if {f} is None: raise ValueError
 n = len({f})
 h{i} = U[n + n] if n < 8192 else VALUE + varint(n + n)"""
-_INLINE = Inline(
+_INLINE = InlineCode(
     _CODE, ("h{i}", "{f}"), {"U": U, "VALUE": VALUE, "varint": varint}, copies=True, compiled="text"
 )
 

@@ -6,7 +6,7 @@ currency has no hundredths, such as yen, the number is a hundredth of what that 
 with C gives the same money.)
 """
 
-from bwtui.types.codec import Codec, Inline
+from bwtui.types.codec import Codec, InlineCode
 from bwtui.types.numeric import DECIMAL_BODY, DECIMAL_NAMES, to_bytes
 from bwtui.types.varint import prefixed
 
@@ -32,5 +32,5 @@ MONEY = Codec(
     {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2},
     "money",
     encode_money,
-    Inline(_CODE, ("h{i}",), DECIMAL_NAMES),
+    InlineCode(_CODE, ("h{i}",), DECIMAL_NAMES),
 )

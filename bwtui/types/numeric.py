@@ -9,7 +9,7 @@ A numeric without a declared precision may have 131,072 digits before the point 
 different scale for every value. A decimal has one scale for all, so only text is exact and readable.
 """
 
-from bwtui.types.codec import Codec, Inline, Unholdable
+from bwtui.types.codec import Codec, InlineCode, Unholdable
 from bwtui.types.strings import text_codec
 from bwtui.types.varint import NULL, U, prefixed
 
@@ -86,7 +86,7 @@ def decimal_codec(pg_type: str, precision: int, scale: int) -> Codec:
 
     code = (_SCALED % (scale + 1) if scale else _WHOLE) + DECIMAL_BODY
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-    inline = Inline(code, ("h{i}",), DECIMAL_NAMES, compiled="decimal", scale=scale)
+    inline = InlineCode(code, ("h{i}",), DECIMAL_NAMES, compiled="decimal", scale=scale)
     return Codec(avro, pg_type, encode, inline, escapes=True)
 
 

@@ -8,7 +8,7 @@ keeps a number beyond double precision.
 
 from dataclasses import replace
 
-from bwtui.types.codec import Codec, Inline, Schema, Unholdable
+from bwtui.types.codec import Codec, InlineCode, Schema, Unholdable
 from bwtui.types.varint import NULL, U, prefixed, varint
 
 _CODE = """\
@@ -22,7 +22,7 @@ def _large(size: int) -> bytes:
     return b"\x02" + varint(size + size)
 
 
-_INLINE = Inline(
+_INLINE = InlineCode(
     _CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": _large}, copies=True, compiled="text"
 )
 

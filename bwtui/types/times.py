@@ -6,7 +6,7 @@ microseconds, each with its own sign, which Avro's duration (unsigned, milliseco
 ISO 8601 text, ``P1Y2M3DT4H5M6.7S``.
 """
 
-from bwtui.types.codec import Codec, Inline, Unholdable
+from bwtui.types.codec import Codec, InlineCode, Unholdable
 from bwtui.types.datetimes import CLOCK, DAY, UNIT, time_of_day
 from bwtui.types.varint import NULL, C, D, U, V, long
 
@@ -39,7 +39,7 @@ TIME = Codec(
     {"type": "long", "logicalType": "time-micros"},
     "time without time zone",
     encode_time,
-    Inline(_CODE, ("h{i}",), _NAMES),
+    InlineCode(_CODE, ("h{i}",), _NAMES),
     escapes=True,
     connect_name="io.debezium.time.MicroTime",
 )

@@ -20,16 +20,16 @@ import pyarrow as pa
 from confluent_kafka import Message
 from numpy.typing import NDArray
 
-from bwtui.audit.columns import Field, Int64, Messages, fields_of, read
-from bwtui.audit.decoding import Schemas, Undecodable
+from bwtui.audit.column_decoder import Int64, MessageBuffer, PlainField, fields_of, read
+from bwtui.audit.decoding import Schemas, UndecodableMessage
 from bwtui.kafka.client import Config
-from bwtui.kafka.places import LEAP, PlaceScan
-from bwtui.kafka.scan import Delivered, SplitScan
+from bwtui.kafka.scan import ScannedMessages, SplitScan
+from bwtui.kafka.seeking_scan import LEAP, SeekingScan
 from bwtui.kafka.splits import Split
 from bwtui.source.connection import Connection
-from bwtui.verify.canonical import PARTS, Layout, clear_no_texts
+from bwtui.verify.canonical import PARTS, DigestLayout, clear_no_texts
 from bwtui.verify.table_digests import digest_table
-from bwtui.verify.tables import CHUNK, RowTexts, Shape, rows_at
+from bwtui.verify.tables import CHUNK, RowTexts, TableShape, rows_at
 
 #: Name → columns. ``part`` is derived from a digest. A record's ``state`` is `ROW`, `TOMBSTONE` or `OTHER`;
 #: ``spelling`` is the ID of its key's schema; ``is_away``: its partition is not its key's. A row is found
@@ -60,7 +60,7 @@ Digests = NDArray[np.uint64]
 FindAway = Callable[[Split, Sequence[bytes | None]], NDArray[np.bool_]]
 
 
-class _Held(NamedTuple):
+class _PendingMessages(NamedTuple):
     """The messages to decode together next."""
 
     messages: list[Message]
@@ -76,7 +76,7 @@ class Agreement:
         self._store = store
         self._schemas = schemas
         self._hasher = duckdb.connect(config={"threads": 1})
-        self._fields: dict[tuple[Layout, int, tuple[str, ...]], list[Field] | None] = {}
+        self._fields: dict[tuple[DigestLayout, int, tuple[str, ...]], list[PlainField] | None] = {}
         #: Topic → its number.
         self._numbers: dict[str, int] = {}
         #: Topic and key schema → the newest record's timestamp (milliseconds).
@@ -95,7 +95,7 @@ class Agreement:
             self._store.execute(f"truncate {name}")
 
     @contextlib.contextmanager
-    def digesting(self, snapshot: Connection, shapes: Sequence[Shape]) -> Iterator[None]:
+    def digesting(self, snapshot: Connection, shapes: Sequence[TableShape]) -> Iterator[None]:
         """Digest tables while the block runs. Raises psycopg2.Error."""
 
         def digest() -> None:
@@ -117,14 +117,14 @@ class Agreement:
     # -- topics ----------------------------------------------------------------------------------------------
 
     def screened(
-        self, shape: Shape, split: Split, parts: Iterable[Delivered], find_away: FindAway
-    ) -> Iterator[Delivered]:
+        self, shape: TableShape, split: Split, parts: Iterable[ScannedMessages], find_away: FindAway
+    ) -> Iterator[ScannedMessages]:
         """Digest the records of a split; yield its holes, and the records that have to be read one by one."""
-        held = _Held([], [], [], [])
+        held = _PendingMessages([], [], [], [])
         size = 0
         for part in parts:
             if part.holes:
-                yield Delivered([], [], part.holes)
+                yield ScannedMessages([], [], part.holes)
             values = [message.value() for message in part.messages]
             held.messages.extend(part.messages)
             held.offsets.extend(part.offsets)
@@ -133,10 +133,12 @@ class Agreement:
             size += sum([len(value) for value in values if value is not None])
             if len(held.offsets) >= _BATCH or size >= _BATCH_BYTES:
                 yield self._screen(shape, split, held, find_away)
-                held, size = _Held([], [], [], []), 0
+                held, size = _PendingMessages([], [], [], []), 0
         yield self._screen(shape, split, held, find_away)
 
-    def _screen(self, shape: Shape, split: Split, held: _Held, find_away: FindAway) -> Delivered:
+    def _screen(
+        self, shape: TableShape, split: Split, held: _PendingMessages, find_away: FindAway
+    ) -> ScannedMessages:
         assert shape.records is not None
         count = len(held.offsets)
         rows, schemas = self._digests(shape.records.row, held.values)
@@ -164,7 +166,7 @@ class Agreement:
             newest = held.messages[int(np.flatnonzero(spellings == number)[-1])].timestamp()[1]
             self._newest[split.topic, number] = max(newest, self._newest.get((split.topic, number), newest))
         left = np.flatnonzero(~taken).tolist()
-        return Delivered([held.messages[at] for at in left], [held.offsets[at] for at in left], [])
+        return ScannedMessages([held.messages[at] for at in left], [held.offsets[at] for at in left], [])
 
     def _keep(self, split: Split, columns: dict[str, NDArray[Any]]) -> None:
         self._store.register("digested", pa.table(columns))
@@ -177,13 +179,13 @@ class Agreement:
         self._store.unregister("digested")
 
     def _digests(
-        self, layout: Layout, found: Sequence[bytes | None], names: tuple[str, ...] = ()
+        self, layout: DigestLayout, found: Sequence[bytes | None], names: tuple[str, ...] = ()
     ) -> tuple[Digests, Int64]:
         """Return the digests and the schema IDs; -1 for values whose bytes have to be decoded one by one.
 
         ``names``: a key has exactly these columns.
         """
-        messages = Messages.of([one or b"" for one in found], _MOST_FIELDS)
+        messages = MessageBuffer.of([one or b"" for one in found], _MOST_FIELDS)
         digests, schemas = np.zeros((len(found), 2), np.uint64), messages.schema_ids()
         for number in np.unique(schemas).tolist():
             chosen = np.flatnonzero(schemas == number)
@@ -205,12 +207,12 @@ class Agreement:
             schemas[chosen[~is_plain]] = _NONE
         return digests, schemas
 
-    def _plan(self, layout: Layout, number: int, names: tuple[str, ...]) -> list[Field] | None:
+    def _plan(self, layout: DigestLayout, number: int, names: tuple[str, ...]) -> list[PlainField] | None:
         plan = (layout, number, names)
         if plan not in self._fields:
             try:
                 fields = fields_of(self._schemas.get(number)) or []
-            except Undecodable:
+            except UndecodableMessage:
                 fields = []
             is_known = 0 < len(fields) <= _MOST_FIELDS and layout.takes(fields)
             is_whole = not names or tuple(one.column for one in fields if one.kind) == names
@@ -219,7 +221,7 @@ class Agreement:
 
     # -- suspects --------------------------------------------------------------------------------------------
 
-    def suspect(self, shape: Shape, spelling: str) -> int:
+    def suspect(self, shape: TableShape, spelling: str) -> int:
         """Find the suspects of a table; return how many keys, or rows without one, are equal.
 
         ``spelling``: the encoding of the table's keys.
@@ -248,17 +250,19 @@ class Agreement:
             self._store.execute(_SUSPECTS, number)
         return int(agreed)
 
-    def rows(self, shape: Shape) -> int:
+    def rows(self, shape: TableShape) -> int:
         """Return the number of rows of a table."""
         sql = "select count(*) from row_digest where topic = ?"
         return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
 
-    def records(self, shape: Shape) -> int:
+    def records(self, shape: TableShape) -> int:
         """Return the number of digested records of a topic."""
         sql = "select count(*) from record_digest where topic = ?"
         return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
 
-    def spellings(self, shapes: Sequence[Shape], others: Container[str]) -> list[tuple[str, str, int, int]]:
+    def spellings(
+        self, shapes: Sequence[TableShape], others: Container[str]
+    ) -> list[tuple[str, str, int, int]]:
         """Return topic, key encoding, number of its keys that have a row, and their newest timestamp.
 
         Keys are counted only if it matters: in topics with several key encodings, or if others were found
@@ -286,7 +290,7 @@ class Agreement:
         return {int(number): offsets[partitions == number] for number in np.unique(partitions)}
 
     def suspect_rows(
-        self, snapshot: Connection, shape: Shape
+        self, snapshot: Connection, shape: TableShape
     ) -> Iterator[list[tuple[RowTexts, tuple[int, int], int]]]:
         """Yield the rows that are suspects, with their digests, and the number of copies in the topic."""
         cursor = self._store.cursor()
@@ -302,7 +306,9 @@ class Agreement:
         cursor.close()
 
 
-def records_at(config: Config, topic: str, places: Mapping[int, Int64]) -> Iterator[tuple[Split, Delivered]]:
+def records_at(
+    config: Config, topic: str, places: Mapping[int, Int64]
+) -> Iterator[tuple[Split, ScannedMessages]]:
     """Yield the records at ``places``, partition → sorted offsets; removed records have newer ones.
 
     Raises ConnectionFailed.
@@ -310,7 +316,7 @@ def records_at(config: Config, topic: str, places: Mapping[int, Int64]) -> Itera
     for partition, offsets in places.items():
         split = Split(topic, partition, int(offsets[0]), int(offsets[-1]) + 1)
         if split.high - split.low > LEAP * len(offsets):
-            scan: SplitScan = PlaceScan(
+            scan: SplitScan = SeekingScan(
                 config, (topic, partition), offsets.tolist(), "read_committed", _PATIENCE_SECONDS
             )
         else:
@@ -322,7 +328,7 @@ def records_at(config: Config, topic: str, places: Mapping[int, Int64]) -> Itera
                 found = [bisect_left(part.offsets, offset) for offset in wanted]
                 chosen = [at for at, offset in zip(found, wanted, strict=True) if part.offsets[at] == offset]
                 messages = [part.messages[at] for at in chosen]
-                yield split, Delivered(messages, [part.offsets[at] for at in chosen], [])
+                yield split, ScannedMessages(messages, [part.offsets[at] for at in chosen], [])
 
 
 _SPELLINGS = f"""

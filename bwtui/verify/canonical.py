@@ -4,7 +4,7 @@ A digest is the MD5 of the output of PostgreSQL's ``record_send`` for a record w
 of the null columns among those of fixed width; these columns, with zeros for null; and then the columns of
 variable width. Each field has its type and its length, so two records with the same bytes have the same
 values, bit for bit: -0 is not 0, and 1.0 is not 1.00. PostgreSQL writes these bytes for its own values; for
-messages, this module builds them from the result of `bwtui.audit.columns`.
+messages, this module builds them from the result of `bwtui.audit.column_decoder`.
 
 The probability that two different rows have the same digest is 2⁻¹²⁸, and no attacker chooses the rows.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bwtui.audit.columns import Bool, Column, Field, Int64, Messages
+from bwtui.audit.column_decoder import Bool, DecodedColumn, Int64, MessageBuffer, PlainField
 from bwtui.model.sql import quote_identifier
 from bwtui.types.registry import TypeInfo
 
@@ -36,7 +36,7 @@ _INT4 = 23
 _WRITTEN = "case when {0} is distinct from null then pg_catalog.concat({0}) end"
 
 
-class _Kind(NamedTuple):
+class _DigestType(NamedTuple):
     """How columns of some types are written: the PostgreSQL type, and None for a variable width."""
 
     oid: int
@@ -49,20 +49,20 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "boolean": _Kind(16, "u1", "{}::pg_catalog.bool", "false", ("boolean",)),
-    "long": _Kind(20, ">i8", "{}::pg_catalog.int8", "0", ("long",)),
-    "float": _Kind(700, ">f4", "{}::pg_catalog.float4", "0", ("float",)),
-    "double": _Kind(701, ">f8", "{}::pg_catalog.float8", "0", ("double",)),
-    "date": _Kind(1082, ">i4", "{}::pg_catalog.date", "'2000-01-01'", ("date",)),
-    "time": _Kind(1083, ">i8", "{}::pg_catalog.time", "'00:00'", ("time",)),
-    "timestamp": _Kind(1114, ">i8", "{}::pg_catalog.timestamp", "'2000-01-01'", ("timestamp",)),
-    "timestamptz": _Kind(1184, ">i8", "{}::pg_catalog.timestamptz", "'2000-01-01Z'", ("timestamptz",)),
-    "money": _Kind(790, ">i8", "{}::pg_catalog.money", "'0'", ("decimal",)),
-    "uuid": _Kind(2950, "V16", "{}::pg_catalog.uuid", "'00000000-0000-0000-0000-000000000000'", ("uuid",)),
-    "bytes": _Kind(17, None, "{}::pg_catalog.bytea", "", ("bytes",)),
-    "text": _Kind(25, None, "{}::pg_catalog.text", "", ("string", "decimal")),
+    "boolean": _DigestType(16, "u1", "{}::pg_catalog.bool", "false", ("boolean",)),
+    "long": _DigestType(20, ">i8", "{}::pg_catalog.int8", "0", ("long",)),
+    "float": _DigestType(700, ">f4", "{}::pg_catalog.float4", "0", ("float",)),
+    "double": _DigestType(701, ">f8", "{}::pg_catalog.float8", "0", ("double",)),
+    "date": _DigestType(1082, ">i4", "{}::pg_catalog.date", "'2000-01-01'", ("date",)),
+    "time": _DigestType(1083, ">i8", "{}::pg_catalog.time", "'00:00'", ("time",)),
+    "timestamp": _DigestType(1114, ">i8", "{}::pg_catalog.timestamp", "'2000-01-01'", ("timestamp",)),
+    "timestamptz": _DigestType(1184, ">i8", "{}::pg_catalog.timestamptz", "'2000-01-01Z'", ("timestamptz",)),
+    "money": _DigestType(790, ">i8", "{}::pg_catalog.money", "'0'", ("decimal",)),
+    "uuid": _DigestType(2950, "V16", "{}::pg_catalog.uuid", "'00000000-0000-0000-0000-000000000000'", ("uuid",)),
+    "bytes": _DigestType(17, None, "{}::pg_catalog.bytea", "", ("bytes",)),
+    "text": _DigestType(25, None, "{}::pg_catalog.text", "", ("string", "decimal")),
     # concat writes a value as the stream does; see `bwtui.verify.tables`.
-    "written": _Kind(25, None, _WRITTEN, "", ("string", "decimal")),
+    "written": _DigestType(25, None, _WRITTEN, "", ("string", "decimal")),
 }  # fmt: skip
 _BY_OID = {
     16: "boolean", 17: "bytes", 20: "long", 21: "long", 23: "long", 25: "text", 26: "long", 700: "float",
@@ -100,14 +100,14 @@ def kind_of(oid: int, types: Mapping[int, TypeInfo], *, in_key: bool = False) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DigestLayout:
     """The columns of a record that is digested, and how each is written."""
 
-    fixed: tuple[tuple[str, _Kind], ...]
-    loose: tuple[tuple[str, _Kind], ...]
+    fixed: tuple[tuple[str, _DigestType], ...]
+    loose: tuple[tuple[str, _DigestType], ...]
 
     @classmethod
-    def of(cls, kinds: Mapping[str, str]) -> "Layout":
+    def of(cls, kinds: Mapping[str, str]) -> "DigestLayout":
         """Return the layout for columns of these kinds."""
         every = [(name, _KINDS[kind]) for name, kind in kinds.items()]
         return cls(
@@ -128,7 +128,7 @@ class Layout:
         fields += [kind.sql.format(quote_identifier(name)) for name, kind in self.loose]
         return f"pg_catalog.record_send(row({', '.join(fields)}))"
 
-    def takes(self, fields: Sequence[Field]) -> bool:
+    def takes(self, fields: Sequence[PlainField]) -> bool:
         """Return whether these fields contain the columns to digest; a column may lack its field."""
         found = {one.column: one for one in fields}
         for name, kind in (*self.fixed, *self.loose):
@@ -140,7 +140,11 @@ class Layout:
         return True
 
     def digests(
-        self, hasher: duckdb.DuckDBPyConnection, columns: Sequence[Column], messages: Messages, is_plain: Bool
+        self,
+        hasher: duckdb.DuckDBPyConnection,
+        columns: Sequence[DecodedColumn],
+        messages: MessageBuffer,
+        is_plain: Bool,
     ) -> NDArray[np.uint64]:
         """Return two words for each message; clear ``is_plain`` where a value can't be digested."""
         pieces = self._pieces(hasher, columns, messages, is_plain)
@@ -153,7 +157,11 @@ class Layout:
         return np.stack([made.column(name).to_numpy() for name in ("low", "high")], axis=1)
 
     def _pieces(
-        self, hasher: duckdb.DuckDBPyConnection, columns: Sequence[Column], messages: Messages, is_plain: Bool
+        self,
+        hasher: duckdb.DuckDBPyConnection,
+        columns: Sequence[DecodedColumn],
+        messages: MessageBuffer,
+        is_plain: Bool,
     ) -> list[pa.Array]:
         count = len(messages.starts)
         found = {one.field.column: one for one in columns}
@@ -176,7 +184,7 @@ class Layout:
         return made
 
 
-def _is_written(field: Field, kind: _Kind) -> bool:
+def _is_written(field: PlainField, kind: _DigestType) -> bool:
     # Money is a number of cents; DuckDB's decimals have at most 38 digits.
     return field.scale == 2 if kind is _KINDS["money"] else 0 <= field.scale <= 38
 
@@ -185,14 +193,16 @@ def _gathered(every: Sequence[Any]) -> list[Sequence[Any]]:
     return [every[at : at + _BITS] for at in range(0, len(every), _BITS)]
 
 
-def _mask(columns: Sequence[Column | None], count: int) -> NDArray[np.int32]:
+def _mask(columns: Sequence[DecodedColumn | None], count: int) -> NDArray[np.int32]:
     mask = np.zeros(count, np.int32)
     for at, column in enumerate(columns):
         mask |= np.int32(1 << at) if column is None else column.is_null.astype(np.int32) << at
     return mask
 
 
-def _number(column: Column, kind: _Kind, messages: Messages, is_plain: Bool) -> NDArray[Any]:
+def _number(
+    column: DecodedColumn, kind: _DigestType, messages: MessageBuffer, is_plain: Bool
+) -> NDArray[Any]:
     """Return PostgreSQL's number for a column of a fixed width, zero where it is null."""
     if column.field.kind == "uuid":
         return _uuids(column, messages, is_plain)
@@ -208,7 +218,7 @@ def _number(column: Column, kind: _Kind, messages: Messages, is_plain: Bool) -> 
     return np.where(column.is_null, np.zeros(1, numbers.dtype), numbers) if column.is_null.any() else numbers
 
 
-def _uuids(column: Column, messages: Messages, is_plain: Bool) -> NDArray[Any]:
+def _uuids(column: DecodedColumn, messages: MessageBuffer, is_plain: Bool) -> NDArray[Any]:
     assert column.starts is not None and column.lengths is not None
     is_text = column.lengths == 36
     starts = np.where(is_text, column.starts, 0)
@@ -223,7 +233,7 @@ def _uuids(column: Column, messages: Messages, is_plain: Bool) -> NDArray[Any]:
 
 
 def _text(
-    hasher: duckdb.DuckDBPyConnection, column: Column | None, messages: Messages, count: int
+    hasher: duckdb.DuckDBPyConnection, column: DecodedColumn | None, messages: MessageBuffer, count: int
 ) -> tuple[Int64, pa.Array]:
     """Return the lengths of a column of variable width, -1 for null, and its bytes."""
     if column is None:
@@ -236,7 +246,7 @@ def _text(
     return lengths, views(messages.data, column.starts, np.where(column.is_null, 0, column.lengths))
 
 
-def _decimals(hasher: duckdb.DuckDBPyConnection, column: Column) -> tuple[Int64, pa.Array]:
+def _decimals(hasher: duckdb.DuckDBPyConnection, column: DecodedColumn) -> tuple[Int64, pa.Array]:
     """Return decimals as text, written by DuckDB in the same way as by PostgreSQL."""
     assert column.numbers is not None
     numbers = np.stack([column.numbers, column.numbers >> 63], axis=1)
@@ -269,7 +279,7 @@ def views(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> pa.Array:
     )
 
 
-def clear_no_texts(column: Column, messages: Messages, is_plain: Bool) -> None:
+def clear_no_texts(column: DecodedColumn, messages: MessageBuffer, is_plain: Bool) -> None:
     """Clear ``is_plain`` where a text is not valid UTF-8, so that no consumer can read the message."""
     if column.field.kind != "string" or not is_plain.any():
         return

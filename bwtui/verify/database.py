@@ -26,25 +26,33 @@ import duckdb
 
 from bwtui.audit.classes import DATABASE, UNDECIDED, balance_classes, verdict_of
 from bwtui.audit.decoding import AskRegistry, Schemas
-from bwtui.audit.report import Finding, Report, unreadable
+from bwtui.audit.report import AuditFinding, AuditSummary, unreadable
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import Pinned, pin
+from bwtui.kafka.offsets import PinnedTopics, pin
 from bwtui.model.lsn import format_lsn
 from bwtui.signals.duckdb_session import session
-from bwtui.sink.letters import Letter, keys_of, printed_name
+from bwtui.sink.dead_letter_file import DeadLetter, keys_of, printed_name
 from bwtui.source.connection import Connection, connect
 from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, import_snapshot
 from bwtui.spark.scratch import scratch
-from bwtui.verify.differences import UNTRUSTED, Difference, Doubt, differences, note_letters
+from bwtui.verify.differences import UNTRUSTED, Doubt, KeyDifference, differences, note_letters
 from bwtui.verify.fold_tables import SPELLED
 from bwtui.verify.folding import Fold
-from bwtui.verify.tables import Shape, Table, shapes
+from bwtui.verify.tables import ComparedTable, TableShape, shapes
 
-__all__ = ["Difference", "Doubt", "Fence", "OnDifferences", "Request", "Table", "verify_database"]
+__all__ = [
+    "ComparedTable",
+    "ComparisonRequest",
+    "Doubt",
+    "Fence",
+    "KeyDifference",
+    "OnDifferences",
+    "verify_database",
+]
 
 #: Maximum number of rounds before a key is left undecided, and the timeout for a fence.
 ROUNDS = 8
@@ -54,7 +62,7 @@ _RECONNECT_SECONDS = 5.0
 
 
 #: Called with a table, the doubts about its topic, and its differing keys.
-OnDifferences = Callable[[Table, Sequence[Doubt], Iterator[Difference]], None]
+OnDifferences = Callable[[ComparedTable, Sequence[Doubt], Iterator[KeyDifference]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,12 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ComparisonRequest:
     """The tables to compare with their topics, and how to reach both."""
 
     dsn: str
     slot: str
-    tables: Sequence[Table]
+    tables: Sequence[ComparedTable]
     config: Config
     #: The partitioner of the relay's producer; "" if unknown.
     partitioner: str = ""
@@ -85,7 +93,7 @@ class Request:
     notes: Sequence[str] = ()
     #: Returns the open dead letters by relay. Called after the topics were read: the relay may still write
     #: those of changes that the comparison waits for.
-    open_letters: Callable[[], Mapping[str, Sequence[Letter]]] = dict
+    open_letters: Callable[[], Mapping[str, Sequence[DeadLetter]]] = dict
     #: Called at the end for each table that was compared, with all of its differences.
     on_differences: OnDifferences | None = None
     #: The only fence if no relay runs: the topics are compared as they are, without waiting.
@@ -93,8 +101,8 @@ class Request:
 
 
 def verify_database(
-    request: Request, ask: AskRegistry, on_phase: Callable[[str], None] = lambda _: None
-) -> Report:
+    request: ComparisonRequest, ask: AskRegistry, on_phase: Callable[[str], None] = lambda _: None
+) -> AuditSummary:
     """Compare the tables with their topics; ``on_phase`` is called with a description of each phase.
 
     Raises Indeterminate, RefusedError or ConnectionFailed.
@@ -108,16 +116,20 @@ def verify_database(
         # In memory as long as there is room, and then in the folder.
         session(temp_directory=str(folder / "spill")) as store,
     ):
-        report = _Live(request, connection, store, Schemas({}, ask)).run(on_phase)
+        report = _LiveAudit(request, connection, store, Schemas({}, ask)).run(on_phase)
     report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}
     return report
 
 
-class _Live:
+class _LiveAudit:
     """One audit of tables while writes continue: its fences, and its results."""
 
     def __init__(
-        self, request: Request, connection: Connection, store: duckdb.DuckDBPyConnection, schemas: Schemas
+        self,
+        request: ComparisonRequest,
+        connection: Connection,
+        store: duckdb.DuckDBPyConnection,
+        schemas: Schemas,
     ) -> None:
         self._request = request
         self._connection = connection
@@ -128,9 +140,9 @@ class _Live:
         self._servers: set[tuple[str, str, int | None]] = set()
         self._lacking: set[str] = set()
         #: Topic → its table as it was at the last fence at which it was compared.
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, TableShape] = {}
 
-    def run(self, on_phase: Callable[[str], None]) -> Report:
+    def run(self, on_phase: Callable[[str], None]) -> AuditSummary:
         """Compare until no key is in doubt, or only keys remain that were written too often to decide."""
         cluster = ""
         for number in range(ROUNDS if self._request.tables else 0):
@@ -152,7 +164,7 @@ class _Live:
         return report
 
     @contextlib.contextmanager
-    def _fence(self, *, is_first: bool) -> Iterator[tuple[Pinned, Connection, list[Shape]]]:
+    def _fence(self, *, is_first: bool) -> Iterator[tuple[PinnedTopics, Connection, list[TableShape]]]:
         # Tables without a key are compared once.
         tables = [table for table in self._request.tables if table.key or is_first]
         for _ in range(ROUNDS):
@@ -221,7 +233,7 @@ class _Live:
 
     # -- the report ------------------------------------------------------------------------------------------
 
-    def _report(self, cluster: str) -> Report:
+    def _report(self, cluster: str) -> AuditSummary:
         tables = {table.topic: table for table in self._request.tables}
         counts = dict.fromkeys((*DATABASE, UNDECIDED), 0) | self._fold.counts()
         counts[UNDECIDED] += self._fold.damaged.total()
@@ -231,8 +243,8 @@ class _Live:
         differences = self._fold.findings(self._request.samples)
         findings = [self._finding(tables[topic], *rest) for topic, *rest in differences]
         some = sorted(missing.items())[: self._request.samples]
-        findings += [Finding("not_captured", table=name, note=why) for name, why in some]
-        return Report(
+        findings += [AuditFinding("not_captured", table=name, note=why) for name, why in some]
+        return AuditSummary(
             verdict=verdict_of(counts),
             window={"fences": self._fences, "now_ms": time.time_ns() // 1_000_000},
             expected=self._fold.rows,
@@ -326,14 +338,14 @@ class _Live:
 
     def _finding(
         self,
-        table: Table,
+        table: ComparedTable,
         key: str,
         name: str,
         fields: str,
         partition: int | None,
         offset: int | None,
         note: str | None,
-    ) -> Finding:
+    ) -> AuditFinding:
         names = table.key or table.columns
         key = key.partition(SPELLED)[0]
         found = json.loads(key) if key[:1] in ("[", "{") else None
@@ -342,7 +354,7 @@ class _Live:
         shown = {name: _visible(text) for name, text in found.items()} if found else None
         if shown and not self._request.show_values:
             shown = dict.fromkeys(shown, "…")
-        return Finding(
+        return AuditFinding(
             name,
             topic=table.topic,
             partition=partition,

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import duckdb
 
+from bwtui.audit.canonical_values import readable
 from bwtui.audit.core import insert
-from bwtui.audit.forms import readable
 from bwtui.verify.fold_tables import SPELLED
-from bwtui.verify.tables import CHUNK, Shape, Table
+from bwtui.verify.tables import CHUNK, ComparedTable, TableShape
 
 #: Prefix of the note for a value that can't be decoded.
 UNDECODABLE = "the value can't be decoded"
@@ -50,7 +50,7 @@ class Doubt:
     text: str
 
 
-class Place(NamedTuple):
+class LiveRecord(NamedTuple):
     """A partition in which the latest record of a key is a row, with that record's timestamp and key."""
 
     partition: int
@@ -59,7 +59,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class KeyDifference:
     """A key, or a row without one, in which a table and its topic differ."""
 
     #: ``missing_key``, ``extra_key``, ``different_row``, ``missing_row``, or ``stray_row`` if only the newest
@@ -74,10 +74,10 @@ class Difference:
     raw: bytes | None
     note: str | None
     #: The partitions in which the topic has a row of the key.
-    places: tuple[Place, ...] = ()
+    places: tuple[LiveRecord, ...] = ()
 
 
-def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Difference]:
+def differences(store: duckdb.DuckDBPyConnection, shape: TableShape) -> Iterator[KeyDifference]:
     """Yield the differences between the table and its topic, in the order of keys."""
     cursor = store.cursor()
     cursor.execute(
@@ -95,13 +95,13 @@ def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Diff
     )
     while fetched := cursor.fetchmany(CHUNK):
         for name, is_proven, key, texts, raw, note, places in fetched:
-            there = tuple(Place(*place) for place in places or ())
-            yield Difference(name, is_proven, _texts(shape, key, texts), raw, note, there)
+            there = tuple(LiveRecord(*place) for place in places or ())
+            yield KeyDifference(name, is_proven, _texts(shape, key, texts), raw, note, there)
     cursor.close()
 
 
 def note_letters(
-    store: duckdb.DuckDBPyConnection, shape: Shape, letters: Mapping[tuple[str, ...], str]
+    store: duckdb.DuckDBPyConnection, shape: TableShape, letters: Mapping[tuple[str, ...], str]
 ) -> int:
     """Add a note to each differing key that has a dead letter; return the number of such keys.
 
@@ -127,7 +127,7 @@ def note_letters(
     return number
 
 
-def _texts(shape: Shape, key: str, texts: str | None) -> tuple[str, ...] | None:
+def _texts(shape: TableShape, key: str, texts: str | None) -> tuple[str, ...] | None:
     names = shape.table.key
     if not names or SPELLED in key or not key.startswith("["):
         return None
@@ -138,7 +138,9 @@ def _texts(shape: Shape, key: str, texts: str | None) -> tuple[str, ...] | None:
     return None if any(one is None or one.endswith("\0") for one in found) else tuple(found)
 
 
-def doubts(store: duckdb.DuckDBPyConnection, table: Table, counted: Mapping[DoubtName, int]) -> list[Doubt]:
+def doubts(
+    store: duckdb.DuckDBPyConnection, table: ComparedTable, counted: Mapping[DoubtName, int]
+) -> list[Doubt]:
     """Return doubts about a topic, from the counts of reading it and from its latest records."""
     [(undecodable,)] = store.execute(
         """select (select count(*) from latest where topic = $topic and starts_with(key, 'undecodable '))

@@ -21,17 +21,17 @@ import pyarrow as pa
 from bwtui.audit.core import PARTS
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import Pinned
-from bwtui.kafka.reading import Wanted, read_split
+from bwtui.kafka.offsets import PinnedTopics
+from bwtui.kafka.split_reader import SplitReadOptions, read_split
 from bwtui.kafka.splits import Split, split
 from bwtui.model.sql import parquet
 from bwtui.recording.format.sent_headers import SENT_HEADERS
 from bwtui.recording.manifest import SealedFile
 from bwtui.seal.row_groups import rows_at_a_time
-from bwtui.spark.watching import watching
+from bwtui.spark.task_progress import watching
 from bwtui.verify.cell_digests import Digest, drawn
-from bwtui.verify.deep import COLUMNS, Comparison
-from bwtui.verify.sides import Sides
+from bwtui.verify.decode_check import COLUMNS, DecodeCheck
+from bwtui.verify.digest_files import DigestFiles
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ _TASK = 250_000
 _MEMORY = "512MB"
 
 
-class Compared(NamedTuple):
+class DecodeResult(NamedTuple):
     """The result of comparing messages with PostgreSQL: their number, and the IDs of those that differ."""
 
     messages: int
@@ -73,15 +73,15 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DigestJob:
     """The tasks that compute both sides' digests; each can run anywhere, in any order."""
 
     root: Path
     #: Files of the recording, or a piece of a partition.
     tasks: Sequence[list[SealedFile] | Split]
-    sides: Sides
-    comparison: Comparison
-    wanted: Wanted
+    sides: DigestFiles
+    comparison: DecodeCheck
+    wanted: SplitReadOptions
     digest: Digest
 
     @property
@@ -91,7 +91,7 @@ class Job:
 
     def run(
         self, number: int, config: Config, check: Callable[[], None] = lambda: None
-    ) -> Iterator[Compared]:
+    ) -> Iterator[DecodeResult]:
         """Run a task; yield what was compared with PostgreSQL. ``check`` may raise to stop it."""
         task = self.tasks[number]
         if isinstance(task, Split):
@@ -107,7 +107,7 @@ class Job:
                 )
 
 
-class Engine(Protocol):
+class DigestEngine(Protocol):
     """Runs the tasks of a job."""
 
     @property
@@ -118,24 +118,24 @@ class Engine(Protocol):
     def is_here(self) -> bool:
         """Whether all run in this process."""
 
-    def run(self, job: Job, config: Config) -> Iterable[Compared]:
+    def run(self, job: DigestJob, config: Config) -> Iterable[DecodeResult]:
         """Run all tasks. Raises ConnectionFailed, RefusedError, StateFailed, and any other error of a
         task.
         """
 
 
 def make_digests(
-    engine: Engine,
+    engine: DigestEngine,
     root: Path,
     files: Sequence[SealedFile],
     config: Config,
-    pinned: Pinned,
-    sides: Sides,
-    comparison: Comparison,
+    pinned: PinnedTopics,
+    sides: DigestFiles,
+    comparison: DecodeCheck,
     on_count: OnCount | None = None,
     *,
     with_headers: bool,
-) -> Compared:
+) -> DecodeResult:
     """Compute the digests of the messages that were sent, and of Kafka's records and holes.
 
     Meanwhile ``comparison`` decodes the messages that it selects; return its results. Both sides are one job,
@@ -145,10 +145,12 @@ def make_digests(
     columns = (*_KAFKA, "headers") if with_headers else _KAFKA
     tasks: list[list[SealedFile] | Split] = [*_gathered(files), *split(pinned.offsets, engine.cores)]
     digest = drawn(is_here=engine.is_here)
-    job = Job(root, tasks, sides, comparison, Wanted(columns, "read_committed", aborted=True), digest)
+    job = DigestJob(
+        root, tasks, sides, comparison, SplitReadOptions(columns, "read_committed", aborted=True), digest
+    )
     with _counting(sides, sum(file.rows for file in files) + pinned.messages, on_count):
         every = list(engine.run(job, config))
-    return Compared(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
+    return DecodeResult(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------
@@ -246,19 +248,19 @@ def _queried(connection: duckdb.DuckDBPyConnection, table: pa.Table, digest: Dig
 
 
 def _compared(
-    connection: duckdb.DuckDBPyConnection, source: str, every: int, comparison: Comparison
-) -> Iterator[Compared]:
+    connection: duckdb.DuckDBPyConnection, source: str, every: int, comparison: DecodeCheck
+) -> Iterator[DecodeResult]:
     # Selected by a hash of the position, so that no run of similar rows is skipped.
     chosen = f"topic is not null and hash(position) % {every} = 0"
     rows = connection.sql(f"select {', '.join(COLUMNS)} from {source} where {chosen}")
     for batch in rows.to_arrow_reader(_BATCH // 20):
         made = batch.to_pylist()
         wrong = comparison.wrong(made)
-        yield Compared(len(made), [row["position"] * PARTS + row["part"] for row in wrong])
+        yield DecodeResult(len(made), [row["position"] * PARTS + row["part"] for row in wrong])
 
 
 @contextlib.contextmanager
-def _counting(sides: Sides, total: int, on_count: OnCount | None) -> Iterator[None]:
+def _counting(sides: DigestFiles, total: int, on_count: OnCount | None) -> Iterator[None]:
     """Call ``on_count`` with the finished rows and ``total``, while the block runs and once after."""
     if on_count is None:
         yield

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bwtui.audit.core import PARTS, RecordPlace
-from bwtui.audit.decoding import Undecodable
-from bwtui.audit.report import Finding
-from bwtui.audit.texts import ESCAPED, parse_row, written
-from bwtui.verify.look import KafkaByteReader, KafkaRecord, RowReader
+from bwtui.audit.decoding import UndecodableMessage
+from bwtui.audit.postgresql_text import ESCAPED, parse_row, written
+from bwtui.audit.report import AuditFinding
+from bwtui.verify.byte_reader import KafkaByteReader, KafkaRecord, RowReader
 
 #: Replaces a value that is not shown.
 MASKED = "…"
@@ -16,7 +16,7 @@ _DIFFERING = ("corrupted", "regressed", "resurrected", "misrouted", "duplicated"
 
 
 def add_fields(
-    findings: Sequence[Finding],
+    findings: Sequence[AuditFinding],
     bytes_of: KafkaByteReader,
     reader: RowReader,
     topics: Sequence[str],
@@ -47,7 +47,7 @@ def add_fields(
 
 
 def _describe(
-    finding: Finding,
+    finding: AuditFinding,
     message: tuple[bytes | None, bytes | None, dict[str, Any]] | None,
     record: KafkaRecord | None,
     reader: RowReader,
@@ -84,7 +84,7 @@ def _describe(
 def _row(reader: RowReader, data: bytes | None) -> Mapping[str, Any] | None:
     try:
         row = reader.row(data)
-    except Undecodable:
+    except UndecodableMessage:
         return None
     if row is None:
         return None

@@ -12,20 +12,20 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from bwtui.audit.canonical_values import DecodedRow, decode, decode_key
 from bwtui.audit.core import insert
-from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.forms import Row, decode, decode_key
+from bwtui.audit.decoding import Schemas, UndecodableMessage
 from bwtui.kafka.client import Config
 from bwtui.kafka.key_hashes import hashes_of
-from bwtui.kafka.offsets import Pinned
-from bwtui.kafka.scan import Delivered, SplitScan
+from bwtui.kafka.offsets import PinnedTopics
+from bwtui.kafka.scan import ScannedMessages, SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.source.connection import Connection
 from bwtui.verify.agreement import Agreement, records_at
 from bwtui.verify.differences import UNDECODABLE, Doubt, DoubtName, doubts
 from bwtui.verify.fold_tables import SPELLED, TABLES
-from bwtui.verify.spellings import learn_spellings
-from bwtui.verify.tables import CHUNK, Shape, Table, rows
+from bwtui.verify.key_encodings import learn_spellings
+from bwtui.verify.tables import CHUNK, ComparedTable, TableShape, rows
 from bwtui.verify.unknown_schemas import UnknownSchema, undecide_unknown
 
 _PATIENCE_SECONDS = 5.0
@@ -67,7 +67,7 @@ class Fold:
         self._spelling: dict[str, str] = {}
         #: Tables that are compared by digests first, and the number of equal keys that need no further
         #: comparison.
-        self._quick: list[Shape] = []
+        self._quick: list[TableShape] = []
         self._agreement = Agreement(store, schemas)
         self._agreed = 0
         #: Rows of the tables, and the topics' keys with a value and rows without a key, at the first fence.
@@ -84,7 +84,7 @@ class Fold:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def read(self, pinned: Pinned, snapshot: Connection, found: Sequence[Shape]) -> None:
+    def read(self, pinned: PinnedTopics, snapshot: Connection, found: Sequence[TableShape]) -> None:
         """Read the topics on to the pinned ends and fold them; record which doubtful keys have newer records.
 
         The first time, tables are digested meanwhile if possible. Raises ConnectionFailed and psycopg2.Error.
@@ -107,8 +107,8 @@ class Fold:
         self._fold()
         learn_spellings(self._store, self._agreement, self._quick, self._spelling)
 
-    def _read_split(self, split: Split, shape: Shape) -> None:
-        parts: Iterable[Delivered] = SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS)
+    def _read_split(self, split: Split, shape: TableShape) -> None:
+        parts: Iterable[ScannedMessages] = SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS)
         if shape in self._quick:
             parts = self._agreement.screened(shape, split, parts, self._find_away)
         for part in parts:
@@ -130,7 +130,7 @@ class Fold:
             if self._arrived >= _FOLD:
                 self._fold()
 
-    def _take(self, shape: Shape, split: Split, part: Delivered) -> None:
+    def _take(self, shape: TableShape, split: Split, part: ScannedMessages) -> None:
         """Keep the records that have a key, and count the others."""
         arrived, others = [], []
         for message, offset in zip(part.messages, part.offsets, strict=True):
@@ -146,12 +146,12 @@ class Fold:
         self._arrived += len(arrived)
         self._count(shape, others)
 
-    def _key(self, shape: Shape, data: bytes) -> str:
+    def _key(self, shape: TableShape, data: bytes) -> str:
         """Return a key as the texts of its columns, with its encoding, or a text for invalid ones."""
         try:
             row, spelled = decode_key(data, self._schemas)
             key = shape.key_of(row)
-        except Undecodable:
+        except UndecodableMessage:
             return f"undecodable {data.hex()}"
         return key if spelled == self._spelling.get(shape.table.topic) else f"{key}{SPELLED}{spelled}"
 
@@ -167,11 +167,11 @@ class Fold:
         self._store.execute("delete from arrived")
         self._arrived = 0
 
-    def _count(self, shape: Shape, values: Sequence[bytes | None]) -> None:
+    def _count(self, shape: TableShape, values: Sequence[bytes | None]) -> None:
         counts: Counter[str] = Counter()
         for data in values:
             # A value that can't be decoded is not a row of the table.
-            with contextlib.suppress(Undecodable):
+            with contextlib.suppress(UndecodableMessage):
                 if data is not None:
                     row = decode(data, self._schemas)
                     counts[_digest(json.dumps(shape.row_of(row)))] += 1
@@ -183,7 +183,7 @@ class Fold:
 
     # -- tables ----------------------------------------------------------------------------------------------
 
-    def compare(self, snapshot: Connection, shape: Shape, *, again: bool, is_last: bool) -> None:
+    def compare(self, snapshot: Connection, shape: TableShape, *, again: bool, is_last: bool) -> None:
         """Put the keys whose latest record differs from their row into `differing`.
 
         ``again``: only the doubtful keys. ``is_last``: a key that was written at every fence counts as equal
@@ -222,7 +222,7 @@ class Fold:
         if is_last and shape.table.topic not in self._hidden:
             self._agree(shape)
 
-    def _load_suspects(self, snapshot: Connection, shape: Shape) -> None:
+    def _load_suspects(self, snapshot: Connection, shape: TableShape) -> None:
         """Read the records and rows again that the digests of a table do not prove to be equal."""
         topic = shape.table.topic
         self.rows += self._agreement.rows(shape)
@@ -233,7 +233,7 @@ class Fold:
         for found in self._agreement.suspect_rows(snapshot, shape):
             self._put("table_row", [row for row, *_ in found])
 
-    def _agree(self, shape: Shape) -> None:
+    def _agree(self, shape: TableShape) -> None:
         topic = shape.table.topic
         cursor = self._store.cursor()
         cursor.execute(
@@ -254,7 +254,7 @@ class Fold:
             self._put("agreed", [(topic, key) for key in same])
         cursor.close()
 
-    def _keys_to_read(self, shape: Shape) -> list[str] | None:
+    def _keys_to_read(self, shape: TableShape) -> list[str] | None:
         """Return the doubtful keys, or None if it is better to read the whole table."""
         sql = "select key from doubtful where topic = ?"
         keys = [key for (key,) in self._store.execute(sql, [shape.table.topic]).fetchall()]
@@ -286,7 +286,13 @@ class Fold:
         cursor.close()
 
     def _judge(
-        self, shape: Shape, key: str, row: str | None, value: bytes | None, *place: int | None, again: bool
+        self,
+        shape: TableShape,
+        key: str,
+        row: str | None,
+        value: bytes | None,
+        *place: int | None,
+        again: bool,
     ) -> tuple[Any, ...] | None:
         topic = shape.table.topic
         if row is None:
@@ -298,7 +304,7 @@ class Fold:
         try:
             decoded, texts = decode(value, self._schemas), json.loads(row)
             fields = _differing(shape, texts, decoded)
-        except Undecodable as error:
+        except UndecodableMessage as error:
             return topic, key, "different_row", "[]", *place, f"{UNDECODABLE}: {error}"
         self.unsent[topic] += bool(decoded.unsent) and not again
         if not fields:
@@ -306,7 +312,7 @@ class Fold:
         note = shape.history.explanation(texts, list(decoded.values), [name for name, *_ in fields])
         return topic, key, "different_row", json.dumps(fields), *place, note
 
-    def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
+    def _compare_counts(self, snapshot: Connection, shape: TableShape) -> None:
         topic = shape.table.topic
         self._store.execute("delete from table_row")
         before, records = self.rows, 0
@@ -334,7 +340,7 @@ class Fold:
             {"topic": topic},
         )
 
-    def _load_surplus(self, snapshot: Connection, shape: Shape) -> int:
+    def _load_surplus(self, snapshot: Connection, shape: TableShape) -> int:
         """Read the rows that the table has more often than the topic, by their digests.
 
         Return the number of the topic's records that are not compared one by one.
@@ -449,7 +455,7 @@ class Fold:
     def _count_keys(self) -> int:
         return int(self._one("select count(distinct (topic, key)) from latest where value is not null"))
 
-    def doubts(self, table: Table) -> list[Doubt]:
+    def doubts(self, table: ComparedTable) -> list[Doubt]:
         """Return why the table's topic may be wrong even if its differing keys are re-sent."""
         topic = table.topic
         counted: dict[DoubtName, int] = {
@@ -490,7 +496,9 @@ def _digest(row: str) -> str:
     return hashlib.md5(row.encode(), usedforsecurity=False).hexdigest()
 
 
-def _differing(shape: Shape, row: Mapping[str, str | None], found: Row) -> list[tuple[str, Any, Any]]:
+def _differing(
+    shape: TableShape, row: Mapping[str, str | None], found: DecodedRow
+) -> list[tuple[str, Any, Any]]:
     """Return the columns that differ, with the values of the table and the topic."""
     there = shape.row_of(found)
     return [(name, row[name], there[name]) for name in there if there[name] != row[name]]

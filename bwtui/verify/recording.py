@@ -19,23 +19,30 @@ import duckdb
 
 from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
-from bwtui.audit.report import SAMPLES, Report, collect
+from bwtui.audit.report import SAMPLES, AuditSummary, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import Pinned, TopicState
+from bwtui.kafka.offsets import PinnedTopics, TopicState
 from bwtui.model.sql import exact
-from bwtui.recording.sealed import Sealed, check_all, open_sealed
+from bwtui.recording.sealed import SealedRecording, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
-from bwtui.verify.basis import Basis, Recorded, basis, check_cluster, facts_of, open_recorded
-from bwtui.verify.deep import Comparison, one_of
-from bwtui.verify.digests import Compared, Engine, OnCount, make_digests
-from bwtui.verify.engines.chosen import Engines
-from bwtui.verify.facts import Facts
+from bwtui.verify.audit_inputs import (
+    AuditInputs,
+    OpenedRecording,
+    basis,
+    check_cluster,
+    facts_of,
+    open_recorded,
+)
+from bwtui.verify.byte_reader import KafkaByteReader, RowReader
+from bwtui.verify.decode_check import DecodeCheck, one_of
+from bwtui.verify.digest_files import DigestFiles
+from bwtui.verify.digests import DecodeResult, DigestEngine, OnCount, make_digests
+from bwtui.verify.engines.choice import DigestEngines
 from bwtui.verify.fields import add_fields
-from bwtui.verify.look import KafkaByteReader, RowReader
-from bwtui.verify.sides import Sides
+from bwtui.verify.journal_facts import JournalFacts
 
 #: Called with a short description of each phase.
 OnPhase = Callable[[str], None]
@@ -46,7 +53,7 @@ _IN_MEMORY = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class VerifyOptions:
     """How thoroughly to verify, on which engine, and what the report shows."""
 
     #: The Spark master; None: this machine, with or without Spark, whichever is faster.
@@ -60,25 +67,25 @@ class Options:
 
 
 def verify_recording(
-    recording: Path | Recorded,
+    recording: Path | OpenedRecording,
     config: Config,
-    options: Options | None = None,
+    options: VerifyOptions | None = None,
     ask: AskRegistry = lambda _: None,
     on_phase: OnPhase = lambda _: None,
     on_count: OnCount | None = None,
-) -> Report:
+) -> AuditSummary:
     """Audit a recording, which may already be open, against Kafka.
 
     ``on_phase`` and ``on_count`` are called with its progress. Raises UsageError, RefusedError,
     ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
     """
-    options = options or Options()
+    options = options or VerifyOptions()
     begin = time.monotonic()
-    engines = Engines(options.spark_master, on_phase)
+    engines = DigestEngines(options.spark_master, on_phase)
     with _work(options) as work, engines.closing():
         # Errors of a file, a folder or the brokers are reported before Spark starts.
         on_phase("looking at the recording, and for Kafka")
-        recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
+        recorded = recording if isinstance(recording, OpenedRecording) else open_recorded(recording)
         check_cluster(recorded.facts, config)
         checked = _sealed_already(recorded, config)
         engine = None if checked is None else engines.of(checked.rows)
@@ -91,7 +98,7 @@ def verify_recording(
             engine = engines.of(checked.rows)
         texts = _schemas(checked.sealed)
         on_phase(f"reading the recording and Kafka: {checked.rows:,} rows")
-        sides = Sides(work)
+        sides = DigestFiles(work)
         compared = _digests(engine, checked, config, sides, texts, deep=options.deep, on_count=on_count)
         with _database(work, checked.sealed.manifest.rows) as connection:
             sides.show(connection)
@@ -109,26 +116,26 @@ def verify_recording(
 
 
 def _digests(
-    engine: Engine,
-    checked: Basis,
+    engine: DigestEngine,
+    checked: AuditInputs,
     config: Config,
-    sides: Sides,
+    sides: DigestFiles,
     texts: Mapping[int, str],
     *,
     deep: bool,
     on_count: OnCount | None,
-) -> Compared:
+) -> DecodeResult:
     manifest = checked.sealed.manifest
     changes = [file for file in manifest.files if file.kind == "changes"]
     every = {file.table: 1 for file in changes} if deep else one_of(changes)
-    comparison = Comparison(texts, _is_json(manifest.source), every)
+    comparison = DecodeCheck(texts, _is_json(manifest.source), every)
     return make_digests(
         engine, checked.sealed.root, changes, config, checked.pinned, sides, comparison, on_count,
         with_headers=checked.has_headers,
     )  # fmt: skip
 
 
-def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
+def _sealed_already(recorded: OpenedRecording, config: Config) -> AuditInputs | None:
     """Return the audit's inputs, or None if part of the recording is not sealed yet."""
     sealed = recorded.whole()
     if sealed is None:
@@ -141,13 +148,13 @@ def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
 
 def _judge(
     connection: duckdb.DuckDBPyConnection,
-    checked: Basis,
+    checked: AuditInputs,
     config: Config,
     wrong: Sequence[int],
     texts: Mapping[int, str],
     ask: AskRegistry,
-    options: Options,
-) -> Report:
+    options: VerifyOptions,
+) -> AuditSummary:
     """Match both sides, and read the bytes of differences."""
     sealed, pinned, facts = checked.sealed, checked.pinned, checked.facts
     reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
@@ -168,14 +175,14 @@ def _is_json(source: Mapping[str, Any]) -> bool:
 # -- the recording -------------------------------------------------------------------------------------------
 
 
-def _seal(recorded: Recorded, engines: Engines, on_phase: OnPhase) -> str:
+def _seal(recorded: OpenedRecording, engines: DigestEngines, on_phase: OnPhase) -> str:
     """Seal what is not sealed yet, and return a note about it."""
     on_phase("sealing the recording")
     outcome = seal(recorded.folder, lambda: engines.for_sealing(recorded.unsealed_bytes()))
     return f"the recording was sealed first: {outcome.changes:,} changes"
 
 
-def _schemas(sealed: Sealed) -> dict[int, str]:
+def _schemas(sealed: SealedRecording) -> dict[int, str]:
     """Return the texts of the schemas that the recording contains, by ID."""
     files = exact(sealed.paths("schemas"))
     if not files:
@@ -188,7 +195,9 @@ def _schemas(sealed: Sealed) -> dict[int, str]:
 # -- what the core reads -------------------------------------------------------------------------------------
 
 
-def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts) -> core.Window:
+def _inputs(
+    connection: duckdb.DuckDBPyConnection, pinned: PinnedTopics, facts: JournalFacts
+) -> core.AuditWindow:
     """Fill the small inputs, and return the window."""
     for name in ("topics_in", "partitions_in", "passes_in", "gaps_in"):
         connection.execute(f"create table {name} ({core.INPUTS[name]})")
@@ -211,7 +220,7 @@ def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts)
         "select min(lsn), max(lsn), min(received_us), max(commit_us) from expected_in"
     ).fetchone()
     first_lsn, last_lsn, first_received, last_commit = row or (0, 0, 0, 0)
-    return core.Window(
+    return core.AuditWindow(
         first_lsn,
         last_lsn,
         facts.confirmed,
@@ -253,13 +262,13 @@ def _known_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int
     return {topic: frozenset(numbers) for topic, numbers in ids.items()}
 
 
-def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
+def _sessions(connection: duckdb.DuckDBPyConnection, facts: JournalFacts) -> set[str]:
     rows = connection.execute("select distinct session from expected_in where session is not null").fetchall()
     return facts.sessions | {session for (session,) in rows}
 
 
 @contextlib.contextmanager
-def _work(options: Options) -> Iterator[Path]:
+def _work(options: VerifyOptions) -> Iterator[Path]:
     if options.work_folder is None and not (options.spark_master or "local").startswith("local"):
         raise UsageError(
             "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
@@ -288,7 +297,7 @@ def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
 # -- notes and details ---------------------------------------------------------------------------------------
 
 
-def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
+def _notes(compared: int, messages: int, facts: JournalFacts) -> list[str]:
     notes = []
     if facts.later:
         notes.append("the recording goes on after what is sealed, and that is not audited")
@@ -311,7 +320,7 @@ def _differing(classes: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _details(folder: Path, checked: Basis, compared: int) -> dict[str, Any]:
+def _details(folder: Path, checked: AuditInputs, compared: int) -> dict[str, Any]:
     manifest, pinned = checked.sealed.manifest, checked.pinned
     return {
         "recording": str(folder),

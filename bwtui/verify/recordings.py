@@ -21,18 +21,18 @@ from bwtui.audit.classes import (
     balance_classes,
     verdict_of,
 )
-from bwtui.audit.report import Finding, Report
-from bwtui.audit.texts import parse_row
+from bwtui.audit.postgresql_text import parse_row
+from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.errors import UsageError
 from bwtui.model.lsn import format_lsn
 from bwtui.model.sql import exact
-from bwtui.recording.sealed import Sealed, check_all, open_sealed
+from bwtui.recording.sealed import SealedRecording, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.signals.duckdb_session import session
 from bwtui.spark.scratch import scratch
-from bwtui.verify.basis import Recorded, facts_of
-from bwtui.verify.engines.chosen import Engines
-from bwtui.verify.facts import Facts
+from bwtui.verify.audit_inputs import OpenedRecording, facts_of
+from bwtui.verify.engines.choice import DigestEngines
+from bwtui.verify.journal_facts import JournalFacts
 
 _MEMORY = "1500MB"
 # After Confluent's header of five bytes, which contains the schema's ID; JSON has none.
@@ -88,16 +88,16 @@ _LAST = "case when op = 'snapshot' then 2147483647 else ordinal end"
 
 
 def verify_recordings(
-    first: Recorded,
-    second: Recorded,
+    first: OpenedRecording,
+    second: OpenedRecording,
     *,
     spark_master: str | None,
     samples: int,
     on_phase: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> AuditSummary:
     """Compare two recordings of the same database. Raises UsageError, RefusedError, DamagedRecording."""
     begin = time.monotonic()
-    engines = Engines(spark_master, on_phase)
+    engines = DigestEngines(spark_master, on_phase)
     with engines.closing():
         opened = [_seal(one, engines, on_phase) for one in (first, second)]
     sides = [sealed for sealed, _ in opened]
@@ -136,7 +136,9 @@ def verify_recordings(
     return report
 
 
-def _seal(recorded: Recorded, engines: Engines, on_phase: Callable[[str], None]) -> tuple[Sealed, Facts]:
+def _seal(
+    recorded: OpenedRecording, engines: DigestEngines, on_phase: Callable[[str], None]
+) -> tuple[SealedRecording, JournalFacts]:
     """Seal what is not sealed, check every file, and return the recording with its facts."""
     if (sealed := recorded.whole()) is not None:
         check_all(sealed.root, sealed.manifest.files)
@@ -163,7 +165,9 @@ def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]
     return max(begins), min(ends)
 
 
-def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second: Sealed) -> None:
+def _mark_read_anew(
+    connection: duckdb.DuckDBPyConnection, first: SealedRecording, second: SealedRecording
+) -> None:
     """Mark changes that differ only in values which PostgreSQL did not send, and each relay fetched
     itself.
     """
@@ -180,7 +184,7 @@ def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second
         )
 
 
-def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, str | None]]]:
+def _sent_rows(sealed: SealedRecording, wanted: list[int]) -> dict[int, list[dict[str, str | None]]]:
     """Return the old and the new row of changes, without the values that PostgreSQL did not send."""
     with session(temp_directory="") as connection:
         rows = connection.execute(_CHANGES, {"files": exact(sealed.paths()), "wanted": wanted}).fetchall()
@@ -193,7 +197,7 @@ def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, st
     }
 
 
-def _notes(sealed: Sealed, facts: Facts) -> list[str]:
+def _notes(sealed: SealedRecording, facts: JournalFacts) -> list[str]:
     notes, folder = [], sealed.folder
     with session(temp_directory="") as connection:
         (put,) = connection.execute(_PUT, {"files": exact(sealed.paths())}).fetchall()[0]
@@ -206,7 +210,7 @@ def _notes(sealed: Sealed, facts: Facts) -> list[str]:
     return notes
 
 
-def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples: int) -> Report:
+def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples: int) -> AuditSummary:
     counts = dict(connection.execute("select class, count(*) from compared group by class").fetchall())
     rows = connection.execute(
         "select class, lsn, ordinal, part, op, relation, position from compared"
@@ -217,7 +221,7 @@ def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples:
     expected = sum(number for name, number in counts.items() if name != "extra")
     actual = sum(number for name, number in counts.items() if name != "missing")
     wrong = {name: counts.get(name, 0) for name in RECORDINGS}
-    return Report(
+    return AuditSummary(
         verdict=verdict_of(wrong),
         window={"first_lsn": format_lsn(low), "last_lsn": format_lsn(high)},
         expected=expected,
@@ -236,9 +240,9 @@ def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples:
     )
 
 
-def _finding(row: tuple[Any, ...]) -> Finding:
+def _finding(row: tuple[Any, ...]) -> AuditFinding:
     name, lsn, ordinal, part, op, relation, position = row
-    return Finding(
+    return AuditFinding(
         name, lsn=lsn, ordinal=ordinal, part=part, operation=op, table=relation, position=position,
         hop="stream" if name == "said_differs" else "relay", note=audit_class(name).note,
     )  # fmt: skip

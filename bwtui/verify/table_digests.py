@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from bwtui.source.connection import Connection, query
 from bwtui.verify.canonical import PARTS
-from bwtui.verify.tables import Shape, from_table
+from bwtui.verify.tables import TableShape, from_table
 
 #: Number of blocks that one statement reads: at most some hundred thousand short rows.
 _BLOCKS = 2_000
 _LINE = np.dtype([("block", ">u4"), ("line", ">u2"), ("table_oid", ">u4"), ("words", "<u8", (4,))])
 
 
-def digest_table(snapshot: Connection, store: duckdb.DuckDBPyConnection, shape: Shape, number: int) -> None:
+def digest_table(
+    snapshot: Connection, store: duckdb.DuckDBPyConnection, shape: TableShape, number: int
+) -> None:
     """Put the rows of a table into ``row_digest`` of `bwtui.verify.agreement`, under the table's ``number``.
 
     Raises psycopg2.Error.
@@ -44,7 +46,7 @@ def digest_table(snapshot: Connection, store: duckdb.DuckDBPyConnection, shape: 
         store.unregister("digested_rows")
 
 
-def _ranges(snapshot: Connection, shape: Shape) -> Iterator[memoryview]:
+def _ranges(snapshot: Connection, shape: TableShape) -> Iterator[memoryview]:
     assert shape.records is not None
     # Without a key, the key's digest is zero.
     key = "pg_catalog.repeat('0', 32)" if shape.records.key is None else _md5(shape.records.key.sql())

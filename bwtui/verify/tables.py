@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg2
 
-from bwtui.audit.altered import HISTORY_SQL, History
-from bwtui.audit.forms import Form, Row, form_of, of_text, of_value
-from bwtui.audit.texts import no_text
+from bwtui.audit.canonical_values import DecodedRow, Form, form_of, of_text, of_value
+from bwtui.audit.column_history import HISTORY_SQL, ColumnHistory
+from bwtui.audit.postgresql_text import no_text
 from bwtui.errors import Indeterminate
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.transcode import Decode
@@ -18,7 +18,7 @@ from bwtui.source.catalog import TableInfo, list_tables, load_types
 from bwtui.source.connection import Connection, decoder_of, execute, query, server_encoding
 from bwtui.source.snapshot import lock_tables
 from bwtui.types.registry import TypeInfo
-from bwtui.verify.canonical import Layout, base_of, kind_of
+from bwtui.verify.canonical import DigestLayout, base_of, kind_of
 
 #: A row's key and all of its columns, and the key as PostgreSQL writes it, if that differs.
 RowTexts = tuple[str, str, str | None]
@@ -46,7 +46,7 @@ select attname, atttypid from pg_catalog.pg_attribute
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ComparedTable:
     """A table and its topic; columns in the table's order."""
 
     namespace: str
@@ -63,21 +63,21 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RecordLayouts:
     """The layouts of digested rows and keys, if the table has a key; and the blocks of its largest
     partition.
     """
 
-    row: Layout
-    key: Layout | None
+    row: DigestLayout
+    key: DigestLayout | None
     blocks: int
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """A table as it is at a fence, with those of the compared columns that exist."""
 
-    table: Table
+    table: ComparedTable
     forms: dict[str, Form]
     is_partitioned: bool
     #: Whether an UPDATE of a row without a key is published at all.
@@ -87,17 +87,17 @@ class Shape:
     #: Converts the database's bytes to UTF-8; None if they are taken unchanged.
     decode: Decode | None = None
     #: None if a type's values have more than one form, or PostgreSQL can't compute digests.
-    records: Records | None = None
+    records: RecordLayouts | None = None
     #: The types by which keys are queried; empty if their texts are compared with those of all rows.
     key_types: tuple[str, ...] = ()
-    history: History = field(default_factory=History)
+    history: ColumnHistory = field(default_factory=ColumnHistory)
 
     @property
     def has_plain_keys(self) -> bool:
         """Whether a key's text is the same as PostgreSQL's."""
         return self.is_utf8 and not any(self.forms[name] for name in self.table.key)
 
-    def key_of(self, row: Row) -> str:
+    def key_of(self, row: DecodedRow) -> str:
         """Return a decoded key as text: a list, or an object if its columns are not those of the table's key.
 
         The bytes of such a key always differ, whatever its values, so it is a different key.
@@ -106,7 +106,7 @@ class Shape:
             return json.dumps({name: of_value(value, "") for name, value in row.values.items()})
         return json.dumps([of_value(value, self.forms[name]) for name, value in row.values.items()])
 
-    def row_of(self, row: Row) -> dict[str, str | None]:
+    def row_of(self, row: DecodedRow) -> dict[str, str | None]:
         """Return a decoded row as texts, without columns that the table no longer has."""
         return {
             name: of_value(row.values.get(name), form)
@@ -122,7 +122,7 @@ class Shape:
         return key, json.dumps(by_column), None if key == own_key else own_key
 
 
-def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
+def shapes(snapshot: Connection, tables: Sequence[ComparedTable]) -> list[TableShape]:
     """Lock the tables for the snapshot's transaction, and return their shapes.
 
     Raises Indeterminate if a table was dropped, and TablesChanged if the snapshot can't see its rows: a table
@@ -151,7 +151,7 @@ def can_digest(snapshot: Connection) -> bool:
     return server_encoding(snapshot) == "UTF8"
 
 
-def _shape(snapshot: Connection, table: Table, info: TableInfo, can_digest: bool) -> Shape:
+def _shape(snapshot: Connection, table: ComparedTable, info: TableInfo, can_digest: bool) -> TableShape:
     oids = dict(query(snapshot, _TYPES_SQL, info.oid))
     if any(name not in oids for name in table.key):
         raise _altered(table)
@@ -160,7 +160,7 @@ def _shape(snapshot: Connection, table: Table, info: TableInfo, can_digest: bool
     identified, is_utf8 = info.replica_identity == "f", server_encoding(snapshot) == "UTF8"
     kinds = [_key_type(oids[name], types) for name in table.key]
     decode = decoder_of(snapshot)
-    shape = Shape(table, forms, info.partitioned, identified, is_utf8, decode,
+    shape = TableShape(table, forms, info.partitioned, identified, is_utf8, decode,
                   key_types=tuple(kinds) if all(kinds) else (),
                   history=_history(snapshot, info.oid, forms, decode))  # fmt: skip
     if not can_digest:
@@ -170,7 +170,9 @@ def _shape(snapshot: Connection, table: Table, info: TableInfo, can_digest: bool
     return replace(shape, records=records)
 
 
-def _history(snapshot: Connection, oid: int, forms: Mapping[str, Form], decode: Decode | None) -> History:
+def _history(
+    snapshot: Connection, oid: int, forms: Mapping[str, Form], decode: Decode | None
+) -> ColumnHistory:
     defaults: dict[str, set[str | None]] = {}
     numbers, dropped = dict[str, int](), list[int]()
     for name, number, is_dropped, is_leaf, has_default, default in query(
@@ -182,7 +184,7 @@ def _history(snapshot: Connection, oid: int, forms: Mapping[str, Form], decode: 
             dropped.append(number)
         elif not is_leaf:
             numbers[name] = number
-    return History({name: frozenset(texts) for name, texts in defaults.items()}, numbers, dropped)
+    return ColumnHistory({name: frozenset(texts) for name, texts in defaults.items()}, numbers, dropped)
 
 
 def _key_type(oid: int, types: Mapping[int, TypeInfo]) -> str:
@@ -193,25 +195,25 @@ def _key_type(oid: int, types: Mapping[int, TypeInfo]) -> str:
 
 
 def _records(
-    table: Table, oids: Mapping[str, int], types: Mapping[int, TypeInfo], blocks: int
-) -> Records | None:
+    table: ComparedTable, oids: Mapping[str, int], types: Mapping[int, TypeInfo], blocks: int
+) -> RecordLayouts | None:
     kinds = {name: kind_of(oid, types) for name, oid in oids.items()}
     keys = {name: kind_of(oids[name], types, in_key=True) for name in table.key}
     rows = {name: kind for name, kind in kinds.items() if kind is not None}
     if not rows or len(rows) < len(kinds) or any(kind in (None, "float", "double") for kind in keys.values()):
         return None
-    key = Layout.of({name: kind for name, kind in keys.items() if kind is not None}) if keys else None
-    return Records(Layout.of(rows), key, blocks)
+    key = DigestLayout.of({name: kind for name, kind in keys.items() if kind is not None}) if keys else None
+    return RecordLayouts(DigestLayout.of(rows), key, blocks)
 
 
-def _altered(table: Table) -> Indeterminate:
+def _altered(table: ComparedTable) -> Indeterminate:
     return Indeterminate(f"{table.full_name} was altered while it was looked at", "verify again")
 
 
 def rows(
-    snapshot: Connection, shape: Shape, keys: Sequence[str] | None
+    snapshot: Connection, shape: TableShape, keys: Sequence[str] | None
 ) -> Iterator[list[tuple[str, str, str | None]]]:
-    """Yield `Shape.texts` of all rows, or of those with plain ``keys``."""
+    """Yield `TableShape.texts` of all rows, or of those with plain ``keys``."""
     if keys is None:
         yield from _chunks(snapshot, shape, _select(shape))
         return
@@ -221,7 +223,7 @@ def rows(
             yield from _chunks(snapshot, shape, f"{_select(shape)} and {where}")
 
 
-def _chunks(snapshot: Connection, shape: Shape, sql: str) -> Iterator[list[RowTexts]]:
+def _chunks(snapshot: Connection, shape: TableShape, sql: str) -> Iterator[list[RowTexts]]:
     # A server-side cursor, since a table may be larger than memory; psycopg2's own require a transaction that
     # psycopg2 began.
     execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
@@ -234,9 +236,9 @@ def _chunks(snapshot: Connection, shape: Shape, sql: str) -> Iterator[list[RowTe
 
 
 def rows_at(
-    snapshot: Connection, shape: Shape, table_oid: int, places: Sequence[tuple[int, int]]
+    snapshot: Connection, shape: TableShape, table_oid: int, places: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], RowTexts]:
-    """Return (block, line) → `Shape.texts` of rows of a table, or of one of its partitions."""
+    """Return (block, line) → `TableShape.texts` of rows of a table, or of one of its partitions."""
     tids = ",".join(f'"({block},{line})"' for block, line in places)
     where = f" and ctid = any('{{{tids}}}'::pg_catalog.tid[]) and tableoid = {table_oid}::pg_catalog.oid"
     place = "(ctid::pg_catalog.text::pg_catalog.point)"
@@ -247,7 +249,7 @@ def rows_at(
     }
 
 
-def from_table(shape: Shape) -> str:
+def from_table(shape: TableShape) -> str:
     """Return FROM and WHERE for a table's published rows; conditions may be appended."""
     table = shape.table
     # ONLY, as in pgoutput: the rows of an inheriting table belong to that table.
@@ -256,13 +258,13 @@ def from_table(shape: Shape) -> str:
     return f"from {only}{quote_qualified(table.namespace, table.name)} where {where}"
 
 
-def _select(shape: Shape, before: str = "") -> str:
+def _select(shape: TableShape, before: str = "") -> str:
     # Bytes, since they need not be valid text.
     select = ", ".join(f"pg_catalog.textsend({_text(name)})" for name in shape.forms)
     return f"select {before}{select} {from_table(shape)}"
 
 
-def _where(shape: Shape, keys: Sequence[str]) -> str:
+def _where(shape: TableShape, keys: Sequence[str]) -> str:
     """Return a condition for the rows of plain keys, which may match more rows; "" if there are no keys."""
     table = shape.table
     if not shape.key_types:

@@ -24,7 +24,7 @@ from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402
 from bwtui.tui.screens.audit.progress import JobScreen  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
-from bwtui.tui.state import Session  # noqa: E402
+from bwtui.tui.state import ViewSettings  # noqa: E402
 
 #: File name → terminal.
 SIZES = {"audit-progress": (120, 34), "audit-report": (160, 40), "audit-sides": (130, 34)}
@@ -38,7 +38,7 @@ async def pictures(folder: Path, broker: str, registry: str) -> dict[str, str]:
     view = open_recording(folder)
     source = RecordingSource(view, lambda: open_recording(folder))
     audit = RecordingAuditSession(folder, connections(given, broker, registry))
-    app = RecordingApp(source, Session(rate=10), audit=audit)
+    app = RecordingApp(source, ViewSettings(rate=10), audit=audit)
     found: dict[str, str] = {}
     async with app.run_test(size=SIZES["audit-progress"]) as pilot:
 

@@ -18,7 +18,7 @@ ROOT = FOLDER.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bwtui.tui.keys import docs_table  # noqa: E402
-from bwtui.tui.state import Session  # noqa: E402
+from bwtui.tui.state import ViewSettings  # noqa: E402
 from tests.tui.doubles import Stage  # noqa: E402
 from tests.tui.shop import Shop  # noqa: E402
 
@@ -45,7 +45,7 @@ SCENES = {
 async def picture(name: str) -> str:
     """Return a scene as SVG."""
     size, shop, keys, theme = SCENES[name]
-    stage = Stage(shop, Session(theme=theme))
+    stage = Stage(shop, ViewSettings(theme=theme))
     # The shop is a minute old at the end.
     stage.clock.now -= 21
     async with stage.run(size):

@@ -22,7 +22,7 @@ from bwtui.recording.view import RecordingView  # noqa: E402
 from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
-from bwtui.tui.state import Session  # noqa: E402
+from bwtui.tui.state import ViewSettings  # noqa: E402
 
 WIDE, MEDIUM, SMALL = (160, 40), (130, 38), (80, 24)
 QUERY = "table = orders and op = update"
@@ -62,7 +62,7 @@ async def picture(view: RecordingView, path: Path, scene: str) -> str:
     size, place, keys, theme = (SCENES | MORE)[scene]
     source = RecordingSource(view, lambda: open_recording(path))
     source.player.seek_text(place)
-    app = RecordingApp(source, Session(rate=10, theme=theme))
+    app = RecordingApp(source, ViewSettings(rate=10, theme=theme))
     async with app.run_test(size=size) as pilot:
         await _watch(pilot, 3.0)
         for key in keys:

@@ -1,4 +1,4 @@
-/* C versions of the encoders that bwtui/encode/generate.py writes, and of other work for each row.
+/* C versions of the encoders that bwtui/encode/encoder_generator.py writes, and of other work for each row.
 
    It handles only the plain forms of values, in which PostgreSQL writes nearly all of them. It leaves any other
    value, row or object to the encoder in Python, which defines the bytes of a row: the code here makes the same
@@ -1495,7 +1495,7 @@ static PyTypeObject TallyType = {
 
 /* -- gathering lines ----------------------------------------------------------------------------------- */
 
-/* Gathers the lines of COPY; see bwtui/relay/snapshot/gathering.py. */
+/* Gathers the lines of COPY; see bwtui/relay/snapshot/row_batching.py. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;

@@ -23,12 +23,12 @@ class WorldReader:
         """Return the ids of the pairs that the world says are equal."""
         return [pair.id for pair in pairs if pair.id in self.world.equal_pairs]
 
-    def inspect(self, places: Sequence[core.RecordPlace]) -> Iterator[core.Inspected]:
+    def inspect(self, places: Sequence[core.RecordPlace]) -> Iterator[core.Inspection]:
         """Say of each record that still exists who made it, and which change it names."""
         for t, p, o in places:
             record = self.world.topics[self.names[t]].logs[p][o]
             if not record.is_gone:
-                yield core.Inspected(
+                yield core.Inspection(
                     t, p, o, record.is_ours, record.lsn, record.ordinal, record.has_other_session
                 )
 
@@ -45,10 +45,10 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
     return findings(connection), connection
 
 
-def window_of(world: World) -> core.Window:
+def window_of(world: World) -> core.AuditWindow:
     """Return what the world's recording covers."""
     sends = world.sends
-    return core.Window(
+    return core.AuditWindow(
         first_lsn=min(s.lsn for s in sends),
         last_lsn=max(s.lsn for s in sends),
         # The LSN behind it, where the last transaction that is confirmed ends.

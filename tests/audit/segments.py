@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.audit.report import Report
-from bwtui.packages.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox, Services
-from bwtui.verify.recording import Options, verify_recording
+from bwtui.audit.report import AuditSummary
+from bwtui.packages.setup_progress import PlainSetupProgress
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
+from bwtui.verify.recording import VerifyOptions, verify_recording
 from tests.attempts import Attempts
 from tests.audit.segment_faults import CHANGES, FAULTS, Found
 from tests.audit.segment_files import Rec, damage, read, write
@@ -40,7 +40,9 @@ _SQL = {
 }
 
 
-def record(services: Services, folder: Path, faults: Sequence[str], args: Sequence[str]) -> tuple[Path, str]:
+def record(
+    services: ServiceAddresses, folder: Path, faults: Sequence[str], args: Sequence[str]
+) -> tuple[Path, str]:
     """Record `CHANGES` of a table for each fault; return the recording, and the topics' prefix."""
     folder.mkdir(exist_ok=True)
     attempts = Attempts(services, folder)
@@ -103,7 +105,7 @@ def _rewrite(
     return expected
 
 
-def found_in(report: Report, prefix: str) -> dict[str, Found]:
+def found_in(report: AuditSummary, prefix: str) -> dict[str, Found]:
     """Return what was found of each table; the notes, which have no table, under an empty name."""
     found: dict[str, Found] = {"": Counter({n: report.classes[n] for n in _NOTES if report.classes[n]})}
     for one in report.findings:
@@ -135,7 +137,7 @@ def kinds(args: Sequence[str]) -> list[str]:
 
 def round_of(
     sandbox: Sandbox, folder: Path, args: Sequence[str], turn: int, faults: Sequence[str]
-) -> tuple[list[str], Report]:
+) -> tuple[list[str], AuditSummary]:
     """Record, plant and audit once; return what is wrong, and the report."""
     services = sandbox.services()
     recording, prefix = record(services, folder, faults, args)
@@ -143,14 +145,14 @@ def round_of(
     report = verify_recording(recording, {"bootstrap.servers": services.broker})
     wrong = judge(faults, expected, found_in(report, prefix))
     on_spark = verify_recording(
-        recording, {"bootstrap.servers": services.broker}, Options(spark_master="local[2]")
+        recording, {"bootstrap.servers": services.broker}, VerifyOptions(spark_master="local[2]")
     )
     if _comparable(on_spark) != _comparable(report):
         wrong.append("Spark and threads report different things")
     return wrong, report
 
 
-def _comparable(report: Report) -> str:
+def _comparable(report: AuditSummary) -> str:
     """Return the report's text, but for what says when and by what it was made."""
     told = report.to_json()
     assert told.pop("engine") and told.pop("seconds") and told["window"].pop("now_ms")
@@ -167,7 +169,7 @@ def main() -> int:
     begin, planted, failed = time.monotonic(), Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="bwtui-segments-") as base:
         sandbox = Sandbox(Path(base) / "sandbox")
-        sandbox.up(Plain(), attached=True, disposable=True)
+        sandbox.up(PlainSetupProgress(), attached=True, disposable=True)
         try:
             for number in range(given.rounds):
                 args = ROUNDS[number % len(ROUNDS)]

@@ -8,10 +8,10 @@ from typing import Any
 import fastavro
 import pytest
 
+from bwtui.audit.canonical_values import ODD, decode, decode_key
 from bwtui.audit.core import DifferingPair, RecordPlace
 from bwtui.audit.decoding import Schemas
-from bwtui.audit.forms import ODD, decode, decode_key
-from bwtui.verify.look import KafkaByteReader, KafkaRecord, RowReader
+from bwtui.verify.byte_reader import KafkaByteReader, KafkaRecord, RowReader
 
 _KEY = {
     "type": "record", "name": "k",

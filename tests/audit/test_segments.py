@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Sandbox
+from bwtui.sandbox.sandbox import Sandbox
 from tests.audit.segment_faults import FAULTS
 from tests.audit.segments import round_of
 

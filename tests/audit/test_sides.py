@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bwtui.audit import core
 from bwtui.audit.report import collect
 from bwtui.errors import StateFailed
-from bwtui.verify.sides import SIDES, Side, Sides
+from bwtui.verify.digest_files import SIDES, DigestFiles, Side
 from tests.audit import judging, planting
 from tests.audit.conftest import CASES
 from tests.audit.test_planted import CHANGES, SEEDS, case
@@ -43,7 +43,7 @@ def tasks_of(
 def report_of(world: World, made: duckdb.DuckDBPyConnection, rng: random.Random) -> str:
     """Give the rules what the tasks of an engine keep; return the report's text, and all findings."""
     with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
-        sides = Sides(Path(folder))
+        sides = DigestFiles(Path(folder))
         for side in SIDES:
             for number, batches in enumerate(tasks_of(made, side, rng)):
                 sides.add(side, number, batches)
@@ -85,7 +85,7 @@ def test_of_each_fault(fault: str) -> None:
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
-    sides = Sides(tmp_path)
+    sides = DigestFiles(tmp_path)
     (tmp_path / "actual").rmdir()
     with pytest.raises(StateFailed, match=r"digests can't be written into .*/actual: No such file"):
         sides.add("actual", 0, [pa.RecordBatch.from_pydict({"offset": [1]})])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import session
 from tests.fix_sandbox import drop_database
@@ -36,7 +36,7 @@ select id::text, name, price::text, to_char(at at time zone 'UTC', 'YYYY-MM-DD"T
 class Topics:
     """What consumers read, and what they should say of it."""
 
-    services: Services
+    services: ServiceAddresses
     #: The topics' prefix.
     prefix: str
     #: Of each order its id, name, price and time, as the table has them.
@@ -57,7 +57,7 @@ class Topics:
 
 
 @contextmanager
-def _relayed(services: Services, folder: Path, *args: str) -> Iterator[Topics]:
+def _relayed(services: ServiceAddresses, folder: Path, *args: str) -> Iterator[Topics]:
     """Relay both tables with further options."""
     attempts = Attempts(services, folder)
     database = f"test_consumers_{secrets.token_hex(5)}"
@@ -87,14 +87,14 @@ def _relayed(services: Services, folder: Path, *args: str) -> Iterator[Topics]:
 
 
 @pytest.fixture(scope="session")
-def topics(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+def topics(services: ServiceAddresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     """What a relay sends without further options: lz4, for one."""
     with _relayed(services, tmp_path_factory.mktemp("consumers")) as found:
         yield found
 
 
 @pytest.fixture
-def gzip_topics(services: Services, tmp_path: Path) -> Iterator[Topics]:
+def gzip_topics(services: ServiceAddresses, tmp_path: Path) -> Iterator[Topics]:
     """The same in gzip."""
     with _relayed(services, tmp_path, "-C", "compression.type=gzip") as found:
         yield found

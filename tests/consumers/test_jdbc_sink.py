@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.consumers.jars import connect_standalone
 from tests.consumers.snippets import properties
@@ -84,7 +84,7 @@ def rows(session: Session, query: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("escaped", ["without", "hstore"])
 def test_rows_deletes_keys_and_types(
-    services: Services, database: str, target: SecondPostgres, tmp_path: Path, escaped: str
+    services: ServiceAddresses, database: str, target: SecondPostgres, tmp_path: Path, escaped: str
 ) -> None:
     attempts = Attempts(services, tmp_path)
     given = {

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from bwtui.cli.main import cli
 from bwtui.packages.artifacts import cache_folder
 from bwtui.sandbox.ports import choose
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.docs.pages import PAGES, ROOT, SHELL, Block, Command, blocks, commands, missing
 from tests.docs.scenes import CANNOT, NO_COMMANDS, SCENES, STATEMENTS, TESTED, Scene, replaced
 from tests.docs.shell import Shell
@@ -54,7 +54,7 @@ QUICK = "heal.md"
 
 @pytest.fixture
 def shell(
-    services: Services, database: str, tmp_path: Path, request: pytest.FixtureRequest
+    services: ServiceAddresses, database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Shell, dict[str, str]]]:
     """A shell in an empty home, and the places of this test's services."""
     prefix = f"docs_{secrets.token_hex(4)}"

@@ -16,7 +16,7 @@ import psycopg2
 from confluent_kafka import KafkaException
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.drift.changes import Change, Drawn, Scene, When
 from tests.drift.stand import BYSTANDERS, Publication, Stand, Writer, standing
 from tests.proxy import way_to
@@ -177,7 +177,7 @@ def each(seed: int, changes: Sequence[Change], major: int) -> Iterator[Round]:
 class Campaign:
     """Runs rounds, and judges each change."""
 
-    def __init__(self, services: Services, folder: Path, seed: int, *, logs: bool) -> None:
+    def __init__(self, services: ServiceAddresses, folder: Path, seed: int, *, logs: bool) -> None:
         """``logs``: print each change as it ends."""
         self._services = services
         self._folder = folder

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg2
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import committed_records, place_of
 from tests.torture.topics import Decoder
 
@@ -89,7 +89,7 @@ def _differs(row: Row, value: Row) -> bool:
 
 
 def differing(
-    decoder: Decoder, services: Services, database: str, prefix: str, unkeyed: bool
+    decoder: Decoder, services: ServiceAddresses, database: str, prefix: str, unkeyed: bool
 ) -> dict[str, str]:
     """Return the tables that differ from their topics, each with a sentence; nothing may write meanwhile.
 
@@ -122,7 +122,7 @@ def _rows(cursor: Any, table: Table) -> Iterator[Row]:
     return (_texts(dict(zip(names, row, strict=True))) for row in cursor.fetchall())
 
 
-def _fold(decoder: Decoder, services: Services, topics: Iterable[str]) -> dict[str, TopicFold]:
+def _fold(decoder: Decoder, services: ServiceAddresses, topics: Iterable[str]) -> dict[str, TopicFold]:
     folds: dict[str, TopicFold] = defaultdict(TopicFold)
     for message in committed_records(services, sorted(topics)):
         topic, partition, _ = place_of(message)

@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicCollect
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.database import Session, session
 from tests.drift.comparison import differing
@@ -118,7 +118,7 @@ class Stand:
 
     def __init__(
         self,
-        services: Services,
+        services: ServiceAddresses,
         database: str,
         folder: Path,
         publication: Publication,
@@ -308,7 +308,7 @@ class Stand:
 
 @contextmanager
 def standing(
-    services: Services, folder: Path, publication: Publication, options: Sequence[str] = ()
+    services: ServiceAddresses, folder: Path, publication: Publication, options: Sequence[str] = ()
 ) -> Iterator[Stand]:
     """Set up a stand for the block; the relay does not run yet."""
     with fresh_database(services, "drift") as database:

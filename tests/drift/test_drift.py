@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict
-from bwtui.sandbox.supervisor import Services
+from bwtui.model.verdict import RelayVerdict
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.drift.campaign import Campaign, Look, Round, each, rounds
 from tests.drift.changes import CHANGES, Drawn, When
 from tests.drift.comparison import Key, Row, TopicFold
@@ -43,7 +43,7 @@ _SHORT = (
 @pytest.mark.services
 @pytest.mark.timeout(SECONDS + 900)
 def test_topics_equal_tables_or_the_status_names_what_differs(
-    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No difference stays under a healthy verdict, and no table is called not proven without cause."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -91,8 +91,8 @@ def test_the_fold_finds_each_kind_of_difference() -> None:
 def _look(
     differing: set[str], *named: str, condition: str = "healthy", command: str = "bwtui repair"
 ) -> Look:
-    entries = tuple(NotProven(name, 0, "it changed", command) for name in named)
-    verdict = Verdict(condition)  # type: ignore[arg-type]
+    entries = tuple(UnprovenTable(name, 0, "it changed", command) for name in named)
+    verdict = RelayVerdict(condition)  # type: ignore[arg-type]
     status = Status("streaming", "drift", "drift", not_proven=entries, verdict=verdict)
     return Look(dict.fromkeys(differing, "1 missing"), status)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.relay.backfill.task import Task
+from bwtui.relay.backfill.task import BackfillTask
 from bwtui.relay.process.control import request
 from bwtui.state_folder import state_folder
 from tests.faults.records import Record
@@ -26,7 +26,7 @@ def ask(relay: Relay, **asked: Any) -> str:
 def state_of(relay: Relay, id: str) -> BackfillStatus:
     """Return how far a request is, as its file says."""
     path = state_folder(relay.name) / "backfills" / f"{id}.json"
-    return Task.from_json(json.loads(path.read_text())).status()
+    return BackfillTask.from_json(json.loads(path.read_text())).status()
 
 
 def wait_done(relay: Relay, id: str, seconds: float = 60) -> BackfillStatus:

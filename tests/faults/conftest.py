@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.relays import Relay, new_name
 
 
 @pytest.fixture
 def new_relay(
-    services: Services, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Relay]]:
     """Make relays of the test's database; the arguments go with every start of the relay."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bwtui.encode.local_registry import LocalRegistry
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.destination import (
     Destination,
     KeyRecord,
     Limits,
     Offsets,
-    Readback,
-    Recall,
-    Service,
+    Purgeable,
+    SinkService,
     TopicLimits,
+    TopicScanner,
 )
 
 
@@ -25,12 +25,12 @@ class Waiting:
 
     topic: str
     message: Message
-    span: Span
+    span: DeliverySpan
     receipt: Receipt | None
     index: int
 
 
-class MemorySink(Service, Recall, Readback):
+class MemorySink(SinkService, Purgeable, TopicScanner):
     """Takes every message, and makes it durable at the next poll; see `bwtui.sink.base.Sink`."""
 
     name = "memory"
@@ -42,7 +42,7 @@ class MemorySink(Service, Recall, Readback):
         self._failures: list[DeliveryFailure] = []
 
     def send(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+        self, topic: str, messages: Sequence[MessageTuple], span: DeliverySpan, receipt: Receipt | None = None
     ) -> None:
         """Accept ``messages``."""
         span.pending += len(messages)

@@ -12,17 +12,17 @@ from typing import Any, cast
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.careful import Redrive
+from bwtui.relay.batch_bisector import RestartFromConfirmed
 from bwtui.relay.context import RelayContext
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
+from bwtui.relay.run_state import RunState
 from bwtui.relay.samples import Samples
-from bwtui.relay.streaming import Streaming
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.session import StreamSession
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.raw.stream import ReplicationStream
 from tests.faults.doubles import MemorySink
@@ -120,7 +120,7 @@ class _Registry:
         return RegisteredSchema(subject, 1, 1, schema)
 
 
-class _Patience(Patience):
+class _Patience(ServiceRetry):
     def look(self, question: Callable[[Any], Any]) -> Any:
         """Answer for a catalog that knows nothing of these tables."""
         return question(Catalog())
@@ -134,12 +134,12 @@ class Fed:
     ) -> None:
         self._transactions = transactions
         chosen = RelaySettings(**{"output_format": "json", "on_error": "log", **settings})
-        self.sink, self.report, self.settings = sink, Report(), chosen
-        self.letters = DeadLetters(folder)
+        self.sink, self.report, self.settings = sink, RunState(), chosen
+        self.letters = DeadLetterWriter(folder)
         self.redrives = 0
         #: The stream of the session that runs, or ran last.
         self.stream = FedStream([])
-        self._streaming: Streaming | None = None
+        self._streaming: StreamSession | None = None
         self.is_stopped = False
         patience = _Patience(StreamServer(""), self.report, lambda seconds: None)
         router = Router(chosen, sink, cast(Any, _Registry()), self.report, patience)
@@ -156,7 +156,7 @@ class Fed:
             policy=RowPolicy(chosen, self.report, self.letters, sink),
             toast=cast(Any, toast),
             samples=Samples(),
-            memory=SlotMemory(folder, "1", "test", "fed"),
+            memory=SlotCheckpointStore(folder, "1", "test", "fed"),
             stop_requested=lambda: self.is_stopped,
             session=bytes(8),
         )
@@ -175,13 +175,13 @@ class Fed:
             rest = [frames for frames in self._transactions if _end(frames) > self.confirmed]
             announced = [relation(), relation(OTHERS, "others")]
             self.stream = FedStream([*announced, *(frame for frames in rest for frame in frames)])
-            streaming = Streaming(self._context, cast(ReplicationStream, self.stream), acks, end)
+            streaming = StreamSession(self._context, cast(ReplicationStream, self.stream), acks, end)
             streaming.careful_until = careful_until
             self._streaming = streaming
             try:
                 streaming.run()
                 return
-            except Redrive:
+            except RestartFromConfirmed:
                 self.redrives += 1
                 while not self.sink.flush(0.1):
                     pass

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bwtui.sandbox.supervisor import Sandbox, ServiceName
+from bwtui.sandbox.sandbox import Sandbox, ServiceName
 
 
 @contextmanager

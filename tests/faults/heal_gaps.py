@@ -9,12 +9,12 @@ from typing import Any
 
 import psycopg2
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from tests.faults.relays import Relay, execute, wait_for
 from tests.second_postgres import SecondPostgres
 
 LOGICAL = {"wal_level": "logical"}
-TABLES = (Table("public", "orders", ("id",)), Table("public", "lines", ("order_id", "line")))
+TABLES = (DemoTable("public", "orders", ("id",)), DemoTable("public", "lines", ("order_id", "line")))
 _IDS = 400
 _CREATE = (
     "create table orders (id int primary key, v text)",
@@ -203,7 +203,7 @@ def is_read(server: SecondPostgres, relay: Relay) -> bool:
     )
 
 
-def contents(server: SecondPostgres, table: Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+def contents(server: SecondPostgres, table: DemoTable) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return a table's rows by their keys."""
     with closing(psycopg2.connect(server.dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(f"select * from {table.name}")

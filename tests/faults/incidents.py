@@ -13,9 +13,9 @@ from pathlib import Path
 import psycopg2
 
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process.control import ControlClient
-from bwtui.sandbox.supervisor import Sandbox, ServiceName
+from bwtui.sandbox.sandbox import Sandbox, ServiceName
 from bwtui.tui.app import RelayApp
 from bwtui.tui.state import RelayModel
 from tests.database import session
@@ -109,7 +109,7 @@ def trickle(database: str, statement: str = "insert into accounts (owner) values
         thread.join(20)
 
 
-def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -> Verdict:
+def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -> RelayVerdict:
     """Wait until the relay says that it is stalled, by ``cause`` and in ``words``; see that it was soon.
 
     ``since`` is when it began, by ``time.time``; it is now if that is not given.

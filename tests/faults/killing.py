@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from itertools import product
 from subprocess import TimeoutExpired
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.outside import Outside
 from tests.faults.records import OUTSIDE, Record, RecordFollower, assert_keys_in_order, repeated
 from tests.faults.relays import Relay
@@ -73,7 +73,7 @@ def _at_effect(relay: Relay, chance: random.Random) -> str:
     return "at any time"
 
 
-def assert_once(services: Services, database: str, relay: Relay, writer: Writer) -> list[Record]:
+def assert_once(services: ServiceAddresses, database: str, relay: Relay, writer: Writer) -> list[Record]:
     """See that nothing is lost, nothing is there twice, and every key is in order."""
     with closing(RecordFollower(services, TABLES, relay.name)) as reader:
         found = reader.difference(database)

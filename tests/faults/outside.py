@@ -7,7 +7,7 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from bwtui.kafka.client import WITHOUT_LEADER, headers_of
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.records import OUTSIDE
 from tests.raw_topic import place_of
 
@@ -18,7 +18,7 @@ _PATIENCE = 120.0
 class Outside:
     """Reads topics on and on. It knows nothing of the relay but the headers of its messages."""
 
-    def __init__(self, services: Services, topics: list[str]) -> None:
+    def __init__(self, services: ServiceAddresses, topics: list[str]) -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": services.broker,

@@ -7,15 +7,15 @@ from typing import Any
 
 import psycopg2
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.kafka.client import headers_of
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Begin, Delete, Insert, Relation, Update
 from bwtui.recording.change import Change
-from bwtui.recording.check import Checked, check
-from bwtui.recording.reading.reader import Recording, open_recording
-from bwtui.recording.recover import Recovered, recover
-from bwtui.sandbox.supervisor import Services
+from bwtui.recording.check import CheckResult, check
+from bwtui.recording.reading.reader import RecordingReader, open_recording
+from bwtui.recording.recover import RecoveryResult, recover
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import place_of, raw_records
 
 #: (commit LSN, ordinal) → what was done, to which table, old row, new row.
@@ -68,7 +68,7 @@ def row(fields: Sequence[Any] | None) -> tuple[Any, ...] | None:
     return None if fields is None else tuple(fields)
 
 
-def recover_and_check(folder: Path) -> tuple[list[Recovered], Checked]:
+def recover_and_check(folder: Path) -> tuple[list[RecoveryResult], CheckResult]:
     """Recover, and see that the check then passes."""
     recovered = recover(folder) if list(folder.glob("*.partial")) else []
     checked = check(folder)
@@ -76,7 +76,7 @@ def recover_and_check(folder: Path) -> tuple[list[Recovered], Checked]:
     return recovered, checked
 
 
-def assert_everything_committed(recording: Recording, witness: Witness) -> int:
+def assert_everything_committed(recording: RecordingReader, witness: Witness) -> int:
     """See that the changes of all passes together are what was committed, and return how many those are.
 
     A change that was recorded twice must be the same both times.
@@ -94,12 +94,12 @@ def assert_everything_committed(recording: Recording, witness: Witness) -> int:
     return len(found)
 
 
-def first_stream_lsn(recording: Recording) -> int:
+def first_stream_lsn(recording: RecordingReader) -> int:
     """Return the consistent point of the snapshot that came to its end."""
     return max(change.lsn for change in recording.changes() if change.operation == "snapshot")
 
 
-def assert_tables_follow(recording: Recording, database: str, tables: Sequence[Table]) -> None:
+def assert_tables_follow(recording: RecordingReader, database: str, tables: Sequence[DemoTable]) -> None:
     """See that the last snapshot and the changes behind it lead to what the tables hold."""
     since = first_stream_lsn(recording)
     rows: dict[str, dict[bytes, tuple[Any, ...]]] = {t.full_name: {} for t in tables}
@@ -133,7 +133,9 @@ def apply(rows: dict[bytes, tuple[Any, ...]], change: Change) -> None:
         rows[change.after[0]] = change.after  # type: ignore[index]
 
 
-def assert_topics_agree(services: Services, recording: Recording, topics: Sequence[str]) -> tuple[int, int]:
+def assert_topics_agree(
+    services: ServiceAddresses, recording: RecordingReader, topics: Sequence[str]
+) -> tuple[int, int]:
     """See that what Kafka acknowledged stands there, and that all that stands there was recorded.
 
     Return how many messages were acknowledged, and how many records there are.
@@ -159,7 +161,7 @@ def assert_topics_agree(services: Services, recording: Recording, topics: Sequen
     return len(recorded), total
 
 
-def opened(folder: Path) -> "closing[Recording]":
+def opened(folder: Path) -> "closing[RecordingReader]":
     return closing(open_recording(folder))
 
 

@@ -11,12 +11,12 @@ import psycopg2
 from confluent_kafka import Message
 
 from bwtui.demo.compare import compare
-from bwtui.demo.shop import Table
-from bwtui.demo.topics import Place, TopicContents, TopicReader
-from bwtui.demo.verdict import Comparison
+from bwtui.demo.shop import DemoTable
+from bwtui.demo.topics import DemoTopicReader, Place, TopicContents
+from bwtui.demo.verdict import ShopComparison
 from bwtui.kafka.client import headers_of
 from bwtui.model.headers import PART, SESSION
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import place_of
 
 _HEADERS = {"bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid", "bwtui.session"}
@@ -77,7 +77,7 @@ class RecordedTopic(TopicContents):
         )
 
 
-class RecordReader(TopicReader):
+class RecordReader(DemoTopicReader):
     """The demo's reader, which also keeps the headers."""
 
     def _decode(self, message: Message, content: TopicContents) -> None:
@@ -92,7 +92,7 @@ class RecordFollower(RecordReader):
     What came before is kept: it may stand in for the reader of a comparison.
     """
 
-    def __init__(self, services: Services, tables: Sequence[Table], prefix: str) -> None:
+    def __init__(self, services: ServiceAddresses, tables: Sequence[DemoTable], prefix: str) -> None:
         super().__init__(services.broker, services.schema_registry)
         self._tables = list(tables)
         self._prefix = prefix
@@ -112,7 +112,7 @@ class RecordFollower(RecordReader):
         """Return every record that was read so far."""
         return [record for content in self._contents.values() for record in content.records]
 
-    def difference(self, database: str) -> Comparison:
+    def difference(self, database: str) -> ShopComparison:
         """Compare the topics' latest values with the tables, as `difference` does."""
         with closing(psycopg2.connect(database)) as connection:
             return compare(connection, self, self._tables, self._prefix)
@@ -135,12 +135,14 @@ class RecordFollower(RecordReader):
 
 
 @contextmanager
-def _reading(services: Services, kind: type[TopicReader]) -> Iterator[TopicReader]:
+def _reading(services: ServiceAddresses, kind: type[DemoTopicReader]) -> Iterator[DemoTopicReader]:
     with closing(kind(services.broker, services.schema_registry)) as reader:
         yield reader
 
 
-def read_table(services: Services, table: Table, prefix: str, *, holes: bool = False) -> list[Record]:
+def read_table(
+    services: ServiceAddresses, table: DemoTable, prefix: str, *, holes: bool = False
+) -> list[Record]:
     """Return every record of the table's topic that is committed; ``holes``: markers stand between them."""
     content = RecordedTopic(table.topic(prefix), table.key)
     with _reading(services, RecordReader) as reader:
@@ -150,23 +152,25 @@ def read_table(services: Services, table: Table, prefix: str, *, holes: bool = F
     return content.records
 
 
-def ends(services: Services, table: Table, prefix: str) -> dict[int, int]:
+def ends(services: ServiceAddresses, table: DemoTable, prefix: str) -> dict[int, int]:
     """Return where each partition of the table's topic ends; empty when there is no such topic yet."""
     topic = table.topic(prefix)
-    with _reading(services, TopicReader) as reader:
+    with _reading(services, DemoTopicReader) as reader:
         if topic not in reader.topics(prefix):
             return {}
         places = reader._pin({topic: TopicContents(topic, table.key)})
     return {partition: high for (_, partition), (_, high) in places.items()}
 
 
-def difference(services: Services, database: str, tables: Sequence[Table], prefix: str) -> Comparison:
+def difference(
+    services: ServiceAddresses, database: str, tables: Sequence[DemoTable], prefix: str
+) -> ShopComparison:
     """Compare the topics' latest values with the tables."""
-    with _reading(services, TopicReader) as reader, closing(psycopg2.connect(database)) as connection:
+    with _reading(services, DemoTopicReader) as reader, closing(psycopg2.connect(database)) as connection:
         return compare(connection, reader, tables, prefix)
 
 
-def assert_equal(services: Services, database: str, tables: Sequence[Table], prefix: str) -> None:
+def assert_equal(services: ServiceAddresses, database: str, tables: Sequence[DemoTable], prefix: str) -> None:
     """See that every topic's latest values are its table."""
     found = difference(services, database, tables, prefix)
     assert found.outcome == "equal", found.sentence

@@ -18,7 +18,7 @@ from bwtui.model.lsn import parse_lsn
 from bwtui.model.status import Status
 from bwtui.relay.process import failpoints
 from bwtui.relay.process.control import request
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.slot import committed_lsn
 from bwtui.state_folder import state_folder
 from tests import forked
@@ -49,7 +49,9 @@ def wait_for(
 class Relay:
     """A relay that is started again and again, with the same slot, topics and state folder."""
 
-    def __init__(self, services: Services, database: str, folder: Path, name: str, *args: str) -> None:
+    def __init__(
+        self, services: ServiceAddresses, database: str, folder: Path, name: str, *args: str
+    ) -> None:
         """``name`` is slot, relay and topic prefix at once; ``args`` go with every start."""
         self.services = services
         self.database = database

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.ack import Acknowledgements
 from bwtui.sink.base import Message
 from tests.faults.doubles import FailAfterWrite, HoldResponse, MemorySink, Reject
@@ -21,7 +21,7 @@ class Feed:
 
     sink: MemorySink
     acks: Acknowledgements = field(default_factory=Acknowledgements)
-    span: Span = field(default_factory=Span)
+    span: DeliverySpan = field(default_factory=DeliverySpan)
     lsn: int = 100
     messages: list[Message] = field(default_factory=list)
     #: End of each transaction that was read, with the numbers of its rows.
@@ -48,14 +48,14 @@ class Feed:
         self.inside = False
 
     def flush(self) -> None:
-        """Hand the batch over, as `bwtui.relay.batch.Batch.flush` does."""
+        """Hand the batch over, as `bwtui.relay.batch.OutgoingBatch.flush` does."""
         self.sink.send(TOPIC, self.messages, self.span)
         size = len(self.messages)
         self.messages = []
         if self.span.pending or self.span.failed or self.span.lsn is not None:
             self.span.size = size
             self.acks.seal(self.span)
-            self.span = Span()
+            self.span = DeliverySpan()
 
     def keepalive(self, ahead: int) -> None:
         """Read a keepalive, which tells of ``ahead`` bytes of WAL that hold nothing for us."""

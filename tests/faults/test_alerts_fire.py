@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from bwtui.sandbox.ports import choose
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.dashboard import queries
 from tests.faults.administration import limit_topic
@@ -73,7 +73,7 @@ def watched(tmp_path: Path, ports: dict[str, int]) -> Iterator[Prometheus]:
 
 def test_alerts_fire_in_planted_incidents(
     sandbox: Sandbox,
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     new_relay: NewRelay,
     ports: dict[str, int],
@@ -119,7 +119,7 @@ def healthy(watched: Prometheus) -> None:
     assert watched.value("bwtui_ready") == 1
 
 
-def a_row_is_dropped(services: Services, database: str, relay: Relay, watched: Prometheus) -> None:
+def a_row_is_dropped(services: ServiceAddresses, database: str, relay: Relay, watched: Prometheus) -> None:
     """Insert a row that is too large for Kafka; the table's series begin with it, or before."""
     relay.wait_caught_up()
     limit_topic(services, f"{relay.name}.fresh", LIMIT)
@@ -129,7 +129,7 @@ def a_row_is_dropped(services: Services, database: str, relay: Relay, watched: P
     assert watched.firing() == {"BwtuiRowsDropped"}
 
 
-def a_topic_is_made_again(services: Services, relay: Relay, watched: Prometheus) -> None:
+def a_topic_is_made_again(services: ServiceAddresses, relay: Relay, watched: Prometheus) -> None:
     """Delete a topic and make it again, under a relay that knows it."""
     kept = state_folder(relay.name) / "topics.json"
     wait_for("it knows its topics", lambda: kept.exists() and '"partitions"' in kept.read_text())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import DamagedRecording, UsageError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.verify import recording as verify
 from tests.faults.recordings import size
 from tests.faults.relays import Relay, wait_for
@@ -70,7 +70,7 @@ class Kills:
 
 
 def test_nothing_is_found(
-    services: Services, database: str, new_relay: Callable[..., Relay], tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:
     folder = tmp_path / "recording"
     create_tables(database, ROWS)

@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
-from bwtui.demo.shop import Table
-from bwtui.sandbox.supervisor import Services
+from bwtui.demo.shop import DemoTable
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import session, with_options
 from tests.faults.backfills import ask, assert_never_older, state_of, wait_begun, wait_done
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, execute, wait_for
 
 NewRelay = Callable[..., Relay]
-ITEMS = Table("public", "items", ("id",))
+ITEMS = DemoTable("public", "items", ("id",))
 ROWS = 25_000
 
 
@@ -46,7 +46,7 @@ def relay(database: str, new_relay: NewRelay) -> Relay:
     return relay
 
 
-def test_a_table_is_sent_again(relay: Relay, services: Services, database: str) -> None:
+def test_a_table_is_sent_again(relay: Relay, services: ServiceAddresses, database: str) -> None:
     status = wait_done(relay, ask(relay, table="public.items"))
     assert (status.rows, status.chunks, status.left_out) == (ROWS, 3, 0)
     records = read_table(services, ITEMS, relay.name)
@@ -58,7 +58,7 @@ def test_a_table_is_sent_again(relay: Relay, services: Services, database: str) 
 
 
 def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     """Others see a commit once its standby has it, and the stream has it at once."""
     with session(database) as writer:
@@ -92,7 +92,9 @@ def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
     assert_equal(services, database, [ITEMS], relay.name)
 
 
-def test_a_table_that_joins_brings_its_rows(database: str, new_relay: NewRelay, services: Services) -> None:
+def test_a_table_that_joins_brings_its_rows(
+    database: str, new_relay: NewRelay, services: ServiceAddresses
+) -> None:
     """And one that is made while the relay runs, under FOR ALL TABLES, has all of them in the stream."""
     execute(database, *MADE, "create table first (id int primary key)")
     listed, every = new_relay(), new_relay()
@@ -114,7 +116,7 @@ def test_a_table_that_joins_brings_its_rows(database: str, new_relay: NewRelay, 
         done = lambda status: any(one.state == "done" for one in status.backfills)  # noqa: E731
         (task,) = listed.wait("its rows", done).backfills
         assert (task.table, task.reason, task.rows) == ("public.items", "joined", ROWS)
-        assert_equal(services, database, [ITEMS, Table("public", "first", ("id",))], listed.name)
+        assert_equal(services, database, [ITEMS, DemoTable("public", "first", ("id",))], listed.name)
         # Known once is known for good, and listed anew is to be sent anew.
         listed.stop()
         source.run(f"alter publication bwtui_{listed.name} drop table only items")
@@ -123,7 +125,7 @@ def test_a_table_that_joins_brings_its_rows(database: str, new_relay: NewRelay, 
         again = lambda status: [one.state for one in status.backfills] == ["done", "done"]  # noqa: E731
         listed.wait("its rows again", again)
         assert not every.wait("a status", lambda status: True).backfills
-        assert len(read_table(services, Table("public", "made", ("id",)), every.name)) == 1
+        assert len(read_table(services, DemoTable("public", "made", ("id",)), every.name)) == 1
 
 
 class Writers:
@@ -197,7 +199,7 @@ class Writers:
 def test_under_writes_and_kills_nothing_older_comes_behind(
     args: tuple[str, ...],
     new_relay: NewRelay,
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     tmp_path: Path,
 ) -> None:
@@ -224,7 +226,7 @@ def test_under_writes_and_kills_nothing_older_comes_behind(
 
 
 def test_what_alters_the_table_has_its_chunk_read_again(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     """While it is truncated, filled, and gets another key again and again, only what is true is sent."""
     over = threading.Event()
@@ -265,7 +267,7 @@ def test_what_alters_the_table_has_its_chunk_read_again(
 
 
 def test_a_list_of_keys_makes_rows_and_tombstones(
-    relay: Relay, services: Services, database: str, tmp_path: Path
+    relay: Relay, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     (tmp_path / "keys").write_text("".join(f'["{number}"]\n' for number in (1, 2, ROWS + 1, ROWS + 2)))
     id = ask(relay, table="public.items", keys=str(tmp_path / "keys"), reason="repair")
@@ -308,7 +310,7 @@ def test_the_exit_code_says_whether_all_rows_were_sent(new_relay: NewRelay, data
 
 @pytest.mark.parametrize("policy", ["exit", pytest.param("log", marks=pytest.mark.long)])
 def test_a_row_that_is_refused_is_the_requests_affair(
-    policy: str, new_relay: NewRelay, services: Services, database: str
+    policy: str, new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *MADE)
     relay = new_relay("-e", policy)

@@ -21,11 +21,11 @@ import psycopg2
 import pytest
 from confluent_kafka import Message
 
-from bwtui.demo.topics import TopicContents, TopicReader
+from bwtui.demo.topics import DemoTopicReader, TopicContents
 from bwtui.kafka.client import headers_of
 from bwtui.recording.check import check
-from bwtui.relay.backfill.running import CHUNK_ROWS
-from bwtui.sandbox.supervisor import Services
+from bwtui.relay.backfill.backfill import CHUNK_ROWS
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.backfills import ask, state_of
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.test_backfill import ITEMS, Writers, filled
@@ -41,10 +41,10 @@ _TABLE = "public.items"
 _SHARE_SECONDS = 120 + ROWS / 2_000
 
 
-class Topic(TopicReader):
+class Topic(DemoTopicReader):
     """The topic of ``items`` in the order of its messages, of which only newest states are kept."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ServiceAddresses) -> None:
         super().__init__(services.broker, services.schema_registry)
         self._schemas: dict[int, Any] = {}
         #: By id: its newest ``v``, negative once it is deleted; and what stands in the topic last.
@@ -88,7 +88,7 @@ class Topic(TopicReader):
 
 def test_every_row_is_there_once_and_in_order(
     new_relay: Callable[..., Relay],
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -139,7 +139,7 @@ def _until(relay: Relay, id: str, rows: float) -> None:
     wait_for(f"{rows:.0f} rows", came, _SHARE_SECONDS)
 
 
-def _read(relay: Relay, services: Services) -> Topic:
+def _read(relay: Relay, services: ServiceAddresses) -> Topic:
     topic = Topic(services)
     try:
         content = TopicContents(ITEMS.topic(relay.name), ITEMS.key)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.audit.report import Report
+from bwtui.audit.report import AuditSummary
 from bwtui.recording.check import check
 from bwtui.recording.reading.as_of import TableFold, pages
 from bwtui.recording.reading.reader import open_recording
 from bwtui.relay.backfill.keys import write_keys
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from bwtui.verify import recording as verify
 from tests.database import session
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.services
 NONE = range(1_000_000, 1_000_100)
 
 
-def audited(folder: Path, services: Services) -> Report:
+def audited(folder: Path, services: ServiceAddresses) -> AuditSummary:
     """Audit a recording, of which nothing is wrong."""
     report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
     assert report.verdict == "clean", f"{report.found} {report.findings[:5]}"
@@ -43,7 +43,7 @@ def plain(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("headers", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_audit_finds_nothing(
     new_relay: Callable[..., Relay],
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,7 +119,7 @@ def record_rows_too_large(relay: Relay, database: str, folder: Path, where: str)
 
 
 def test_a_row_that_is_dropped_stands_in_the_recording(
-    new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
+    new_relay: Callable[..., Relay], services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     """As one of the stream does: without a message, and never behind something newer of its key."""
     folder, relay = tmp_path / "recording", new_relay()
@@ -141,7 +141,7 @@ def test_a_row_that_is_dropped_stands_in_the_recording(
 
 
 def test_a_dead_letter_that_cannot_be_written_damages_no_recording(
-    new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
+    new_relay: Callable[..., Relay], services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     """It ends the relay; the rows of the chunk before it are sent, and recorded as rows of a table."""
     folder, relay = tmp_path / "recording", new_relay()

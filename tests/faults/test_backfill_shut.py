@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.errors import ServiceRefused
-from bwtui.model.delivery import Span
-from bwtui.relay.backfill.refusals import Refusals
-from bwtui.relay.careful import Redrive
+from bwtui.model.delivery import DeliverySpan
+from bwtui.relay.backfill.row_policy import BackfillRowPolicy
+from bwtui.relay.batch_bisector import RestartFromConfirmed
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.report import Report
-from bwtui.sandbox.supervisor import Services
+from bwtui.relay.run_state import RunState
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure
-from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.doubles import MemorySink
 from tests.faults.records import assert_equal, read_table
@@ -23,7 +23,7 @@ from tests.faults.relays import Relay, execute, wait_for
 from tests.shut_topic import shut
 
 NewRelay = Callable[..., Relay]
-_SHUT, _OPEN = Table("public", "shut", ("id",)), Table("public", "open", ("id",))
+_SHUT, _OPEN = DemoTable("public", "shut", ("id",)), DemoTable("public", "open", ("id",))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ _SHUT, _OPEN = Table("public", "shut", ("id",)), Table("public", "open", ("id",)
     ],
 )
 def test_the_request_fails_and_the_stream_goes_on(
-    args: tuple[str, ...], new_relay: NewRelay, services: Services, database: str, tmp_path: Path
+    args: tuple[str, ...], new_relay: NewRelay, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     execute(
         database,
@@ -67,7 +67,7 @@ def test_the_request_fails_and_the_stream_goes_on(
 
 @pytest.mark.long
 def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     """And what was asked for goes on when they are let in."""
     execute(
@@ -88,20 +88,20 @@ def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
     wait_done(relay, id)
     relay.wait_caught_up()
     relay.stop()
-    assert_equal(services, database, [_SHUT, Table("public", "asked", ("id",))], relay.name)
+    assert_equal(services, database, [_SHUT, DemoTable("public", "asked", ("id",))], relay.name)
 
 
 def test_whose_the_refusal_is(tmp_path: Path) -> None:
-    settings, report, sink = RelaySettings(dead_letter_topic="letters"), Report(), MemorySink()
-    policy = RowPolicy(settings, report, DeadLetters(tmp_path), sink)
-    refusals, ours = Refusals(policy, "exit", "shut"), Span()
-    of_stream = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, span=Span())
+    settings, report, sink = RelaySettings(dead_letter_topic="letters"), RunState(), MemorySink()
+    policy = RowPolicy(settings, report, DeadLetterWriter(tmp_path), sink)
+    refusals, ours = BackfillRowPolicy(policy, "exit", "shut"), DeliverySpan()
+    of_stream = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, span=DeliverySpan())
     letter = DeliveryFailure("letters", "no", is_outage=False, is_setup=True, span=ours)
     assert refusals.own([of_stream, letter], [ours]) == [of_stream, letter]
     assert refusals.shut is None
     # While each message is waited for, all that fail are ours; to try them one by one would be in vain.
-    alone = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, hint="grant", span=Span())
-    with pytest.raises(Redrive) as redrive:
+    alone = DeliveryFailure("shut", "no", is_outage=False, is_setup=True, hint="grant", span=DeliverySpan())
+    with pytest.raises(RestartFromConfirmed) as redrive:
         refusals.undelivered([alone])
     assert redrive.value.failure.is_outage
     assert (str(refusals.shut), refusals.shut and refusals.shut.hint) == ("no", "grant")

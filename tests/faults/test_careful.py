@@ -9,7 +9,7 @@ import pytest
 from bwtui.encode.names import UNCHANGED_KEY
 from bwtui.errors import ConnectionFailed, RowError
 from bwtui.sink.base import Message
-from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from tests.faults.doubles import EndAtRefusal, MemorySink
 from tests.faults.fed_stream import ITEMS, OTHERS, Fed, insert, transaction, truncate, update
 
@@ -30,7 +30,7 @@ def found(sink: EndAtRefusal, topic: str = "items") -> list[Row]:
     ]
 
 
-def letters(kept: DeadLetters) -> list[tuple[str, int, int, str | None]]:
+def letters(kept: DeadLetterWriter) -> list[tuple[str, int, int, str | None]]:
     """Return operation, LSN, ordinal and body of the letters."""
     told = []
     for letter in kept:

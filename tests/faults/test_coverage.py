@@ -19,11 +19,11 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from psycopg2.extensions import make_dsn, parse_dsn
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
-from bwtui.relay.diverged.late import RARE_SECONDS
+from bwtui.relay.divergence.late_records import RARE_SECONDS
 from bwtui.relay.process.control import begin_audit, tell_audited
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
 from bwtui.state_folder import state_folder
@@ -186,11 +186,11 @@ def is_proven(status: Status) -> bool:
 
 def closes(
     relay: Relay,
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     *,
     in_partitions: bool = False,
-    tables: Sequence[Table] = TABLES,
+    tables: Sequence[DemoTable] = TABLES,
 ) -> None:
     """See that the relay reports the gap, and closes it."""
     wait_for("it is reported", lambda: f"{TABLE} is not proven since" in relay.log())
@@ -208,7 +208,7 @@ def closes(
         assert_equal(services, database, tables, relay.name)
 
 
-def assert_live_once(services: Services, database: str, relay: Relay) -> None:
+def assert_live_once(services: ServiceAddresses, database: str, relay: Relay) -> None:
     """See that each partition's latest records are the table, so that no key has two live rows."""
     topic = f"{relay.name}.accounts"
     latest = {
@@ -239,7 +239,7 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("gap", "runs"), list(_cases()))
 def test_a_gap_is_seen_and_closed(
-    services: Services, database: str, new_relay: NewRelay, gap: Gap, runs: bool
+    services: ServiceAddresses, database: str, new_relay: NewRelay, gap: Gap, runs: bool
 ) -> None:
     relay = begin(database, new_relay, gap)
     if not runs:
@@ -252,7 +252,7 @@ def test_a_gap_is_seen_and_closed(
 
 
 def test_a_heal_does_not_forget_a_table_that_was_dropped(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Its topic still holds the rows from before when a table of that name is created."""
     *_, again = (gap for gap in GAPS if gap.name == "the table is dropped and created again")
@@ -280,7 +280,7 @@ def test_a_heal_does_not_forget_a_table_that_was_dropped(
     ],
 )
 def test_a_topic_that_changes_is_filled_again(
-    services: Services, database: str, new_relay: NewRelay, how: str, runs: bool
+    services: ServiceAddresses, database: str, new_relay: NewRelay, how: str, runs: bool
 ) -> None:
     relay = begin(database, new_relay)
     topic = f"{relay.name}.accounts"
@@ -315,7 +315,7 @@ def test_a_topic_that_changes_is_filled_again(
 
 
 def test_added_partitions_leave_no_row_for_a_later_change(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Each key is in one partition alone when the comparison ends, and must be in its own by then."""
     relay = begin(database, new_relay)
@@ -338,7 +338,7 @@ def empty(admin: AdminClient, topic: str) -> None:
 
 @pytest.mark.parametrize("runs", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_keyed_topic_that_loses_records_is_not_proven_until_it_is_compacted(
-    services: Services, database: str, new_relay: NewRelay, runs: bool
+    services: ServiceAddresses, database: str, new_relay: NewRelay, runs: bool
 ) -> None:
     create_tables(database, ROWS)
     relay = new_relay()
@@ -364,7 +364,7 @@ def test_a_keyed_topic_that_loses_records_is_not_proven_until_it_is_compacted(
 
 
 def test_only_a_comparison_with_the_streams_own_server_proves_a_table(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     """A standby that is late holds the rows from before, as the topic does."""
     relay = begin(database, new_relay, LEAVES, "--on-gap", "report")
@@ -386,7 +386,9 @@ def test_only_a_comparison_with_the_streams_own_server_proves_a_table(
     assert_equal(services, database, TABLES, relay.name)
 
 
-def test_a_gap_that_lasts_names_what_ends_it(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_a_gap_that_lasts_names_what_ends_it(
+    services: ServiceAddresses, database: str, new_relay: NewRelay
+) -> None:
     relay = begin(database, new_relay)
     publication = f"bwtui_{relay.name}"
     execute(database, f"alter publication {publication} drop table accounts")
@@ -407,7 +409,7 @@ def test_a_gap_that_lasts_names_what_ends_it(services: Services, database: str, 
 
 
 def test_a_partition_is_truncated_behind_its_root(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 1)
     execute(
@@ -437,7 +439,9 @@ def test_a_partition_is_truncated_behind_its_root(
     assert "public.later" not in relay.log()
 
 
-def test_a_partition_takes_its_rows_along(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_a_partition_takes_its_rows_along(
+    services: ServiceAddresses, database: str, new_relay: NewRelay
+) -> None:
     """Before PostgreSQL 15 a session sends a partition's rows under the name that it had at its first row."""
     everything = "create publication {p} for all tables with (publish_via_partition_root)"
     relay = begin(database, new_relay, Gap("", (), publication=everything, before=PARTITIONED[:4]))
@@ -455,11 +459,11 @@ def test_a_partition_takes_its_rows_along(services: Services, database: str, new
     execute(
         database, "update accounts set note = 'root' where id < 10020", "delete from others where id > 10040"
     )
-    closes(relay, services, database, tables=[*TABLES, Table("public", "low", ("id",))])
+    closes(relay, services, database, tables=[*TABLES, DemoTable("public", "low", ("id",))])
 
 
 def test_an_old_row_without_its_key_does_not_end_the_relay(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """A partition with a replica identity of its own sends old rows without the root's key."""
     create_tables(database, 1)
@@ -489,7 +493,7 @@ def test_an_old_row_without_its_key_does_not_end_the_relay(
 
 
 def test_other_settings_are_refused_on_the_same_slot(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     relay = begin(database, new_relay)
     relay.stop()
@@ -506,7 +510,7 @@ def test_other_settings_are_refused_on_the_same_slot(
 
 
 def test_another_partitioner_is_refused_on_the_same_slot(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Later rows of a key would be in another partition than earlier ones."""
     relay = begin(database, new_relay)
@@ -522,7 +526,7 @@ def test_another_partitioner_is_refused_on_the_same_slot(
 
 
 def test_a_new_snapshot_into_topics_that_hold_deleted_rows(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """It has no row that was deleted between the two slots, nor has the stream."""
     relay = begin(database, new_relay)
@@ -539,7 +543,7 @@ def test_a_new_snapshot_into_topics_that_hold_deleted_rows(
 
 
 def test_a_slot_without_a_record_is_not_proven(
-    services: Services, database: str, new_relay: NewRelay, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, database: str, new_relay: NewRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = begin(database, new_relay)
     relay.stop()
@@ -555,7 +559,7 @@ def test_a_slot_without_a_record_is_not_proven(
 
 
 def test_a_ledger_that_was_removed_is_no_upgrade(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     relay = begin(database, new_relay)
     relay.stop()
@@ -588,7 +592,7 @@ def test_a_ledger_that_was_removed_is_no_upgrade(
     ],
 )
 def test_a_file_that_is_lost_alone_proves_nothing(
-    services: Services, database: str, new_relay: NewRelay, name: str, is_damaged: bool
+    services: ServiceAddresses, database: str, new_relay: NewRelay, name: str, is_damaged: bool
 ) -> None:
     relay = begin(database, new_relay)
     relay.stop()
@@ -608,7 +612,7 @@ def test_a_file_that_is_lost_alone_proves_nothing(
     relay.wait("it is closed", is_proven)
     relay.wait_caught_up()
     relay.stop()
-    assert_equal(services, database, [*TABLES, Table("public", "late", ("id",))], relay.name)
+    assert_equal(services, database, [*TABLES, DemoTable("public", "late", ("id",))], relay.name)
 
 
 def test_a_record_of_joined_tables_that_can_not_be_read_is_refused(
@@ -625,7 +629,7 @@ def test_a_record_of_joined_tables_that_can_not_be_read_is_refused(
 
 
 @pytest.mark.long
-def test_another_producer_is_noticed(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_another_producer_is_noticed(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     relay = begin(database, new_relay)
     execute(database, "update accounts set number = 5 where id = 5")
     relay.wait_caught_up()
@@ -637,7 +641,7 @@ def test_another_producer_is_noticed(services: Services, database: str, new_rela
 
 @pytest.mark.long
 def test_another_producer_of_rows_without_a_key(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """No row is missing, and no comparison finds what is not a row: only a new topic ends it."""
     before = ("create table notes (note text)", "insert into notes values ('one')")
@@ -656,7 +660,7 @@ def test_another_producer_of_rows_without_a_key(
     relay.stop()
 
 
-def write_as_another(services: Services, topic: str) -> None:
+def write_as_another(services: ServiceAddresses, topic: str) -> None:
     """Write 20 records of the topic again, as another relay that is behind would."""
     consumer = Consumer({"bootstrap.servers": services.broker, "group.id": "unused"})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -670,7 +674,7 @@ def write_as_another(services: Services, topic: str) -> None:
 
 @pytest.mark.parametrize("args", [(), ("--exactly-once",)], ids=["plain", "once"])
 def test_another_producer_is_noticed_after_a_stop(
-    services: Services, database: str, new_relay: NewRelay, args: tuple[str, ...]
+    services: ServiceAddresses, database: str, new_relay: NewRelay, args: tuple[str, ...]
 ) -> None:
     relay = begin(database, new_relay, LEAVES, *args)
     execute(database, "update accounts set number = 5 where id = 5")
@@ -695,7 +699,7 @@ def test_another_producer_is_noticed_after_a_stop(
 
 
 def test_another_producer_is_noticed_in_a_topic_that_came_later(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     relay = begin(database, new_relay)
     rows = "insert into later select generate_series(1, 30)"
@@ -709,7 +713,7 @@ def test_another_producer_is_noticed_in_a_topic_that_came_later(
     relay.stop()
 
 
-def test_the_snapshot_is_watched(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_the_snapshot_is_watched(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     """A topic that is deleted during the first snapshot, and a table that leaves meanwhile."""
     create_tables(database, 300_000)
     relay = new_relay("--snapshot-workers", "1")
@@ -732,7 +736,7 @@ def test_the_snapshot_is_watched(services: Services, database: str, new_relay: N
 
 
 def test_a_catalog_that_can_not_be_read_is_reported(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """The stream goes on meanwhile: nothing that it brings says whether a table left the publication."""
     create_tables(database, 1)

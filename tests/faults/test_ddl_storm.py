@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import Session, session
 from tests.decoded_topic import Decoded, decoded_topics, latest
 from tests.faults.ddl_storm import Storm
@@ -41,7 +41,7 @@ Rows = dict[int, dict[str, Any]]
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_storm(services: Services, database: str, new_relay: Callable[..., Relay], seed: int) -> None:
+def test_storm(services: ServiceAddresses, database: str, new_relay: Callable[..., Relay], seed: int) -> None:
     print(f"BWTUI_STORM_SEED={seed}")
     # A comparison would send rows as they are, not as their last change left them.
     relay = new_relay("--on-gap", "report")
@@ -61,7 +61,7 @@ def test_storm(services: Services, database: str, new_relay: Callable[..., Relay
 
 
 @contextmanager
-def backward(services: Services) -> Iterator[None]:
+def backward(services: ServiceAddresses) -> Iterator[None]:
     """Hold every subject to BACKWARD for a while."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         before = registry.get_compatibility()
@@ -95,7 +95,7 @@ def rage(storm: Storm, relay: Relay) -> None:
         relay.start()
 
 
-def assert_images(services: Services, source: Session, storm: Storm, relay: Relay, what: str) -> int:
+def assert_images(services: ServiceAddresses, source: Session, storm: Storm, relay: Relay, what: str) -> int:
     """Compare topics with the rows as their last change left them; return how many placeholders stand."""
     expected: dict[str, Rows] = {table: {} for table in storm.tables}
     for name, number, image in source.rows("select name, id, image from told.rows"):
@@ -105,7 +105,7 @@ def assert_images(services: Services, source: Session, storm: Storm, relay: Rela
     return compare(services, expected, relay, what, rows_now(source, storm))
 
 
-def assert_tables(services: Services, source: Session, storm: Storm, relay: Relay, what: str) -> int:
+def assert_tables(services: ServiceAddresses, source: Session, storm: Storm, relay: Relay, what: str) -> int:
     """Compare topics with the tables; return how many placeholders stand."""
     return compare(services, rows_now(source, storm), relay, what)
 
@@ -117,7 +117,7 @@ def rows_now(source: Session, storm: Storm) -> dict[str, Rows]:
 
 
 def compare(
-    services: Services,
+    services: ServiceAddresses,
     expected: dict[str, Rows],
     relay: Relay,
     what: str,

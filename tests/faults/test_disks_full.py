@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
-from bwtui.sandbox.runner import State
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.demo.shop import DemoTable
+from bwtui.sandbox.runner import ServiceState
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.incidents import healthy, stalled
 from tests.faults.records import assert_equal
 from tests.faults.relays import Relay, execute, new_name, streaming, wait_for
@@ -24,11 +24,11 @@ NewRelay = Callable[..., Relay]
 MOST_BYTES = 11 << 20
 FILL = """insert into accounts select n + 1000, n, (select string_agg(md5(random()::text || n.n || m), '')
           from generate_series(1, 300) m) from generate_series(1, 9000) n"""
-ORDERS = Table("public", "orders", ("id",))
+ORDERS = DemoTable("public", "orders", ("id",))
 
 
 def test_the_brokers_disk_is_full(
-    interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
+    interrupted: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     relay = streaming(database, new_relay)
     status = interrupted.status()
@@ -37,7 +37,7 @@ def test_the_brokers_disk_is_full(
     assert pid is not None
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
     execute(database, FILL)
-    has_ended = lambda: (now := interrupted.status()) and now.services["kafka"].state is State.DIED  # noqa: E731
+    has_ended = lambda: (now := interrupted.status()) and now.services["kafka"].state is ServiceState.DIED  # noqa: E731
     wait_for("the broker gives up", has_ended)
     assert "refused" in stalled(relay, "kafka").sentence or not relay.has_ended
     interrupted.start_service("kafka")
@@ -57,7 +57,10 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def test_no_disk_is_left_for_wal(
-    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    services: ServiceAddresses,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     server = SecondPostgres()

@@ -24,9 +24,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bwtui.model.position import Position
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.sink.positions import Positions
+from bwtui.sink.position_topic import PositionTopic
 from bwtui.source.slot import reserve
 from tests.faults.backfills import ask, state_of, wait_done
 from tests.faults.hanging import hanging
@@ -50,7 +50,7 @@ ROWS = 5_000
 NewRelay = Callable[..., Relay]
 
 
-def test_no_kill_repeats_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_no_kill_repeats_a_row(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     create_tables(database, ROWS)
     relay = new_relay("--exactly-once")
     topics = [table.topic(relay.name) for table in TABLES]
@@ -63,7 +63,7 @@ def test_no_kill_repeats_a_row(services: Services, database: str, new_relay: New
 
 @pytest.mark.long
 def test_no_kill_of_relay_or_broker_repeats_a_row(
-    interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
+    interrupted: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """The campaign: as above, and every so often the broker is killed in the relay's place."""
     create_tables(database, ROWS)
@@ -107,7 +107,9 @@ def said_of(killed: Counter[str], outside: Outside, begun: float) -> str:
     )
 
 
-def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_no_kill_repeats_a_row_of_a_chunk(
+    services: ServiceAddresses, database: str, new_relay: NewRelay
+) -> None:
     create_tables(database, 10 * ROWS)
     relay = new_relay("--exactly-once")
     relay.run()
@@ -135,7 +137,7 @@ def test_no_kill_repeats_a_row_of_a_chunk(services: Services, database: str, new
 
 @pytest.mark.long
 def test_a_snapshot_after_one_that_was_cut_off_without_transactions(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """What it takes back is what it has not sent itself, in the transaction that is open meanwhile."""
     create_tables(database, 10 * ROWS)
@@ -155,7 +157,7 @@ def test_a_snapshot_after_one_that_was_cut_off_without_transactions(
 
 
 def test_a_second_relay_fences_the_first(
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     new_relay: NewRelay,
     tmp_path: Path,
@@ -193,7 +195,7 @@ def test_a_second_relay_fences_the_first(
 
 
 def test_a_position_is_read_back_where_the_state_is_lost(
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     new_relay: NewRelay,
     tmp_path: Path,
@@ -218,7 +220,7 @@ def test_a_position_is_read_back_where_the_state_is_lost(
 
 @pytest.mark.long
 def test_a_slot_that_is_dropped_is_begun_anew(
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     new_relay: NewRelay,
     tmp_path: Path,
@@ -251,7 +253,7 @@ def drop(relay: Relay) -> None:
 
 @pytest.mark.long
 def test_a_slow_transaction_is_split_before_kafka_aborts_it(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 10)
     relay = new_relay("--exactly-once", "-C", "transaction.timeout.ms=2000")
@@ -270,7 +272,7 @@ def test_a_slow_transaction_is_split_before_kafka_aborts_it(
 
 
 def test_a_large_transaction_says_that_it_is_split(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
@@ -297,7 +299,7 @@ def test_a_large_transaction_says_that_it_is_split(
 @pytest.mark.long
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_refused_row_is_dropped_alone(
-    services: Services, database: str, new_relay: NewRelay, is_cut: bool
+    services: ServiceAddresses, database: str, new_relay: NewRelay, is_cut: bool
 ) -> None:
     """Its letter is in the same transaction; one that is too large comes without the row."""
     create_tables(database, 10)
@@ -332,7 +334,7 @@ def test_a_refused_row_is_dropped_alone(
 
 @pytest.mark.long
 def test_what_comes_before_a_row_that_ends_the_relay_is_committed(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 10)
     relay = new_relay("--exactly-once", "-C", "message.max.bytes=20000", "--commit-ms", "600000")
@@ -360,7 +362,7 @@ def test_what_comes_before_a_row_that_ends_the_relay_is_committed(
 
 
 def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """As a kill between the making of the slot and Kafka's commit leaves it."""
     create_tables(database, 10)
@@ -373,7 +375,7 @@ def test_a_slot_whose_snapshot_was_not_committed_is_made_anew(
 
 @pytest.mark.long
 def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Another relay has just made it, and still holds the reservation."""
     create_tables(database, 10)
@@ -391,7 +393,7 @@ def test_a_slot_whose_snapshot_is_not_committed_yet_is_left_alone(
 
 
 def test_the_position_of_a_snapshot_names_the_servers_timeline(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Without it a server that parted before the snapshot would be taken for the one that was read."""
     create_tables(database, 10)
@@ -401,9 +403,9 @@ def test_the_position_of_a_snapshot_names_the_servers_timeline(
     assert (last.timeline, last.phase) == (1, "stream")
 
 
-def position_of(services: Services, database: str, relay: Relay) -> tuple[Positions, Position]:
+def position_of(services: ServiceAddresses, database: str, relay: Relay) -> tuple[PositionTopic, Position]:
     """Return what reads the relay's position, and what it is."""
-    positions = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
+    positions = PositionTopic(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services))
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         cursor.execute("select system_identifier::text, current_database() from pg_control_system()")
         ((system, name),) = cursor.fetchall()
@@ -412,7 +414,7 @@ def position_of(services: Services, database: str, relay: Relay) -> tuple[Positi
     return positions, last
 
 
-def tear(services: Services, database: str, relay: Relay) -> None:
+def tear(services: ServiceAddresses, database: str, relay: Relay) -> None:
     """Have Kafka say that the snapshot of the relay's slot was begun, and no more."""
     position, last = position_of(services, database, relay)
     torn = replace(last, phase="snapshot", passed=relay.slot_lsn() or 0, lsn=0)
@@ -422,14 +424,14 @@ def tear(services: Services, database: str, relay: Relay) -> None:
 
 
 def test_another_servers_transaction_hides_no_position(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Two servers' relays with one slot name and prefix share the topic; the other one was killed."""
     create_tables(database, 10)
     relay = new_relay("--exactly-once")
     relay.run()
     settings = RelaySettings(slot=relay.name, topic_prefix=relay.name)
-    topic = Positions(settings, config(services)).topic
+    topic = PositionTopic(settings, config(services)).topic
     elsewhere = Position("1", "other", relay.name)
     other = Producer(config(services) | {"transactional.id": f"{relay.name}-other"})
     other.init_transactions(30)
@@ -452,7 +454,7 @@ def test_another_servers_transaction_hides_no_position(
 
 
 def test_a_position_that_kafka_has_lost_is_noticed(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """Its topic was deleted: the slot alone would have rows come twice."""
     create_tables(database, 10)
@@ -463,7 +465,7 @@ def test_a_position_that_kafka_has_lost_is_noticed(
     execute(database, "insert into accounts values (11, 1, 'once')")
     relay.wait_ended()
     relay._wait_released()
-    topic = Positions(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services)).topic
+    topic = PositionTopic(RelaySettings(slot=relay.name, topic_prefix=relay.name), config(services)).topic
     admin = AdminClient(config(services))
     for future in admin.delete_topics([topic]).values():
         future.result()
@@ -476,14 +478,14 @@ def test_a_position_that_kafka_has_lost_is_noticed(
     assert relay.run().tables["public.accounts"].snapshot_rows == 11
 
 
-def config(services: Services) -> dict[str, Any]:
+def config(services: ServiceAddresses) -> dict[str, Any]:
     """Return what every client is given."""
     return {"bootstrap.servers": services.broker}
 
 
 @pytest.mark.long
 def test_a_relay_that_slept_longer_than_its_transaction(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 10)
     relay = new_relay("--exactly-once", "--commit-ms", "600000", "-C", "transaction.timeout.ms=6000")
@@ -508,7 +510,7 @@ def test_a_relay_that_slept_longer_than_its_transaction(
 
 @pytest.mark.long
 def test_a_broker_that_hangs_and_one_that_is_started_again(
-    interrupted: Sandbox, services: Services, database: str, new_relay: NewRelay
+    interrupted: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, ROWS)
     relay = new_relay("--exactly-once")
@@ -531,7 +533,7 @@ def test_a_broker_that_hangs_and_one_that_is_started_again(
     assert_once(services, database, relay, writer)
 
 
-def limit_messages(services: Services, topic: str, size: int) -> None:
+def limit_messages(services: ServiceAddresses, topic: str, size: int) -> None:
     """Have the topic take no message of more than ``size`` bytes."""
     admin = AdminClient(config(services))
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)

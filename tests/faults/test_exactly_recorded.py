@@ -15,9 +15,9 @@ import pytest
 from bwtui.audit.core import PARTS
 from bwtui.kafka.client import headers_of
 from bwtui.model.headers import PART, SESSION
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.verify import recording as verify
-from bwtui.verify.facts import read_facts
+from bwtui.verify.journal_facts import read_facts
 from tests.faults.recordings import (
     Witness,
     assert_everything_committed,
@@ -41,7 +41,9 @@ SNAPSHOT = ("bwtui.op", b"snapshot")
 NewRelay = Callable[..., Relay]
 
 
-def assert_agrees(services: Services, folder: Path, relay: Relay, *, ended: bool = False) -> Counter[str]:
+def assert_agrees(
+    services: ServiceAddresses, folder: Path, relay: Relay, *, ended: bool = False
+) -> Counter[str]:
     """See that each message that counts as sent is committed at its place, and all that is was recorded.
 
     ``ended``: nothing is under way any more, so that every change that was recorded is in, and once. Return
@@ -111,7 +113,7 @@ def kill(relay: Relay, folder: Path, growth: int) -> None:
 
 
 def test_no_kill_parts_the_recording_from_what_is_committed(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
     create_tables(database, ROWS)
@@ -130,7 +132,7 @@ def test_no_kill_parts_the_recording_from_what_is_committed(
 
 
 def kill_and_compare(
-    services: Services, database: str, relay: Relay, folder: Path, kills: int, chance: random.Random
+    services: ServiceAddresses, database: str, relay: Relay, folder: Path, kills: int, chance: random.Random
 ) -> tuple[Counter[str], int]:
     """Kill so often while streaming, and before that in the snapshot; return states, and how often it was."""
     witness = Witness(database, relay.name)
@@ -157,7 +159,7 @@ def kill_and_compare(
 
 @pytest.mark.long
 def test_a_split_transaction_that_was_killed_goes_on_where_it_was(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     """What is recorded anew has the numbers that it has in the stream, though the first rows are left out."""
     folder = tmp_path / "recording"
@@ -179,7 +181,7 @@ def test_a_split_transaction_that_was_killed_goes_on_where_it_was(
 
 
 def test_what_was_sent_without_a_recording_is_a_gap(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     """Kafka has it, so it is not read again, wherever the slot stands."""
     folder = tmp_path / "recording"
@@ -197,7 +199,7 @@ def test_what_was_sent_without_a_recording_is_a_gap(
         assert [change for change in recording.changes() if change.operation == "insert"] == []
 
 
-def is_there(services: Services, relay: Relay, note: bytes) -> bool:
+def is_there(services: ServiceAddresses, relay: Relay, note: bytes) -> bool:
     """Return whether a row with ``note`` is committed."""
     records = committed_records(services, [ACCOUNTS.topic(relay.name)])
     return any(note in (record.value() or b"") for record in records)
@@ -205,7 +207,7 @@ def is_there(services: Services, relay: Relay, note: bytes) -> bool:
 
 @pytest.mark.long
 def test_an_audit_in_the_middle_of_a_crash_finds_nothing(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
     folder = tmp_path / "recording"

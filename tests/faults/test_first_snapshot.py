@@ -13,15 +13,15 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import Status
 from bwtui.recording.check import check
 from bwtui.recording.export.facts import facts
 from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.backfill.running import CHUNK_ROWS
+from bwtui.relay.backfill.backfill import CHUNK_ROWS
 from bwtui.relay.process.control import request
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.database import session
 from tests.faults.administration import configure_topic, make_topic
@@ -31,7 +31,7 @@ from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.test_backfill import Writers
 
 NewRelay = Callable[..., Relay]
-ITEMS, SMALL = Table("public", "items", ("id",)), Table("public", "a_small", ("id",))
+ITEMS, SMALL = DemoTable("public", "items", ("id",)), DemoTable("public", "a_small", ("id",))
 ROWS = 35_000
 MADE = (
     "create sequence s",
@@ -82,13 +82,13 @@ def kept(relay: Relay) -> list[Path]:
     return list(state_folder(relay.name).glob("first-*.json"))
 
 
-def chunks_sent(services: Services, relay: Relay) -> int:
+def chunks_sent(services: ServiceAddresses, relay: Relay) -> int:
     """Return how many rows of `ITEMS` were put into the stream."""
     return sum(one.operation == "backfill" for one in read_table(services, ITEMS, relay.name))
 
 
 def test_the_stream_goes_on_meanwhile_and_all_say_that_it_is_a_snapshot(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     relay.start()
     id = begun(relay)
@@ -123,16 +123,18 @@ def test_the_stream_goes_on_meanwhile_and_all_say_that_it_is_a_snapshot(
 
 @pytest.mark.long
 def test_a_relay_that_is_to_end_ends_once_it_is_through(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     assert relay.run().first_snapshot is None
     assert_equal(services, database, [ITEMS, SMALL], relay.name)
     assert chunks_sent(services, relay) == ROWS
 
 
-def test_schemas_and_tables_may_have_dots(new_relay: NewRelay, services: Services, database: str) -> None:
+def test_schemas_and_tables_may_have_dots(
+    new_relay: NewRelay, services: ServiceAddresses, database: str
+) -> None:
     """Where the schema ends the catalog says: nothing of these was sent, and the relay ended well."""
-    dotted = [Table("my.own", "items", ("id",)), Table("my", "own.things", ("id",))]
+    dotted = [DemoTable("my.own", "items", ("id",)), DemoTable("my", "own.things", ("id",))]
     for table in dotted:
         named = f'"{table.schema}"."{table.name}"'
         execute(
@@ -144,12 +146,12 @@ def test_schemas_and_tables_may_have_dots(new_relay: NewRelay, services: Service
     relay = new_relay(*CHUNKS)
     status = relay.run()
     for schema, name in (("my_x2e_own", "items"), ("my", "own_x2e_things")):
-        records = read_table(services, Table(schema, name, ("id",)), relay.name)
+        records = read_table(services, DemoTable(schema, name, ("id",)), relay.name)
         assert sorted(record.key[0] for record in records) == list(range(1, 101))
     assert not status.errors
 
 
-def test_a_stop_says_what_is_left(relay: Relay, services: Services, database: str) -> None:
+def test_a_stop_says_what_is_left(relay: Relay, services: ServiceAddresses, database: str) -> None:
     relay.start()
     begun(relay)
     relay.stop()
@@ -172,7 +174,7 @@ def test_a_stop_says_what_is_left(relay: Relay, services: Services, database: st
 
 
 def test_rows_that_were_cancelled_are_not_proven_until_they_are_sent(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     relay.start()
     control(relay, begun(relay), "cancel")
@@ -195,7 +197,7 @@ def test_rows_that_were_cancelled_are_not_proven_until_they_are_sent(
     "recorded", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "recorded"]
 )
 def test_under_writes_no_kill_leaves_anything_in_part(
-    new_relay: NewRelay, services: Services, database: str, tmp_path: Path, recorded: bool
+    new_relay: NewRelay, services: ServiceAddresses, database: str, tmp_path: Path, recorded: bool
 ) -> None:
     execute(database, *MADE)
     folder = tmp_path / "recording"
@@ -249,7 +251,7 @@ def is_through(relay: Relay) -> bool:
 
 @pytest.mark.long
 def test_a_kill_while_it_begins_leaves_nothing_to_others(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     """At any moment: what is there of a beginning without a slot is not taken up, and the slot is whole."""
     chance = random.Random(random.getrandbits(64))
@@ -287,7 +289,9 @@ def test_a_slot_of_somebody_else_is_refused(relay: Relay, database: str) -> None
 
 
 @pytest.mark.long
-def test_a_lost_slot_is_healed_and_the_rest_comes(relay: Relay, services: Services, database: str) -> None:
+def test_a_lost_slot_is_healed_and_the_rest_comes(
+    relay: Relay, services: ServiceAddresses, database: str
+) -> None:
     relay.start()
     id = begun(relay)
     relay.stop()
@@ -307,7 +311,7 @@ def test_a_lost_slot_is_healed_and_the_rest_comes(relay: Relay, services: Servic
     assert_equal(services, database, [ITEMS, SMALL], relay.name)
 
 
-def test_a_drop_of_the_slot_forgets_it(relay: Relay, services: Services, database: str) -> None:
+def test_a_drop_of_the_slot_forgets_it(relay: Relay, services: ServiceAddresses, database: str) -> None:
     relay.start()
     begun(relay)
     relay.stop()
@@ -326,7 +330,7 @@ def test_a_drop_of_the_slot_forgets_it(relay: Relay, services: Services, databas
 
 @pytest.mark.long
 def test_a_second_relay_waits_or_is_refused(
-    relay: Relay, new_relay: NewRelay, services: Services, database: str
+    relay: Relay, new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     """Of the same slot: while one begins, and while its tables are not through."""
     second = new_relay(*CHUNKS)
@@ -358,7 +362,7 @@ def test_the_tables_of_another_relay_are_not_left_behind(
 
 @pytest.mark.long
 def test_a_slot_that_another_relay_has_made_since_is_that_ones(
-    relay: Relay, new_relay: NewRelay, services: Services, database: str
+    relay: Relay, new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     """What the first one has not sent is void with its slot: the second's starts and audits go on."""
     relay.start()
@@ -404,7 +408,7 @@ def test_a_table_that_is_gone_is_told_and_ends(relay: Relay, database: str, what
 
 
 @pytest.mark.long
-def test_a_table_that_is_renamed_comes_whole(relay: Relay, services: Services, database: str) -> None:
+def test_a_table_that_is_renamed_comes_whole(relay: Relay, services: ServiceAddresses, database: str) -> None:
     relay.start()
     id = begun(relay)
     execute(database, "alter table items rename to renamed")
@@ -415,19 +419,19 @@ def test_a_table_that_is_renamed_comes_whole(relay: Relay, services: Services, d
 
     relay.wait("its rows", lambda now: now.state == "streaming" and has_come(now))
     relay.stop()
-    records = read_table(services, Table("public", "renamed", ("id",)), relay.name)
+    records = read_table(services, DemoTable("public", "renamed", ("id",)), relay.name)
     assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
 
 
 def test_a_relay_that_is_to_end_waits_for_the_rows_of_a_renamed_table(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     relay.start("--until-caught-up")
     id = begun(relay)
     execute(database, "alter table items rename to renamed")
     control(relay, id, "resume")
     assert relay.join() == 0, relay.last_words()
-    records = read_table(services, Table("public", "renamed", ("id",)), relay.name)
+    records = read_table(services, DemoTable("public", "renamed", ("id",)), relay.name)
     assert {one.key for one in records} == {(number,) for number in range(1, ROWS + 1)}
 
 
@@ -462,7 +466,7 @@ def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, dat
     ids=["columns", "key", "truncated"],
 )
 def test_a_table_that_is_altered_comes_whole(
-    relay: Relay, services: Services, database: str, statements: tuple[str, ...]
+    relay: Relay, services: ServiceAddresses, database: str, statements: tuple[str, ...]
 ) -> None:
     relay.start()
     id = begun(relay)
@@ -499,7 +503,7 @@ def test_another_key_begins_anew(relay: Relay, database: str) -> None:
 
 @pytest.mark.parametrize("policy", [pytest.param("exit", marks=pytest.mark.long), "log"])
 def test_a_row_that_is_refused_ends_the_relay_or_is_dropped(
-    policy: str, new_relay: NewRelay, services: Services, database: str
+    policy: str, new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *MADE, "update items set name = repeat('x', 3000000) where id = 30007")
     relay = new_relay(*CHUNKS, "-C", "message.max.bytes=1000000")
@@ -521,7 +525,9 @@ def test_a_row_that_is_refused_ends_the_relay_or_is_dropped(
 
 
 @pytest.mark.long
-def test_a_topic_that_takes_nothing_ends_the_relay(relay: Relay, services: Services, database: str) -> None:
+def test_a_topic_that_takes_nothing_ends_the_relay(
+    relay: Relay, services: ServiceAddresses, database: str
+) -> None:
     topic, oldest = f"{relay.name}.items", "message.timestamp.before.max.ms"
     make_topic(services, topic, 1_000_000, **{oldest: "0"})
     for _ in range(2):
@@ -536,7 +542,7 @@ def test_a_topic_that_takes_nothing_ends_the_relay(relay: Relay, services: Servi
 
 
 def test_rows_without_a_key_are_copied_as_of_the_slot(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     """Each of them once, whatever is written meanwhile."""
     execute(
@@ -553,14 +559,16 @@ def test_rows_without_a_key_are_copied_as_of_the_slot(
     relay.wait("its end", lambda now: now.state == "streaming")
     relay.wait_caught_up()
     relay.stop()
-    records = read_table(services, Table("public", "logged", ()), relay.name)
+    records = read_table(services, DemoTable("public", "logged", ()), relay.name)
     assert sorted(one.value["v"] for one in records if one.value) == list(range(1, 6001))
     assert [one.operation for one in records].count("snapshot") == 5000
     assert chunks_sent(services, relay) == ROWS
 
 
 @pytest.mark.long
-def test_what_a_dead_export_sent_is_taken_back(relay: Relay, services: Services, database: str) -> None:
+def test_what_a_dead_export_sent_is_taken_back(
+    relay: Relay, services: ServiceAddresses, database: str
+) -> None:
     """A row that was deleted before the slot was made is in neither the chunks nor the stream."""
     relay.start("--snapshot-by", "export")
     relay.wait("some rows", lambda now: now.stages["acknowledge"].total > 20_000)
@@ -572,13 +580,15 @@ def test_what_a_dead_export_sent_is_taken_back(relay: Relay, services: Services,
 
 
 @pytest.mark.long
-def test_without_a_snapshot_there_is_none(relay: Relay, services: Services) -> None:
+def test_without_a_snapshot_there_is_none(relay: Relay, services: ServiceAddresses) -> None:
     status = relay.run("--skip-snapshot")
     assert status.first_snapshot is None
     assert not status.backfills
 
 
-def test_an_audit_does_not_judge_a_table_in_part(relay: Relay, services: Services, database: str) -> None:
+def test_an_audit_does_not_judge_a_table_in_part(
+    relay: Relay, services: ServiceAddresses, database: str
+) -> None:
     relay.start()
     id = begun(relay)
     verify = [sys.executable, "-m", "bwtui", "verify", "--database", "--relay", relay.name, "--json"]
@@ -596,7 +606,7 @@ def test_an_audit_does_not_judge_a_table_in_part(relay: Relay, services: Service
 
 @pytest.mark.long
 def test_without_the_option_headers_the_rows_are_the_runs_own(
-    relay: Relay, services: Services, database: str, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, services: ServiceAddresses, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [arg for arg in relay.command() if arg != "--headers"]
     monkeypatch.setattr(relay, "command", lambda: command)

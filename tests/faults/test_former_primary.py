@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts, Ended
 from tests.decoded_topic import Decoded, decoded_avro, latest
 from tests.faults.relays import Relay, new_name
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.since(17, "slots come along")
 class Returned:
     """A relay that streams from the new primary, and the former one, which is back."""
 
-    def __init__(self, services: Services, pair: Pair, folder: Path) -> None:
+    def __init__(self, services: ServiceAddresses, pair: Pair, folder: Path) -> None:
         """Promote the standby, and have the former primary come back with one row of ``doc``."""
         self.pair = pair
         self.old, self.new = secrets.token_hex(2_000), secrets.token_hex(2_000)
@@ -60,7 +60,10 @@ class Returned:
 
 @pytest.fixture
 def returned(
-    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    services: ServiceAddresses,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Returned]:
     """A former primary that came back."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -73,7 +76,7 @@ def returned(
 
 
 def test_unchanged_values_and_chunks_come_from_the_streams_own_server(
-    returned: Returned, services: Services, tmp_path: Path
+    returned: Returned, services: ServiceAddresses, tmp_path: Path
 ) -> None:
     """Rows that the former primary lacks are no deleted ones, and its values are not the newest."""
     returned.write()
@@ -88,7 +91,7 @@ def test_unchanged_values_and_chunks_come_from_the_streams_own_server(
 
 
 def test_a_comparison_reads_from_the_streams_own_server(
-    returned: Returned, services: Services, tmp_path: Path
+    returned: Returned, services: ServiceAddresses, tmp_path: Path
 ) -> None:
     """Its rows would be taken for the newest ones, and a repair would send them."""
     returned.write()
@@ -110,5 +113,5 @@ def test_a_comparison_reads_from_the_streams_own_server(
     returned.assert_equal()
 
 
-def _command(services: Services, folder: Path, *args: str) -> Ended:
+def _command(services: ServiceAddresses, folder: Path, *args: str) -> Ended:
     return Attempts(services, folder).command(*args)

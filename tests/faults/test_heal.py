@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.heal_gaps import (
     GAPS,
     TABLES,
@@ -53,7 +53,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[SecondPostgres]:
 
 @pytest.fixture
 def relay(
-    server: SecondPostgres, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SecondPostgres, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
     """A relay of that server that heals."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -68,7 +68,7 @@ def relay(
 class Topics:
     """What the relay's topics hold, read onward."""
 
-    def __init__(self, services: Services, relay: Relay) -> None:
+    def __init__(self, services: ServiceAddresses, relay: Relay) -> None:
         self._follower = RecordFollower(services, TABLES, relay.name)
         self._latest: dict[_Key, dict[str, Any]] = {}
         self._prefix = relay.name
@@ -102,7 +102,9 @@ class Topics:
 
 
 @pytest.mark.timeout(900 + SECONDS)
-def test_what_a_lost_slot_left_out_is_sent(services: Services, server: SecondPostgres, relay: Relay) -> None:
+def test_what_a_lost_slot_left_out_is_sent(
+    services: ServiceAddresses, server: SecondPostgres, relay: Relay
+) -> None:
     """No other key is sent, in whatever way the slot is lost."""
     dice, begin, done, counted = random.Random(SEED), time.monotonic(), Counter[str](), Counter[str]()
     with closing(Topics(services, relay)) as topics:

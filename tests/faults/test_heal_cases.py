@@ -13,13 +13,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from bwtui.cli.main import cli
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import Status
 from bwtui.recording.check import check
 from bwtui.recording.reading.as_of import TableFold, pages
 from bwtui.recording.reading.reader import open_recording
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests import forked
 from tests.database import session
 from tests.faults.administration import make_topic
@@ -30,7 +30,7 @@ from tests.faults.relays import Relay, execute, new_name
 from tests.integration.test_export_sql import run_all
 
 NewRelay = Callable[..., Relay]
-ITEMS = Table("public", "items", ("id",))
+ITEMS = DemoTable("public", "items", ("id",))
 MADE = (
     "create table items (id int primary key, v int not null)",
     "insert into items select n, n from generate_series(1, 100) n",
@@ -59,7 +59,7 @@ def is_healed(status: Status) -> bool:
     return made and status.heal is None and status.state == "streaming"
 
 
-def wait_healed(relay: Relay, services: Services, held: int) -> None:
+def wait_healed(relay: Relay, services: ServiceAddresses, held: int) -> None:
     """Wait until it is healed; exactly what differed was sent by then."""
     relay.wait("the heal", is_healed, _HEAL_SECONDS)
     relay.wait_caught_up()
@@ -76,7 +76,7 @@ def begun(new_relay: NewRelay, *args: str) -> Relay:
 
 @pytest.mark.long
 def test_two_relays_of_one_database_heal_at_once(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *MADE)
     relays = [begun(new_relay, "--heal") for _ in range(2)]
@@ -92,7 +92,7 @@ def test_two_relays_of_one_database_heal_at_once(
 
 
 def test_a_publication_that_is_gone_is_made_anew_with_the_slot(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *MADE)
     relay = begun(new_relay, "--heal")
@@ -103,7 +103,7 @@ def test_a_publication_that_is_gone_is_made_anew_with_the_slot(
 
 
 def test_a_recording_has_what_the_heal_sent(
-    new_relay: NewRelay, services: Services, database: str, tmp_path: Path
+    new_relay: NewRelay, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     execute(database, *MADE)
     folder = tmp_path / "recording"
@@ -134,7 +134,7 @@ def test_a_recording_has_what_the_heal_sent(
 
 
 def test_one_that_is_to_catch_up_ends_once_it_is_healed(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *MADE)
     relay = begun(new_relay, "--heal")
@@ -146,7 +146,7 @@ def test_one_that_is_to_catch_up_ends_once_it_is_healed(
 
 
 def test_a_kill_after_the_new_slot_is_made_keeps_that_slot(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     """A row without a key that is written while the relay is down can only come from that slot."""
     execute(database, *MADE, "create table visits (id int)")
@@ -161,14 +161,14 @@ def test_a_kill_after_the_new_slot_is_made_keeps_that_slot(
     relay.start()
     relay.wait_streaming()
     relay.wait_caught_up()
-    visits = Table("public", "visits", ())
+    visits = DemoTable("public", "visits", ())
     assert [record.value for record in read_table(services, visits, relay.name)] == [{"id": 7}]
     relay.wait("the comparison", lambda now: now.heal is not None and now.heal.lsn == format_lsn(made))
 
 
 @pytest.mark.parametrize("how", ["expired", pytest.param("another writer", marks=pytest.mark.long)])
 def test_where_nothing_can_be_proven_somebody_decides(
-    how: str, new_relay: NewRelay, services: Services, database: str
+    how: str, new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *MADE)
     relay = new_relay("--heal")
@@ -217,7 +217,7 @@ def command(*args: str) -> dict[str, object]:
 
 @pytest.mark.long
 def test_a_server_that_comes_and_goes_is_healed_in_the_end(
-    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     server = created()
@@ -245,7 +245,7 @@ def test_a_server_that_comes_and_goes_is_healed_in_the_end(
 
 @pytest.mark.long
 def test_a_right_to_read_that_is_taken_and_given_back(
-    new_relay: NewRelay, services: Services, database: str
+    new_relay: NewRelay, services: ServiceAddresses, database: str
 ) -> None:
     role, here = new_name("reader"), urlsplit(database)
     execute(database, *MADE, f"create role {role} login replication password 'x'")

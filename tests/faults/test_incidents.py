@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.database import session
 from tests.faults.incidents import (
     SLACK_SECONDS,
@@ -27,7 +27,7 @@ from tests.fix_sandbox import drop_database
 
 
 @pytest.fixture(scope="module")
-def database(services: Services) -> Iterator[str]:
+def database(services: ServiceAddresses) -> Iterator[str]:
     """One database for all incidents of this file."""
     name = "incidents"
     with closing(psycopg2.connect(services.postgres)) as connection:
@@ -41,7 +41,9 @@ def database(services: Services) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def relay(services: Services, database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+def relay(
+    services: ServiceAddresses, database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Relay]:
     """A relay that streams every table there is, and will be."""
     folder: Path = tmp_path_factory.mktemp("incidents")
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +85,7 @@ def from_to(status: Status, dependency: str) -> tuple[float, float]:
     return newest.since, newest.until
 
 
-def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay: Relay) -> None:
+def test_kafka_hangs(sandbox: Sandbox, services: ServiceAddresses, database: str, relay: Relay) -> None:
     with trickle(database):
         # Before its first rows came, the relay may ask Kafka for the table's topic.
         relay.wait("rows", lambda status: any(table.inserts > 5 for table in status.tables.values()))
@@ -107,7 +109,7 @@ def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay:
 
 
 def test_the_registry_hangs_and_a_table_is_new(
-    sandbox: Sandbox, services: Services, database: str, relay: Relay
+    sandbox: Sandbox, services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     with frozen(sandbox, "registry"):
         new_table(database)

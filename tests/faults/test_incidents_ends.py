@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from bwtui.cli.main import cli
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.database import session, with_options
 from tests.faults.administration import make_topic, occupy_subject
 from tests.faults.incidents import frozen, healthy, never, stalled, suspended, trickle
@@ -134,7 +134,9 @@ def test_kafka_is_slow(sandbox: Sandbox, database: str, new_relay: NewRelay) -> 
 # -- ends ----------------------------------------------------------------------------------------------------
 
 
-def test_the_registry_refuses_a_schema(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_the_registry_refuses_a_schema(
+    services: ServiceAddresses, database: str, new_relay: NewRelay
+) -> None:
     relay = streaming(database, new_relay)
     occupy_subject(services, f"{relay.name}.others-value", "FULL")
     execute(database, "create table others (id int primary key)", "insert into others values (1)")
@@ -189,7 +191,7 @@ def test_the_publication_is_dropped(database: str, new_relay: NewRelay) -> None:
     assert status.verdict.hint
 
 
-def test_kafka_refuses_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_kafka_refuses_a_row(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     create_tables(database, 1)
     relay = new_relay()
     make_topic(services, f"{relay.name}.others", 10_000)

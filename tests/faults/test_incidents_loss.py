@@ -15,7 +15,7 @@ from bwtui.cli.main import cli
 from bwtui.model.status import Status
 from bwtui.model.verdict import Word
 from bwtui.sandbox.ports import choose
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.database import session
 from tests.faults.administration import configure_topic, make_topic
 from tests.faults.backfills import ask, wait_done
@@ -65,7 +65,7 @@ def told_everywhere(
 
 
 def test_a_heal_is_told_until_it_is_over(
-    new_relay: NewRelay, services: Services, database: str, port: int
+    new_relay: NewRelay, services: ServiceAddresses, database: str, port: int
 ) -> None:
     execute(database, *MADE)
     relay = new_relay("--heal", "--listen", str(port))

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.records import (
     OUTSIDE,
     Record,
@@ -33,7 +33,7 @@ NewRelay = Callable[..., Relay]
 class Runs:
     """Where topics and slot stood when each run began."""
 
-    def __init__(self, services: Services, relay: Relay) -> None:
+    def __init__(self, services: ServiceAddresses, relay: Relay) -> None:
         self._services = services
         self._relay = relay
         self.confirmed: list[int] = []
@@ -65,7 +65,7 @@ class Runs:
         return found
 
 
-def test_no_kill_loses_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_no_kill_loses_a_row(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     create_tables(database, ROWS)
     relay = new_relay()
     runs = Runs(services, relay)
@@ -138,7 +138,7 @@ def assert_tail_only(runs: Runs, records: list[Record]) -> None:
 
 
 def test_rows_deleted_between_two_snapshots_leave_the_topic(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, ROWS)
     relay = new_relay()

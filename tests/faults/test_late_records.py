@@ -11,26 +11,26 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message, Producer
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.records import assert_equal
 from tests.faults.relays import Relay, execute, wait_for
 from tests.raw_topic import raw_records
 
-HOT = Table("public", "hot", ("id",))
+HOT = DemoTable("public", "hot", ("id",))
 MADE = "create table hot (id int primary key, n int)"
 
 NewRelay = Callable[..., Relay]
 
 
-def written(services: Services, relay: Relay) -> list[Message]:
+def written(services: ServiceAddresses, relay: Relay) -> list[Message]:
     """Return the topic's records."""
     topic = HOT.topic(relay.name)
     return [one for records in raw_records(services, [topic]).values() for one in records]
 
 
-def write_late(services: Services, records: list[Message]) -> None:
+def write_late(services: ServiceAddresses, records: list[Message]) -> None:
     """Write the same once more, as a broker that had not read it before."""
     producer = Producer({"bootstrap.servers": services.broker})
     for one in records:
@@ -45,7 +45,7 @@ def is_told(status: Status) -> bool:
 
 
 def test_a_late_request_of_a_killed_relay_is_made_good(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     execute(database, MADE, "insert into hot select i, 0 from generate_series(1, 50) i")
     relay = new_relay()
@@ -67,7 +67,7 @@ def test_a_late_request_of_a_killed_relay_is_made_good(
     relay.stop()
 
 
-def agree(services: Services, database: str, relay: Relay) -> bool:
+def agree(services: ServiceAddresses, database: str, relay: Relay) -> bool:
     try:
         assert_equal(services, database, [HOT], relay.name)
     except AssertionError:
@@ -77,7 +77,7 @@ def agree(services: Services, database: str, relay: Relay) -> bool:
 
 @pytest.mark.parametrize("at", ["before-copy:1:stop", "before-slot:1:stop"])
 def test_a_late_request_of_a_snapshot_that_was_cut_off_is_not_the_next_ones(
-    services: Services, database: str, new_relay: NewRelay, at: str
+    services: ServiceAddresses, database: str, new_relay: NewRelay, at: str
 ) -> None:
     """It is written while the next snapshot is taken, or after what was left over has been removed."""
     execute(database, MADE, "insert into hot select i, 0 from generate_series(1, 50) i")

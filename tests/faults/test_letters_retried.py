@@ -11,26 +11,26 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bwtui.cli.main import cli
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.encode.names import topic_name
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import Session
 from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, difference, read_table
 from tests.faults.relays import Relay, execute
 
-ITEMS, LOGS = Table("public", "items", ("id", "part")), Table("public", "logs", ())
+ITEMS, LOGS = DemoTable("public", "items", ("id", "part")), DemoTable("public", "logs", ())
 LIMIT = 20_000
 NewRelay = Callable[..., Relay]
 
 
 @pytest.fixture
-def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
+def relay(services: ServiceAddresses, database: str, new_relay: NewRelay) -> Relay:
     """A relay that runs, whose topic takes no large row, with letters of five rows of two tables."""
     return with_letters(services, database, new_relay)
 
 
-def with_letters(services: Services, database: str, new_relay: NewRelay, *given: str) -> Relay:
+def with_letters(services: ServiceAddresses, database: str, new_relay: NewRelay, *given: str) -> Relay:
     execute(
         database,
         """create table items (id bigint, part text, body text, primary key (part, id))""",
@@ -72,7 +72,7 @@ def listed(*arguments: str) -> list[dict[str, Any]]:
 
 
 def test_letters_are_retried_as_their_rows_are_by_then(
-    services: Services, database: str, relay: Relay
+    services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     first = listed()
     assert run("list").exit_code == 1
@@ -104,7 +104,7 @@ def test_letters_are_retried_as_their_rows_are_by_then(
     assert_keys_in_order(read_table(services, ITEMS, relay.name))
 
 
-def assert_same(services: Services, database: str, relay: Relay) -> None:
+def assert_same(services: ServiceAddresses, database: str, relay: Relay) -> None:
     """See that the topics are the tables, but for the row that can't be sent by its key."""
     execute(database, """delete from logs""")
     relay.wait_caught_up()
@@ -140,7 +140,7 @@ def _write(database: str, stop: threading.Event) -> None:
 
 @pytest.mark.long
 def test_a_relay_that_is_stopped_sends_them_after_its_next_start(
-    services: Services, database: str, relay: Relay
+    services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     relay.stop()
     limit_topic(services, topic_name(relay.name, "public", "items"), 10_000_000)
@@ -172,7 +172,7 @@ def test_the_letters_of_a_table_whose_key_is_another_one_stay(database: str, rel
 
 @pytest.mark.long
 def test_exactly_once_sends_none_of_them_while_one_is_refused(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """They are one Kafka transaction; the letters stay open, and are sent once nothing is refused."""
     relay = with_letters(services, database, new_relay, "--exactly-once")

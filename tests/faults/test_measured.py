@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from bwtui.errors import ConnectionFailed
-from bwtui.model.history import History
+from bwtui.model.history import RelayHistory
 from bwtui.model.latency import LATENCY_STAGES
 from bwtui.model.status import Status
 from bwtui.relay.process.control import request, tell_audited
@@ -13,11 +13,11 @@ from tests.faults.relays import Relay, execute, wait_for
 ROWS = 300
 
 
-def history(relay: Relay) -> History:
+def history(relay: Relay) -> RelayHistory:
     """Return what the relay has kept."""
     with suppress(ConnectionFailed):
-        return History.from_json(request(relay.name, {"request": "history"}))
-    return History()
+        return RelayHistory.from_json(request(relay.name, {"request": "history"}))
+    return RelayHistory()
 
 
 def test_latencies_tables_and_marks(database: str, new_relay: Callable[..., Relay]) -> None:

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
@@ -59,13 +59,13 @@ def listed(source: Session, relay: Relay) -> dict[str, str]:
     }
 
 
-def table(name: str, schema: str = "public", key: str = "id") -> Table:
-    return Table(schema, name, (key,))
+def table(name: str, schema: str = "public", key: str = "id") -> DemoTable:
+    return DemoTable(schema, name, (key,))
 
 
 @pytest.mark.usefixtures("first")
 def test_a_new_table_joins_whole(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     """Whatever makes it: rows in its own transaction, CREATE TABLE AS, a partitioned one, any name."""
     relay = started(new_relay)
@@ -95,7 +95,7 @@ def test_a_new_table_joins_whole(
 
 @pytest.mark.usefixtures("first")
 def test_tables_created_while_it_is_stopped_join_at_its_start(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     """Also in a run that ends as soon as it has caught up: what is to be sent is kept for the next one."""
     relay = started(new_relay)
@@ -112,7 +112,7 @@ def test_tables_created_while_it_is_stopped_join_at_its_start(
 
 @pytest.mark.usefixtures("first")
 def test_a_table_created_during_the_first_snapshot_joins(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     relay = new_relay()
     with session(database) as blocker, session(database) as other:
@@ -130,7 +130,9 @@ def test_a_table_created_during_the_first_snapshot_joins(
 
 @pytest.mark.usefixtures("first")
 @pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.long)])
-def test_many_tables_at_once_join(new_relay: NewRelay, services: Services, database: str, count: int) -> None:
+def test_many_tables_at_once_join(
+    new_relay: NewRelay, services: ServiceAddresses, database: str, count: int
+) -> None:
     relay = started(new_relay)
     with session(database) as other:
         other.run("begin")
@@ -151,7 +153,7 @@ def test_many_tables_at_once_join(new_relay: NewRelay, services: Services, datab
 
 
 def test_no_table_gets_into_a_publication_that_would_block_it(
-    new_relay: NewRelay, services: Services, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, source: Session
 ) -> None:
     relay = started(new_relay, "-u")
     source.run("create table bare (i int); insert into bare values (1)")
@@ -190,7 +192,7 @@ def test_a_table_whose_key_is_generated_is_not_blocked(new_relay: NewRelay, sour
 @pytest.mark.usefixtures("first")
 @pytest.mark.parametrize("args", [(), ("-u",)], ids=["keyed", "unkeyed"])
 def test_a_table_that_loses_its_key_leaves_and_returns_whole(
-    new_relay: NewRelay, services: Services, database: str, source: Session, args: tuple[str, ...]
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session, args: tuple[str, ...]
 ) -> None:
     """With -u too, since its topic is compacted: the publication of inserts would stop the relay."""
     relay = started(new_relay, *args)
@@ -292,7 +294,7 @@ def test_a_table_that_somebody_takes_out_stays_out(new_relay: NewRelay, source: 
 
 
 def test_a_table_that_enters_with_rows_brings_them(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     """Between two looks it is created, filled, and becomes one that FOR ALL TABLES takes in."""
     relay = new_relay()
@@ -310,7 +312,7 @@ def test_a_table_that_enters_with_rows_brings_them(
 
 
 def test_a_table_that_one_transaction_makes_and_alters_is_whole(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     """The stream has its rows as the table was when they were written, or has none of them."""
     relay = new_relay()
@@ -353,7 +355,7 @@ def test_a_table_that_one_transaction_makes_and_alters_is_whole(
 
 @pytest.mark.since(15, "publications have whole schemas")
 def test_a_table_that_enters_a_schema_with_rows_brings_them(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     relay = new_relay()
     source.run("create schema hidden; create schema shown")
@@ -370,7 +372,7 @@ def test_a_table_that_enters_a_schema_with_rows_brings_them(
 
 @pytest.mark.usefixtures("first")
 def test_a_table_that_joined_without_a_key_brings_its_rows_with_its_key(
-    new_relay: NewRelay, services: Services, database: str, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, database: str, source: Session
 ) -> None:
     """Its rows could not be sent before; the relay's own hint asks for the key."""
     relay = new_relay("--publication", "mine")
@@ -387,7 +389,7 @@ def test_a_table_that_joined_without_a_key_brings_its_rows_with_its_key(
 
 
 def test_a_table_created_during_the_snapshot_is_sent_once(
-    new_relay: NewRelay, services: Services, source: Session
+    new_relay: NewRelay, services: ServiceAddresses, source: Session
 ) -> None:
     """FOR ALL TABLES has all of it in the stream; without a key a second row would stay for good."""
     relay = new_relay("-u", "--snapshot-workers", "1")
@@ -413,7 +415,10 @@ def test_a_table_created_during_the_snapshot_is_sent_once(
 
 @pytest.mark.since(16, "standbys have logical slots")
 def test_on_a_standby_the_primarys_writers_are_waited_for(
-    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    services: ServiceAddresses,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """They have written before the table joined, so that their rows are in no stream."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))

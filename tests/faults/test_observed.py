@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import pytest
 
-from bwtui.relay.observed.catalogue import METRICS
-from bwtui.relay.observed.labels import label
+from bwtui.relay.http_metrics.catalogue import METRICS
+from bwtui.relay.http_metrics.labels import label
 from bwtui.sandbox.ports import choose
-from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from tests.database import session
 from tests.faults.incidents import drop_slot, frozen, suspended, trickle
 from tests.faults.relays import Relay, execute, streaming, wait_for
@@ -76,7 +76,7 @@ def why_not(port: int, words: str) -> None:
 
 
 def test_kafka_and_the_relay_itself_hang_while_it_is_scraped(
-    sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, port: int
+    sandbox: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay, port: int
 ) -> None:
     hostile = 'say "hi" \\ to\nme'
     quoted = '"' + hostile.replace('"', '""') + '"'

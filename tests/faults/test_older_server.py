@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.lsn import parse_lsn
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.hanging import hanging
 from tests.faults.records import read_table
 from tests.faults.relays import Relay, execute, new_name
 from tests.second_postgres import SecondPostgres
 
-ORDERS = Table("public", "orders", ("id",))
+ORDERS = DemoTable("public", "orders", ("id",))
 LOGICAL = {"wal_level": "logical"}
 
 
@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[SecondPostgres]:
 
 @pytest.fixture
 def relay(
-    server: SecondPostgres, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SecondPostgres, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
     """A relay that streams from that server, which keeps a copy of that moment."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -55,7 +55,7 @@ def insert(server: SecondPostgres, first: int, last: int, origin: str) -> int:
     return execute(server.dsn, sql)
 
 
-def origins(services: Services, relay: Relay) -> dict[int, str]:
+def origins(services: ServiceAddresses, relay: Relay) -> dict[int, str]:
     """Return the latest origin of each order in the topic."""
     records = read_table(services, ORDERS, relay.name)
     return {record.key[0]: record.value["origin"] for record in records if record.value is not None}
@@ -75,7 +75,7 @@ def replace_by_copy(server: SecondPostgres, relay: Relay, *, promoted: bool = Fa
 
 
 def test_an_older_copy_is_confirmed_by_what_was_read_from_it(
-    sandbox: Sandbox, services: Services, server: SecondPostgres, relay: Relay
+    sandbox: Sandbox, services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
     """Its slot would jump to where the other server's stood, over rows that nobody has delivered."""
     confirmed = other_wal(server)
@@ -94,7 +94,7 @@ def test_an_older_copy_is_confirmed_by_what_was_read_from_it(
 
 
 def test_a_promotion_before_what_was_sent_is_refused(
-    services: Services, server: SecondPostgres, relay: Relay
+    services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
     """The range is named, and with --accept-divergence the relay goes on from there."""
     insert(server, 101, 103, "lost")
@@ -128,7 +128,7 @@ def test_a_promotion_before_what_was_sent_is_refused(
 
 
 def test_a_promotion_after_what_was_sent_goes_on(
-    services: Services, server: SecondPostgres, relay: Relay
+    services: ServiceAddresses, server: SecondPostgres, relay: Relay
 ) -> None:
     """What was confirmed past the fork is WAL that held nothing for the relay."""
     confirmed = other_wal(server)

@@ -10,16 +10,16 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.lsn import parse_lsn
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.administration import limit_topic, make_topic, occupy_subject
 from tests.faults.records import Record, assert_equal, assert_keys_in_order, difference, read_table, repeated
 from tests.faults.relays import Relay, execute
 from tests.raw_topic import raw_messages
 
-ITEMS = Table("public", "items", ("id",))
-OTHERS = Table("public", "others", ("id",))
+ITEMS = DemoTable("public", "items", ("id",))
+OTHERS = DemoTable("public", "others", ("id",))
 LIMIT = 20_000
 MARK = "confidential"
 
@@ -63,7 +63,12 @@ def failure(relay: Relay) -> tuple[int, int]:
 
 
 def assert_stops_at_the_row(
-    services: Services, database: str, relay: Relay, end: int, *args: str, again_from: int | None = None
+    services: ServiceAddresses,
+    database: str,
+    relay: Relay,
+    end: int,
+    *args: str,
+    again_from: int | None = None,
 ) -> None:
     """The relay has ended; so it must again, and without the limit everything must arrive, in order.
 
@@ -87,7 +92,9 @@ def assert_stops_at_the_row(
     assert all(again_from is not None and again_from <= lsn for lsn, _ in again)
 
 
-def test_exit_before_sending(services: Services, database: str, new_relay: NewRelay, table: None) -> None:
+def test_exit_before_sending(
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
+) -> None:
     relay = new_relay()
     relay.run()
     end = execute(database, good(*range(1, 50)))
@@ -100,7 +107,7 @@ def test_exit_before_sending(services: Services, database: str, new_relay: NewRe
 
 
 def test_exit_on_the_brokers_refusal(
-    services: Services, database: str, new_relay: NewRelay, table: None
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
     relay = new_relay()
     make_topic(services, f"{relay.name}.items", LIMIT)
@@ -118,7 +125,7 @@ def test_exit_on_the_brokers_refusal(
 
 
 def test_exit_in_the_snapshot_leaves_nothing(
-    services: Services, database: str, new_relay: NewRelay, table: None
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
     execute(database, good(1, 2), bad(3), good(4))
     relay = new_relay()
@@ -171,7 +178,9 @@ def assert_dropped(relay: Relay, count: int) -> None:
     assert MARK not in json.dumps(status.to_json()) + relay.log() + relay.last_words()
 
 
-def assert_all_but_dropped(services: Services, database: str, relay: Relay, expected: set[int]) -> None:
+def assert_all_but_dropped(
+    services: ServiceAddresses, database: str, relay: Relay, expected: set[int]
+) -> None:
     """See that the topic is the table, but for the rows that were dropped last for their keys."""
     records = read_table(services, ITEMS, relay.name)
     assert_keys_in_order(records)
@@ -194,7 +203,7 @@ def bodies(records: list[Record], key: int) -> list[str]:
 
 @pytest.mark.parametrize("refused_by", ["relay", "broker"])
 def test_log_drops_only_the_row(
-    services: Services, database: str, new_relay: NewRelay, table: None, refused_by: str
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None, refused_by: str
 ) -> None:
     relay = new_relay("-e", "log", *(["-C", f"message.max.bytes={LIMIT}"] if refused_by == "relay" else []))
     if refused_by == "broker":
@@ -214,7 +223,7 @@ def test_log_drops_only_the_row(
 
 
 def test_log_counts_a_row_once_that_is_read_twice(
-    services: Services, database: str, new_relay: NewRelay, table: None
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
     """The broker's refusal of one row makes the relay read again; the other row was dropped by then."""
     relay = new_relay("-e", "log", "-C", f"message.max.bytes={3 * LIMIT}")
@@ -240,7 +249,7 @@ def test_log_counts_a_row_once_that_is_read_twice(
 
 @pytest.mark.parametrize("refused_by", ["relay", "broker"])
 def test_log_in_the_snapshot(
-    services: Services, database: str, new_relay: NewRelay, table: None, refused_by: str
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None, refused_by: str
 ) -> None:
     execute(
         database,
@@ -263,7 +272,7 @@ def test_log_in_the_snapshot(
 
 @pytest.mark.parametrize("refused_by", ["relay", "broker"])
 def test_log_with_a_topic_for_dead_letters(
-    services: Services, database: str, new_relay: NewRelay, table: None, refused_by: str
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None, refused_by: str
 ) -> None:
     """A letter holds the row, so it may be too large for its topic: it goes there without the row."""
     relay = new_relay("-e", "log", *(["-C", f"message.max.bytes={LIMIT}"] if refused_by == "relay" else []))
@@ -288,7 +297,7 @@ def test_log_with_a_topic_for_dead_letters(
     assert all(letter["error"] and letter["reason"] for letter in found)
 
 
-def read_letters(services: Services, topic: str, count: int) -> list[dict[str, str]]:
+def read_letters(services: ServiceAddresses, topic: str, count: int) -> list[dict[str, str]]:
     """Return the letters of the topic, which are of ``count`` rows; one that is read again has two."""
     found = [json.loads(value or b"") for _, value in raw_messages(services, topic)]
     assert len({(letter["commit_lsn"], letter["ordinal"]) for letter in found}) == count
@@ -296,7 +305,7 @@ def read_letters(services: Services, topic: str, count: int) -> list[dict[str, s
 
 
 def test_a_refused_schema_stops_the_relay(
-    services: Services, database: str, new_relay: NewRelay, table: None
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
     relay = new_relay()
     occupy_subject(services, f"{relay.name}.items-value")
@@ -307,7 +316,7 @@ def test_a_refused_schema_stops_the_relay(
 
 
 def test_a_refused_schema_in_the_stream_stops_the_relay(
-    services: Services, database: str, new_relay: NewRelay, table: None
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
     relay = new_relay()
     execute(database, f"create publication bwtui_{relay.name} for all tables")
@@ -325,7 +334,7 @@ def test_a_refused_schema_in_the_stream_stops_the_relay(
 
 
 def test_a_refused_schema_drops_only_its_table(
-    services: Services, database: str, new_relay: NewRelay, table: None
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None
 ) -> None:
     execute(database, "create table others (id int primary key)", "insert into others values (1), (2)")
     relay = new_relay("-e", "log")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import with_options
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, execute, streaming
@@ -19,7 +19,11 @@ NewRelay = Callable[..., Relay]
 
 @pytest.mark.long
 def test_the_state_folder_is_another_hosts(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses,
+    database: str,
+    new_relay: NewRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A copy of it from before the relay ran elsewhere, such as a virtual machine's that was cloned."""
     create_tables(database, 10)
@@ -42,7 +46,7 @@ def test_the_state_folder_is_another_hosts(
 
 
 def test_a_row_takes_longer_than_wal_sender_timeout(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """The server would end each session at that row, and it would come again and again."""
     relay = streaming(database, new_relay, "-d", with_options(database, wal_sender_timeout="200ms"))

@@ -5,15 +5,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from tests.database import session
 from tests.faults.records import OUTSIDE, assert_equal, assert_keys_in_order, read_table, repeated
 from tests.faults.relays import Relay, execute
 from tests.faults.writer import TABLES, Writer, create_tables
 
-LATE = Table("public", "late", ("id",))
+LATE = DemoTable("public", "late", ("id",))
 ROWS = 200
 MEMORY_BYTES = 400 << 20
 #: More than the relay keeps in memory while Kafka is away (IN_FLIGHT_BYTES).
@@ -54,7 +54,7 @@ def errors(status: Status) -> str:
 
 
 def assert_nothing_lost(
-    services: Services, database: str, relays: list[Relay], tables: Sequence[Table] = TABLES
+    services: ServiceAddresses, database: str, relays: list[Relay], tables: Sequence[DemoTable] = TABLES
 ) -> None:
     """Let the relays catch up and stop; no row may be missing, dropped or out of order."""
     for relay in relays:
@@ -68,7 +68,7 @@ def assert_nothing_lost(
 
 
 def test_kafka_goes_away(
-    interrupted: Sandbox, services: Services, database: str, relays: list[Relay]
+    interrupted: Sandbox, services: ServiceAddresses, database: str, relays: list[Relay]
 ) -> None:
     writer = Writer(database, ROWS)
     with writer.going_on():
@@ -110,7 +110,7 @@ def more_than(count: int) -> Callable[[Status], bool]:
     "killed", [pytest.param(False, marks=pytest.mark.long), True], ids=["fast", "kill -9"]
 )
 def test_postgresql_goes_away(
-    interrupted: Sandbox, services: Services, database: str, relays: list[Relay], killed: bool
+    interrupted: Sandbox, services: ServiceAddresses, database: str, relays: list[Relay], killed: bool
 ) -> None:
     writer = Writer(database, ROWS)
     with writer.going_on():
@@ -129,7 +129,7 @@ def test_postgresql_goes_away(
 
 
 def test_the_registry_is_away_when_a_table_comes(
-    interrupted: Sandbox, services: Services, database: str, relays: list[Relay]
+    interrupted: Sandbox, services: ServiceAddresses, database: str, relays: list[Relay]
 ) -> None:
     with without(interrupted, "registry"):
         execute(database, "create table late (id int primary key)", "insert into late values (1)")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
 from tests.faults.records import Record, assert_equal, difference, read_table
@@ -48,7 +48,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @pytest.fixture
 def new_relay(
-    pair: Pair, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Relay]]:
     """Start a relay that knows of both servers, with further options."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -79,7 +79,7 @@ class Promoted:
 
 
 @pytest.mark.timeout(300 + 60 * ROUNDS)
-def test_promotions(services: Services, pair: Pair, new_relay: Callable[..., Relay]) -> None:
+def test_promotions(services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay]) -> None:
     """After each one the relay streams within seconds, and topics come to equal tables."""
     relay = new_relay("--heal")
     dice, seconds, counted = random.Random(SEED), list[float](), Counter[str]()
@@ -116,7 +116,7 @@ def test_promotions(services: Services, pair: Pair, new_relay: Callable[..., Rel
 
 @pytest.mark.long
 def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
-    services: Services,
+    services: ServiceAddresses,
     pair: Pair,
     new_relay: Callable[..., Relay],
     tmp_path: Path,
@@ -143,7 +143,7 @@ def test_exactly_once_goes_on_behind_a_promotion_where_the_state_is_lost(
 
 @pytest.mark.long
 def test_without_heal_a_person_has_it_taken_back(
-    services: Services, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
+    services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:
     """The relay goes on all the same, names the keys, and tells where; `bwtui repair` leaves nothing."""
     relay = new_relay("--on-gap", "report")
@@ -175,7 +175,7 @@ def test_without_heal_a_person_has_it_taken_back(
 
 @pytest.mark.long
 def test_without_headers_a_heal_compares_all_tables(
-    services: Services, pair: Pair, new_relay: Callable[..., Relay]
+    services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay]
 ) -> None:
     """No record says of which commit it is, and what differs is found all the same."""
     relay = new_relay("--heal", "--no-headers")
@@ -192,7 +192,7 @@ def test_without_headers_a_heal_compares_all_tables(
 
 
 def test_a_kill_when_a_comparison_falls_due_keeps_the_slot(
-    pair: Pair, services: Services, new_relay: Callable[..., Relay]
+    pair: Pair, services: ServiceAddresses, new_relay: Callable[..., Relay]
 ) -> None:
     """The slot came along with the promotion, and has all that the new primary writes."""
     relay = new_relay("--heal", "--no-headers")
@@ -217,7 +217,7 @@ def test_a_kill_when_a_comparison_falls_due_keeps_the_slot(
 @pytest.mark.long
 @pytest.mark.parametrize("own", ["none", "behind", "ahead"])
 def test_a_new_primary_has_none_of_the_relays_slot(
-    own: str, services: Services, pair: Pair, new_relay: Callable[..., Relay]
+    own: str, services: ServiceAddresses, pair: Pair, new_relay: Callable[..., Relay]
 ) -> None:
     """But perhaps one of its name that somebody else has made there."""
     relay = new_relay("--heal", "--no-failover")
@@ -284,7 +284,7 @@ def _cut(pair: Pair, relay: Relay, writer: Writer) -> None:
 
 
 def _promote(
-    services: Services,
+    services: ServiceAddresses,
     pair: Pair,
     relay: Relay,
     *,
@@ -304,7 +304,7 @@ def _promote(
     return Promoted(fork, status.confirmed_lsn, before, time.monotonic() - begun)
 
 
-def _nothing_twice(services: Services, relay: Relay, one: Promoted, told: str) -> None:
+def _nothing_twice(services: ServiceAddresses, relay: Relay, one: Promoted, told: str) -> None:
     """See that no change came again that was confirmed, and is in the new primary's history."""
     old = {(r.topic, r.partition, r.offset) for r in one.before}
     new = [r for table in TABLES for r in read_table(services, table, relay.name)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.records import assert_equal
 from tests.faults.relays import RecordingOnly, Relay, execute
 from tests.faults.writer import TABLES, create_tables
@@ -24,7 +24,7 @@ def recorded(database: str, new_relay: NewRelay, tmp_path: Path) -> Relay:
     return relay
 
 
-def connecting(services: Services, recorded: Relay, tmp_path: Path, *args: str) -> Relay:
+def connecting(services: ServiceAddresses, recorded: Relay, tmp_path: Path, *args: str) -> Relay:
     """Return bwtui connect on the same slot."""
     folder = tmp_path / "connect"
     folder.mkdir(exist_ok=True)
@@ -33,7 +33,7 @@ def connecting(services: Services, recorded: Relay, tmp_path: Path, *args: str) 
 
 @pytest.mark.parametrize("other_name", [pytest.param(False, marks=pytest.mark.long), True])
 def test_connect_refuses_a_slot_that_was_recorded(
-    services: Services, recorded: Relay, tmp_path: Path, other_name: bool
+    services: ServiceAddresses, recorded: Relay, tmp_path: Path, other_name: bool
 ) -> None:
     before = recorded.slot_lsn()
     relay = connecting(services, recorded, tmp_path)
@@ -49,7 +49,9 @@ def test_connect_refuses_a_slot_that_was_recorded(
     recorded.run()
 
 
-def test_connect_goes_on_when_it_is_meant(services: Services, recorded: Relay, tmp_path: Path) -> None:
+def test_connect_goes_on_when_it_is_meant(
+    services: ServiceAddresses, recorded: Relay, tmp_path: Path
+) -> None:
     relay = connecting(services, recorded, tmp_path)
     status = relay.run("--skip-snapshot")
     assert [error.message.partition(",")[0] for error in status.errors] == [
@@ -62,7 +64,7 @@ def test_connect_goes_on_when_it_is_meant(services: Services, recorded: Relay, t
 
 
 def test_a_new_snapshot_is_taken_when_the_slot_was_dropped(
-    services: Services, database: str, recorded: Relay, tmp_path: Path
+    services: ServiceAddresses, database: str, recorded: Relay, tmp_path: Path
 ) -> None:
     execute(database, f"select pg_drop_replication_slot('{recorded.name}')")
     for memory in (tmp_path / "state").rglob("slot-*.json"):
@@ -73,7 +75,7 @@ def test_a_new_snapshot_is_taken_when_the_slot_was_dropped(
 
 
 def test_record_goes_on_with_a_slot_that_was_relayed_and_says_so(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     create_tables(database, 10)
     relay = new_relay()

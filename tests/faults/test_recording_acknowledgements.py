@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bwtui.errors import StateFailed
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.recording.segment import SegmentWriter
 from bwtui.relay.ack import Acknowledgements
 from tests.faults.doubles import HoldResponse
@@ -180,7 +180,7 @@ def one_transaction(stream: Stream, acks: Acknowledgements) -> int:
     stream.begin_pass()
     stream.change("insert", TABLE, 1, b"body")
     stream.commit()
-    span = Span()
+    span = DeliverySpan()
     span.lsn = end = stream.lsn + 5
     stream.flush()
     span.receipts = stream._sent.pop()

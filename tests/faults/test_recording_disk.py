@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
-from bwtui.recording.continuing import continue_in
 from bwtui.recording.info import info
 from bwtui.recording.recover import recover
-from bwtui.sandbox.supervisor import Services
+from bwtui.recording.resume import continue_in
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.recordings import (
     Witness,
     assert_everything_committed,
@@ -52,7 +52,9 @@ def write_much(database: str, first: int) -> None:
         )
 
 
-def test_stop_loses_nothing(services: Services, database: str, new_relay: NewRelay, tmp_path: Path) -> None:
+def test_stop_loses_nothing(
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
     folder = tmp_path / "recording"
     create_tables(database, ROWS)
     relay = new_relay("--record", str(folder))
@@ -83,7 +85,7 @@ def test_stop_loses_nothing(services: Services, database: str, new_relay: NewRel
 
 
 def test_stop_recording_goes_on_and_tells(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     folder = tmp_path / "recording"
     create_tables(database, ROWS)
@@ -119,7 +121,7 @@ def test_stop_recording_goes_on_and_tells(
 
 
 def test_a_recording_that_was_given_up_says_so_when_there_is_room_again(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     folder = tmp_path / "recording"
     create_tables(database, ROWS)
@@ -234,7 +236,7 @@ def test_a_folder_that_is_gone_is_not_recorded_into(
 
 
 def test_a_disk_that_is_full_in_the_snapshot_leaves_no_slot(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     folder = tmp_path / "recording"
     create_tables(database, 20_000)

@@ -15,16 +15,16 @@ from click.testing import CliRunner
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.recover import recover as recover_command
-from bwtui.durable import sync
+from bwtui.durable_files import sync
 from bwtui.errors import DamagedRecording, StateFailed
 from bwtui.recording import journal as journal_module
 from bwtui.recording import segment as segment_module
 from bwtui.recording.check import check
-from bwtui.recording.continuing import continue_in
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import Kind, SegmentFile
+from bwtui.recording.format.blocks import BlockKind, SegmentFile
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.recover import foot_of, recover
+from bwtui.recording.resume import continue_in
 from bwtui.recording.segment import SegmentWriter
 from bwtui.relay.recording.recorder import Recorder
 from tests.recorded_stream import SOURCE, Stream, table
@@ -116,7 +116,7 @@ def test_a_whole_block_that_is_gone_has_no_range(tmp_path: Path) -> None:
     path = partial(folder)
     with path.open("rb") as file:
         blocks = list(SegmentFile(file, path.name).blocks())
-    gone = next(block for block in blocks[5:] if block.kind == Kind.CHANGES)
+    gone = next(block for block in blocks[5:] if block.kind == BlockKind.CHANGES)
     data = path.read_bytes()
     path.write_bytes(data[: gone.offset] + data[gone.end :])
     assert_refused(folder)
@@ -129,7 +129,7 @@ def test_the_last_block_that_was_synced_is_no_torn_end(tmp_path: Path) -> None:
     path = partial(folder)
     with path.open("rb") as file:
         blocks = list(SegmentFile(file, path.name).blocks())
-    last = [block for block in blocks if block.kind == Kind.DELIVERY][-1]
+    last = [block for block in blocks if block.kind == BlockKind.DELIVERY][-1]
     data = bytearray(path.read_bytes())
     data[last.end - 1] ^= 1
     path.write_bytes(data)

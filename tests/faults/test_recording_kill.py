@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.recordings import (
     Witness,
     assert_everything_committed,
@@ -37,7 +37,12 @@ NewRelay = Callable[..., Relay]
 
 @pytest.mark.parametrize(("kind", "share"), [(Relay, 0.7), (RecordingOnly, 0.3)])
 def test_no_kill_loses_a_recorded_change(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path, kind: type[Relay], share: float
+    services: ServiceAddresses,
+    database: str,
+    new_relay: NewRelay,
+    tmp_path: Path,
+    kind: type[Relay],
+    share: float,
 ) -> None:
     chance = random.Random(SEED)
     kills = round(KILLS * share)

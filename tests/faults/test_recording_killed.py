@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bwtui.cli.main import cli
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.recordings import size
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import create_tables
@@ -24,7 +24,7 @@ def bwtui(*args: str | Path) -> Result:
 
 @pytest.mark.parametrize("segment_bytes", [64 << 20, 20_000], ids=["one segment", "several"])
 def test_a_killed_recording_is_unfinished(
-    services: Services, database: str, new_relay: NewRelay, tmp_path: Path, segment_bytes: int
+    services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path, segment_bytes: int
 ) -> None:
     folder = tmp_path / "recording"
     create_tables(database, ROWS)

@@ -7,9 +7,9 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.demo.shop import Table
-from bwtui.model.delivery import Span
-from bwtui.sandbox.supervisor import Services
+from bwtui.demo.shop import DemoTable
+from bwtui.model.delivery import DeliverySpan
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.kafka import KafkaService, KafkaSink
@@ -19,7 +19,7 @@ from tests.faults.relays import execute, new_name
 from tests.faults.test_on_error import LIMIT, NewRelay, bad, good, table
 from tests.fresh_topic import create_topic
 
-ITEMS = Table("public", "items", ("id",))
+ITEMS = DemoTable("public", "items", ("id",))
 ROUNDS = 5
 
 __all__ = ["table"]
@@ -35,7 +35,7 @@ __all__ = ["table"]
     ],
 )
 def test_what_was_refused_comes_first(
-    services: Services, database: str, new_relay: NewRelay, table: None, policy: str, known: bool
+    services: ServiceAddresses, database: str, new_relay: NewRelay, table: None, policy: str, known: bool
 ) -> None:
     """Small requests, so that many are under way; of a new producer, Kafka takes the second one first."""
     relay = new_relay("-e", policy, "-C", "batch.num.messages=3")
@@ -63,7 +63,7 @@ def test_what_was_refused_comes_first(
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["polled at once", "polled late"])
-def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool) -> None:
+def test_everything_behind_a_refusal_is_reported(services: ServiceAddresses, busy: bool) -> None:
     """librdkafka takes back what is under way behind it, and by itself tells nobody for ever."""
     name = new_name()
     admin = AdminClient({"bootstrap.servers": services.broker})
@@ -73,7 +73,7 @@ def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool)
     sink = KafkaSink(settings)
     service = KafkaService(settings, sink)
     service.take_limits(service.ensure_topics({name: True}))
-    span = Span()
+    span = DeliverySpan()
     sink.send(name, [(b"k", b"v", 1, None)], span)
     while span.pending:
         sink.poll(0.1)

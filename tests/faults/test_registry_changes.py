@@ -6,26 +6,26 @@ from urllib.parse import urlsplit
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.records import read_table
 from tests.faults.relays import Relay, execute, streaming
 from tests.proxy import Way, address_of, way_to
 
 pytestmark = pytest.mark.services
 
-LATE = Table("public", "late", ("id",))
+LATE = DemoTable("public", "late", ("id",))
 NewRelay = Callable[..., Relay]
 
 
-def behind(door: Way, services: Services) -> tuple[str, str]:
+def behind(door: Way, services: ServiceAddresses) -> tuple[str, str]:
     """Return the option by which a relay asks the registry behind the door."""
     return "-r", urlsplit(services.schema_registry)._replace(netloc=door.address).geturl()
 
 
 @pytest.mark.long
-def test_the_registry_is_slow(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_the_registry_is_slow(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     with way_to(address_of(services.schema_registry), "http") as door:
         relay = streaming(database, new_relay, *behind(door, services))
         # Of a request both ways.
@@ -42,7 +42,7 @@ def test_the_registry_is_slow(services: Services, database: str, new_relay: NewR
 
 @pytest.mark.long
 def test_an_id_stands_for_another_schema(
-    services: Services, three_brokers: Sandbox, database: str, new_relay: NewRelay
+    services: ServiceAddresses, three_brokers: Sandbox, database: str, new_relay: NewRelay
 ) -> None:
     other = three_brokers.services().schema_registry
     with way_to(address_of(services.schema_registry), "http") as door:

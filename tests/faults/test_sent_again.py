@@ -8,24 +8,24 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.encode.names import topic_name
-from bwtui.sandbox.supervisor import Services
-from bwtui.sink.letters import Letter, LetterFile, Rows
-from bwtui.sink.sending_again import Plan, plan
+from bwtui.sandbox.sandbox import ServiceAddresses
+from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, DeadLetterRows
+from bwtui.sink.requeue_sql import RequeuePlan, plan
 from bwtui.state_folder import state_folder
 from tests.database import Session
 from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import Relay, execute
 
-ITEMS = Table("public", "items", ("id", "part"))
+ITEMS = DemoTable("public", "items", ("id", "part"))
 LIMIT = 20_000
 NewRelay = Callable[..., Relay]
 
 
 @pytest.fixture
-def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
+def relay(services: ServiceAddresses, database: str, new_relay: NewRelay) -> Relay:
     """A relay whose topic takes no large row; keys have quotes and backslashes."""
     execute(
         database,
@@ -44,9 +44,9 @@ def large() -> str:
     return f"'{random.randbytes(2 * LIMIT).hex()}'"
 
 
-def planned(relay: Relay) -> Plan:
+def planned(relay: Relay) -> RequeuePlan:
     """What the screens would show for all letters of a relay."""
-    file = LetterFile(state_folder(relay.name) / "dead-letters.jsonl", lambda table: ("id", "part"))
+    file = DeadLetterFile(state_folder(relay.name) / "dead-letters.jsonl", lambda table: ("id", "part"))
     file.read()
     return plan((letter, file.rows(letter)) for letter in file.letters)
 
@@ -57,7 +57,7 @@ def topic_of(relay: Relay) -> str:
 
 
 def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
-    services: Services, database: str, relay: Relay
+    services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     relay.start()
     relay.wait_streaming()
@@ -100,8 +100,8 @@ def _write(database: str, stop: threading.Event) -> None:
 
 
 def statement_for(table: str) -> str:
-    letter = Letter(0, 0, 0.0, f"public.{table}", table, "insert", "0/1", 1, 1, "", "", (("id", "1"),))
-    [statement] = plan([(letter, Rows(None, {"id": "1"}))]).statements
+    letter = DeadLetter(0, 0, 0.0, f"public.{table}", table, "insert", "0/1", 1, 1, "", "", (("id", "1"),))
+    [statement] = plan([(letter, DeadLetterRows(None, {"id": "1"}))]).statements
     return statement
 
 

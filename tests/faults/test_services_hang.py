@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bwtui.blocking import StopRequested
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.snapshot.stoppable import stoppable
-from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from bwtui.relay.snapshot.interruptible import stoppable
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from bwtui.sink.destination import Limits
 from bwtui.source.connection import connect
 from bwtui.source.snapshot import copy_out
@@ -31,7 +31,7 @@ SENDER_TIMEOUT = 8
 QUICK_SECONDS = 40.0
 #: So many tables need a minute one after the other, and longer than the server waits together.
 TABLES, REGISTRY_SECONDS = 40, 1.0
-LATE = Table("public", "late", ("id",))
+LATE = DemoTable("public", "late", ("id",))
 
 NewRelay = Callable[..., Relay]
 
@@ -45,7 +45,7 @@ def is_heard(source: Session, slot: str, since: object, seconds: float) -> bool:
 
 @pytest.mark.parametrize("service", ["registry", pytest.param("kafka", marks=pytest.mark.long)])
 def test_a_service_hangs_while_a_route_is_built(
-    sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, service: ServiceName
+    sandbox: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay, service: ServiceName
 ) -> None:
     relay = streaming(
         database, new_relay, "-d", with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s")

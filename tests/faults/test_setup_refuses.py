@@ -2,20 +2,20 @@
 
 import pytest
 
-from bwtui.demo.shop import Table
-from bwtui.sandbox.supervisor import Services
+from bwtui.demo.shop import DemoTable
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.administration import configure_topic, make_topic
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import execute
 from tests.faults.test_on_error import NewRelay, good
 
-ITEMS = Table("public", "items", ("id",))
+ITEMS = DemoTable("public", "items", ("id",))
 OLDEST = "message.timestamp.before.max.ms"
 
 
 @pytest.mark.parametrize("phase", ["snapshot", "stream"])
 def test_a_topic_that_takes_no_record_of_this_time(
-    services: Services, database: str, new_relay: NewRelay, phase: str
+    services: ServiceAddresses, database: str, new_relay: NewRelay, phase: str
 ) -> None:
     execute(database, "create table items (id bigint primary key, body text)")
     relay = new_relay("-e", "log")

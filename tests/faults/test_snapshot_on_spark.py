@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.attempts import password
 from tests.database import session
 from tests.faults.hanging import hanging
@@ -119,7 +119,7 @@ def assert_secret(folder: Path, secrets: list[str], *, but: tuple[Path, ...] = (
 
 
 def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str, tmp_path: Path, folder: Path
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str, tmp_path: Path, folder: Path
 ) -> None:
     recording = tmp_path / "recording"
     secrets = [password(database), SECRET]
@@ -153,7 +153,7 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
 
 @pytest.mark.long
 def test_the_stream_waits_for_an_executor_that_stands_still(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     """It may send what it has once it goes on, and only its own machine can end it."""
     still: list[int] = []
@@ -191,7 +191,7 @@ def test_the_stream_waits_for_an_executor_that_stands_still(
 
 @pytest.mark.long
 def test_one_whose_machine_ends_it_is_waited_for_no_longer(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox, "--until-caught-up") as status:
         worker = status.snapshot_workers[0]
@@ -208,7 +208,7 @@ def test_one_whose_machine_ends_it_is_waited_for_no_longer(
 
 @pytest.mark.long
 def test_a_worker_alone_that_stands_still_is_ended_by_its_guard(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox, "--until-caught-up") as status:
         worker = status.snapshot_workers[0]
@@ -221,7 +221,7 @@ def test_a_worker_alone_that_stands_still_is_ended_by_its_guard(
 
 @pytest.mark.long
 def test_none_outlives_a_relay_that_is_killed(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox) as status:
         relay.signal(signal.SIGKILL)
@@ -236,7 +236,7 @@ def test_none_outlives_a_relay_that_is_killed(
 
 @pytest.mark.long
 def test_where_there_is_no_cluster_the_relay_reads_all(
-    database: str, new_relay: NewRelay, services: Services
+    database: str, new_relay: NewRelay, services: ServiceAddresses
 ) -> None:
     execute(database, *MADE)
     relay = new_relay("--spark-master", "spark://127.0.0.1:1", "--snapshot-workers", "1", "-u")

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.attempts import password
 from tests.database import session
 from tests.faults.hanging import hanging
@@ -24,7 +24,7 @@ from tests.faults.relays import RecordingOnly, Relay, execute, new_name, wait_fo
 from tests.fix_sandbox import drop_database
 
 NewRelay = Callable[..., Relay]
-TABLES = [Table("public", name, ("id",)) for name in ("wide", "parted", "odd", "nothing")]
+TABLES = [DemoTable("public", name, ("id",)) for name in ("wide", "parted", "odd", "nothing")]
 WIDE, PARTED, *_ = TABLES
 #: 24 MB in ranges of 8 MiB, four rows a page.
 ROWS = 12_000
@@ -89,7 +89,7 @@ def caught_up(relay: Relay) -> Status:
 
 
 def test_every_row_is_taken_once_while_others_write(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     stop = threading.Event()
 
@@ -127,7 +127,7 @@ def test_every_row_is_taken_once_while_others_write(
     assert_stream_behind_snapshot(services, relay)
 
 
-def assert_stream_behind_snapshot(services: Services, relay: Relay) -> None:
+def assert_stream_behind_snapshot(services: ServiceAddresses, relay: Relay) -> None:
     """See that no partition has a row of the snapshot behind a row of the stream."""
     streamed = set()
     for one in read_table(services, WIDE, relay.name):
@@ -138,7 +138,7 @@ def assert_stream_behind_snapshot(services: Services, relay: Relay) -> None:
 
 
 def test_the_rows_of_one_that_is_killed_are_read_again(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str, tmp_path: Path
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     """And the recording holds all, also of what was sent and never acknowledged to us."""
     folder = tmp_path / "recording"
@@ -164,7 +164,7 @@ def test_the_rows_of_one_that_is_killed_are_read_again(
     assert updates + relay.run("--record", str(folder)).tables["public.wide"].updates == ROWS // 10
     assert_stream_behind_snapshot(services, relay)
     recover_and_check(folder)
-    tables = [*TABLES, Table("public", "unkeyed", ("line",))]
+    tables = [*TABLES, DemoTable("public", "unkeyed", ("line",))]
     with opened(folder) as recording:
         assert_tables_follow(recording, database, tables)
         assert_topics_agree(services, recording, [table.topic(relay.name) for table in tables])
@@ -185,7 +185,7 @@ def test_rows_without_a_key_that_a_lost_worker_had_sent_are_told(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_none_outlives_its_relay(
-    number: signal.Signals, relay: Relay, sandbox: Sandbox, services: Services, database: str
+    number: signal.Signals, relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox) as status:
         # One that stands still does not notice by itself.
@@ -199,7 +199,7 @@ def test_none_outlives_its_relay(
 
 
 def test_what_others_wait_to_lock_the_relay_reads_itself(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     """They wait for the relay, and its workers would wait behind them, for ever."""
     relay.start("--until-caught-up")
@@ -229,7 +229,7 @@ def test_what_others_wait_to_lock_the_relay_reads_itself(
 
 
 def test_what_others_have_locked_beside_a_table_is_waited_for(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     """The index of what is out of line, say: who has that waits for no worker."""
     # In the last range.
@@ -251,7 +251,7 @@ def test_what_others_have_locked_beside_a_table_is_waited_for(
 
 @pytest.mark.long
 def test_one_that_stands_still_is_replaced(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox, "--until-caught-up") as status:
         still = status.snapshot_workers[0].pid
@@ -266,7 +266,7 @@ def test_one_that_stands_still_is_replaced(
 
 @pytest.mark.long
 def test_one_whose_session_ends_is_replaced(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     with reading(relay, sandbox, "--until-caught-up"), session(database) as source:
         copies = "query like 'copy%' and datname = current_database()"
@@ -280,7 +280,7 @@ def test_one_whose_session_ends_is_replaced(
 
 
 def test_without_the_session_that_holds_all_locks_nothing_is_called_whole(
-    relay: Relay, sandbox: Sandbox, services: Services, database: str
+    relay: Relay, sandbox: Sandbox, services: ServiceAddresses, database: str
 ) -> None:
     """A table that is rewritten then looks empty to the workers' snapshot."""
     holds = """select pid from pg_locks where relation = 'odd'::regclass and granted
@@ -296,7 +296,7 @@ def test_without_the_session_that_holds_all_locks_nothing_is_called_whole(
 
 @pytest.mark.long
 def test_where_no_worker_can_begin_the_relay_reads_all(
-    relay: Relay, services: Services, database: str
+    relay: Relay, services: ServiceAddresses, database: str
 ) -> None:
     relay.start("--until-caught-up")
     name = urlsplit(database).path[1:]
@@ -317,7 +317,7 @@ def test_where_no_worker_can_begin_the_relay_reads_all(
 
 @pytest.mark.long
 def test_rows_that_are_dropped_are_kept_once_and_texts_that_are_none_make_room(
-    new_relay: NewRelay, sandbox: Sandbox, services: Services, database: str, tmp_path: Path
+    new_relay: NewRelay, sandbox: Sandbox, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     """Also those of ranges that are read again, and in a database whose encoding is none."""
     name = f"{urlsplit(database).path[1:]}_ascii"[-60:]

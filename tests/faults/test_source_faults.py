@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import session
 from tests.faults.backfills import ask, wait_done
 from tests.faults.records import assert_equal
@@ -30,7 +30,7 @@ _TIMEOUTS = (
 
 
 def test_no_timeout_of_a_database_ends_a_session(
-    new_relay: Callable[..., Relay], services: Services, database: str
+    new_relay: Callable[..., Relay], services: ServiceAddresses, database: str
 ) -> None:
     execute(database, *filled(_ROWS))
     relay = new_relay()
@@ -75,7 +75,7 @@ def server() -> Iterator[SecondPostgres]:
 
 
 def test_a_slot_that_nobody_read_for_too_long(
-    server: SecondPostgres, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SecondPostgres, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     server.start(wal_level="logical", idle_replication_slot_timeout="1s")

@@ -9,7 +9,7 @@ import pytest
 
 from bwtui.relay.batch import IN_FLIGHT_BYTES
 from bwtui.relay.process.control import request
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.hanging import hanging
 from tests.faults.records import assert_equal, read_table, repeated
 from tests.faults.relays import Relay, execute, wait_for
@@ -25,7 +25,7 @@ NewRelay = Callable[..., Relay]
 
 @pytest.mark.parametrize("way", ["SIGTERM", pytest.param("bwtui stop", marks=pytest.mark.long)])
 def test_a_stop_in_a_large_transaction_repeats_nothing(
-    sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, way: str
+    sandbox: Sandbox, services: ServiceAddresses, database: str, new_relay: NewRelay, way: str
 ) -> None:
     create_tables(database, 10)
     execute(database, "alter table accounts alter column note set storage external")
@@ -60,7 +60,7 @@ def test_a_stop_in_a_large_transaction_repeats_nothing(
 
 @pytest.mark.long
 def test_a_slot_of_that_name_made_during_the_snapshot(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     """The last step fails; when its cause is mended the relay starts as if nothing had been."""
     create_tables(database, 20_000)
@@ -80,7 +80,7 @@ def test_a_slot_of_that_name_made_during_the_snapshot(
 
 
 def test_a_kill_between_slot_and_stream_keeps_the_snapshot(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 2_000)
     relay = new_relay()

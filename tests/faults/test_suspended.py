@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.relay.suspension import GAP_SECONDS
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.sink.outbox import HANDOVERS
 from bwtui.source.connection import connect, query
 from bwtui.source.slot import reserve
@@ -21,7 +21,7 @@ from tests.faults.records import read_table
 from tests.faults.relays import Relay, execute, wait_for
 from tests.waiting import eventually
 
-HOT = Table("public", "hot", ("id",))
+HOT = DemoTable("public", "hot", ("id",))
 UPDATES = 2_000
 
 
@@ -34,14 +34,14 @@ def updates(database: str, first: int, last: int) -> None:
         )
 
 
-def latest(services: Services, relay: Relay) -> list[int]:
+def latest(services: ServiceAddresses, relay: Relay) -> list[int]:
     """Return the row's values in the order of the topic."""
     return [record.value["n"] for record in read_table(services, HOT, relay.name) if record.value]
 
 
 def test_what_waits_in_it_does_not_come_after_what_is_newer(
     sandbox: Sandbox,
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     new_relay: Callable[..., Relay],
     tmp_path: Path,
@@ -82,7 +82,7 @@ def test_what_waits_in_it_does_not_come_after_what_is_newer(
 
 
 def test_two_relays_that_begin_take_one_snapshot(
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     new_relay: Callable[..., Relay],
     tmp_path: Path,

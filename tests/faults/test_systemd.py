@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.incidents import frozen, suspended
 from tests.faults.relays import Relay, execute
 from tests.faults.writer import create_tables
@@ -84,7 +84,7 @@ def test_a_stop_that_waits_for_kafka_asks_for_time(
 
 @pytest.mark.long
 def test_a_start_that_waits_for_kafka_asks_for_time_and_a_refused_one_says_why(
-    services: Services, sandbox: Sandbox, database: str, new_relay: NewRelay, systemd: NotifySocket
+    services: ServiceAddresses, sandbox: Sandbox, database: str, new_relay: NewRelay, systemd: NotifySocket
 ) -> None:
     create_tables(database, 10)
     relay = new_relay("--wait-for-services")

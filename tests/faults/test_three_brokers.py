@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from bwtui.errors import BwtuiError
-from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses, ServiceName
 from tests.faults.incidents import healthy, stalled
 from tests.faults.records import read_table, repeated
 from tests.faults.relays import Relay, streaming, wait_for
@@ -22,7 +22,7 @@ BROKERS: tuple[ServiceName, ...] = ("kafka-1", "kafka-2", "kafka-3")
 
 
 @pytest.fixture(scope="module")
-def services(three_brokers: Sandbox) -> Services:
+def services(three_brokers: Sandbox) -> ServiceAddresses:
     """The services of the sandbox that has three brokers."""
     return three_brokers.services()
 
@@ -65,7 +65,7 @@ def lead_as_preferred(admin: AdminClient, relay: Relay) -> None:
 
 
 def test_leaders_move_among_brokers(
-    brokers: Sandbox, services: Services, database: str, relay: Relay
+    brokers: Sandbox, services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     admin = AdminClient({"bootstrap.servers": services.broker})
     lead_as_preferred(admin, relay)
@@ -82,7 +82,7 @@ def test_leaders_move_among_brokers(
 
 
 def test_one_broker_of_three_is_lost(
-    brokers: Sandbox, services: Services, database: str, relay: Relay
+    brokers: Sandbox, services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     with Writer(database, ROWS).going_on():
         for name in BROKERS:
@@ -97,7 +97,7 @@ def test_one_broker_of_three_is_lost(
 
 
 def test_two_brokers_of_three_are_lost(
-    brokers: Sandbox, services: Services, database: str, relay: Relay
+    brokers: Sandbox, services: ServiceAddresses, database: str, relay: Relay
 ) -> None:
     """What one replica alone has is not acknowledged."""
     with Writer(database, ROWS).going_on():

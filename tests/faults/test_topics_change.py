@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bwtui.model.status import Status
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import Relay, execute, streaming, wait_for
@@ -65,7 +65,7 @@ def make(admin: AdminClient, topic: str, partitions: int) -> None:
     ],
 )
 def test_a_topic_is_deleted_and_made_again(
-    services: Services, database: str, relay: Relay, runs: bool
+    services: ServiceAddresses, database: str, relay: Relay, runs: bool
 ) -> None:
     topic = f"{relay.name}.accounts"
     admin = AdminClient({"bootstrap.servers": services.broker})
@@ -90,7 +90,9 @@ def test_a_topic_is_deleted_and_made_again(
 
 
 @pytest.mark.long
-def test_a_topic_is_deleted_and_nobody_makes_it(services: Services, database: str, relay: Relay) -> None:
+def test_a_topic_is_deleted_and_nobody_makes_it(
+    services: ServiceAddresses, database: str, relay: Relay
+) -> None:
     topic = f"{relay.name}.accounts"
     delete(AdminClient({"bootstrap.servers": services.broker}), topic)
     relay.wait("it is told", told(f"topic {topic} was deleted, and what was in it is gone"))
@@ -101,7 +103,7 @@ def test_a_topic_is_deleted_and_nobody_makes_it(services: Services, database: st
 
 
 @pytest.mark.long
-def test_partitions_are_added(services: Services, database: str, relay: Relay) -> None:
+def test_partitions_are_added(services: ServiceAddresses, database: str, relay: Relay) -> None:
     topic = f"{relay.name}.accounts"
     admin = AdminClient({"bootstrap.servers": services.broker})
     done(admin.create_partitions([NewPartitions(topic, 7)]))

@@ -9,7 +9,7 @@ import fastavro
 import pytest
 
 from bwtui.encode.transaction_metadata import VALUE_SCHEMA
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import ACCOUNTS, create_tables
 from tests.raw_topic import committed_records
@@ -18,7 +18,7 @@ NewRelay = Callable[..., Relay]
 SCHEMA = fastavro.parse_schema(json.loads(VALUE_SCHEMA))
 
 
-def told(services: Services, topic: str) -> list[dict[str, Any]]:
+def told(services: ServiceAddresses, topic: str) -> list[dict[str, Any]]:
     """Return what the topic says to a reader of Avro."""
     records = committed_records(services, [topic])
     values = [
@@ -42,7 +42,7 @@ def counts(end: dict[str, Any]) -> dict[str, int]:
     ],
 )
 def test_transactions_are_told_of(
-    services: Services, database: str, new_relay: NewRelay, args: tuple[str, ...]
+    services: ServiceAddresses, database: str, new_relay: NewRelay, args: tuple[str, ...]
 ) -> None:
     create_tables(database, 10)
     relay = new_relay(*args)
@@ -72,7 +72,7 @@ def test_transactions_are_told_of(
 
 @pytest.mark.long
 def test_a_split_transaction_is_told_of_once_though_the_relay_was_killed(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     create_tables(database, 10)
     relay = new_relay("--exactly-once")

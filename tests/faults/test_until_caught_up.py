@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.store import FOLDER, Store
-from bwtui.sandbox.supervisor import Services
+from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.faults.records import difference, read_table
 from tests.faults.relays import Relay, execute, wait_for
 
 NewRelay = Callable[..., Relay]
-FIRST, LATER = Table("public", "first", ("id",)), Table("public", "later", ("id",))
+FIRST, LATER = DemoTable("public", "first", ("id",)), DemoTable("public", "later", ("id",))
 #: More than one chunk.
 ROWS = 12_000
 MADE = (
@@ -26,9 +26,9 @@ MADE = (
 )
 
 
-def requests_of(relay: Relay) -> Store:
+def requests_of(relay: Relay) -> BackfillStore:
     """Return the requests of a relay that does not run."""
-    return Store(state_folder(relay.name) / FOLDER)
+    return BackfillStore(state_folder(relay.name) / FOLDER)
 
 
 def lacks(relay: Relay, *args: str) -> str:
@@ -58,14 +58,16 @@ def relay(
     return made
 
 
-def test_a_table_that_joined_brings_its_rows(relay: Relay, services: Services, database: str) -> None:
+def test_a_table_that_joined_brings_its_rows(relay: Relay, services: ServiceAddresses, database: str) -> None:
     execute(database, f"alter publication bwtui_{relay.name} add table later")
     relay.run()
     found = difference(services, database, [FIRST, LATER], relay.name)
     assert all(table.equal for table in found.tables), found.sentence
 
 
-def test_a_request_is_worked_on_and_one_that_is_paused_waits(relay: Relay, services: Services) -> None:
+def test_a_request_is_worked_on_and_one_that_is_paused_waits(
+    relay: Relay, services: ServiceAddresses
+) -> None:
     store = requests_of(relay)
     paused = store.submit(BackfillRequest("public.first", where="true"))
     store.ask(paused, "pause")
@@ -82,7 +84,7 @@ def test_a_request_is_worked_on_and_one_that_is_paused_waits(relay: Relay, servi
 
 
 def test_a_table_that_left_the_publication_is_no_clean_end(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     execute(database, *MADE)
     relay = new_relay("--new-tables", "announce")
@@ -109,7 +111,7 @@ def test_a_table_that_left_the_publication_is_no_clean_end(
 
 @pytest.mark.parametrize("args", [(), ("--exactly-once",)], ids=["plain", "once"])
 def test_a_deleted_topic_is_filled_before_the_end(
-    services: Services, database: str, new_relay: NewRelay, args: tuple[str, ...]
+    services: ServiceAddresses, database: str, new_relay: NewRelay, args: tuple[str, ...]
 ) -> None:
     execute(database, *MADE)
     relay = new_relay(*args)
@@ -123,7 +125,7 @@ def test_a_deleted_topic_is_filled_before_the_end(
 
 
 def test_a_request_that_failed_in_an_earlier_run_is_no_clean_end(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     execute(database, *MADE)
     relay = new_relay()

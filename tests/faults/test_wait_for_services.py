@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.relays import Relay
 from tests.faults.test_incidents_ends import stalled_at_last
 from tests.faults.writer import create_tables
@@ -24,7 +24,7 @@ SPEECH: dict[str, Speech] = {"postgres": "postgres", "kafka": "kafka", "registry
 
 
 @pytest.fixture
-def doors(services: Services, database: str) -> Iterator[dict[str, Way]]:
+def doors(services: ServiceAddresses, database: str) -> Iterator[dict[str, Way]]:
     """A door before each service, all of them shut."""
     at = {
         "postgres": address_of(database),
@@ -38,7 +38,7 @@ def doors(services: Services, database: str) -> Iterator[dict[str, Way]]:
         }
 
 
-def through(doors: dict[str, Way], services: Services, database: str) -> tuple[str, ...]:
+def through(doors: dict[str, Way], services: ServiceAddresses, database: str) -> tuple[str, ...]:
     """Return the options by which a relay goes through the doors."""
     at = {name: door.address for name, door in doors.items()}
     user = urlsplit(database).netloc.rpartition("@")[0]
@@ -48,7 +48,7 @@ def through(doors: dict[str, Way], services: Services, database: str) -> tuple[s
 
 
 def test_services_that_are_away_at_the_start_are_waited_for(
-    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Way]
+    services: ServiceAddresses, database: str, new_relay: NewRelay, doors: dict[str, Way]
 ) -> None:
     create_tables(database, 1)
     relay = new_relay(*through(doors, services, database))
@@ -70,7 +70,7 @@ def test_services_that_are_away_at_the_start_are_waited_for(
 
 
 def test_a_start_that_waits_ends_when_told_to(
-    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Way]
+    services: ServiceAddresses, database: str, new_relay: NewRelay, doors: dict[str, Way]
 ) -> None:
     relay = new_relay(*through(doors, services, database))
     doors["postgres"].open()
@@ -81,7 +81,7 @@ def test_a_start_that_waits_ends_when_told_to(
 
 
 def test_without_the_option_a_service_that_is_away_ends_it(
-    services: Services, database: str, new_relay: NewRelay, doors: dict[str, Way]
+    services: ServiceAddresses, database: str, new_relay: NewRelay, doors: dict[str, Way]
 ) -> None:
     relay = new_relay(*through(doors, services, database))
     relay.start()
@@ -90,7 +90,7 @@ def test_without_the_option_a_service_that_is_away_ends_it(
 
 
 def test_one_that_does_not_let_us_in_is_not_waited_for(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     parts = urlsplit(database)
     wrong = parts._replace(netloc=f"{parts.username}:wrong@{parts.hostname}:{parts.port}").geturl()

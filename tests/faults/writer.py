@@ -10,11 +10,11 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.lsn import parse_lsn
 
-ACCOUNTS = Table("public", "accounts", ("id",))
-VISITS = Table("public", "visits", ("id",))
+ACCOUNTS = DemoTable("public", "accounts", ("id",))
+VISITS = DemoTable("public", "visits", ("id",))
 TABLES = [ACCOUNTS, VISITS]
 TAKEN_BACK = "taken back"
 

@@ -16,7 +16,7 @@ import psycopg2
 from psycopg2.extras import LogicalReplicationConnection
 
 from bwtui.errors import ConnectionFailed
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Begin, Commit, Insert, Relation, StreamCommit, StreamStart, StreamStop
@@ -259,7 +259,7 @@ class StreamedReader:
                 self._stream.send_status(self._acks.advance())
             return
         if self.messages.take(data[PAYLOAD_OFFSET:]):
-            span = Span()
+            span = DeliverySpan()
             span.pending = int(self.messages.last != {"z"})
             span.lsn = self.messages.last_end
             self._acks.seal(span)

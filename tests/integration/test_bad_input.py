@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.preflight import enough_wal
 from bwtui.source.raw.session import connect_raw, execute_raw
 from bwtui.source.raw.stream import ReplicationStream
@@ -107,7 +107,7 @@ def test_no_connection_left_for_the_role(
 
 
 def test_who_may_yet_answer_is_waited_for(
-    services: Services, database: str, source: Session, tmp_path: Path
+    services: ServiceAddresses, database: str, source: Session, tmp_path: Path
 ) -> None:
     """Servers that are away or something else, and a slot that is read: at once, for each takes seconds."""
     postgres, broker = urlsplit(services.postgres).port, services.broker.rpartition(":")[2]
@@ -161,7 +161,7 @@ def test_json_needs_no_registry(attempts: Attempts, database: str, source: Sessi
 
 
 def test_registry_at_another_path(
-    attempts: Attempts, database: str, source: Session, services: Services
+    attempts: Attempts, database: str, source: Session, services: ServiceAddresses
 ) -> None:
     error, hint = attempts.fail(database, 4, "-r", services.schema_registry + "/nothing/here")
     assert "schema registry" in error
@@ -300,7 +300,7 @@ def test_physical_slot(attempts: Attempts, database: str, source: Session) -> No
 
 
 def test_slot_of_another_database(
-    attempts: Attempts, database: str, source: Session, services: Services
+    attempts: Attempts, database: str, source: Session, services: ServiceAddresses
 ) -> None:
     with session(services.postgres) as elsewhere:
         elsewhere.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.debezium import page
 from benchmarks.debezium.source import DATABASE
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.database import Session
 from tests.waiting import eventually
 
@@ -52,7 +52,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def nothing_left(services: Services, tmp_path: Path) -> Iterator[Path]:
+def nothing_left(services: ServiceAddresses, tmp_path: Path) -> Iterator[Path]:
     """A folder for what a run makes; behind the test neither process, topic, slot nor database is left."""
     place = tmp_path / "of_the_run"
     place.mkdir()

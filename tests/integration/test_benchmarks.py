@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.fix_sandbox import drop_database
 
 pytestmark = pytest.mark.services
@@ -35,7 +35,7 @@ _LONG = ("relay", "seal", "replay", "verify", "compare", "kafka_spark", "screens
 
 
 @pytest.fixture
-def cleaned(services: Services) -> Iterator[None]:
+def cleaned(services: ServiceAddresses) -> Iterator[None]:
     """Take away what a benchmark leaves in services that are not its own."""
     admin = AdminClient({"bootstrap.servers": services.broker})
     before = set(admin.list_topics(timeout=30).topics)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.encode.names import ESCAPED_FIELD
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, decoded_json, latest
@@ -116,7 +116,7 @@ def keys_of(case: Case, no_text: str) -> dict[tuple[Any, ...], int]:
     return {(case.good,): 11, (literal,): 13, (case.good * 2,): 21, (no_text,): 22, (literal * 2,): 23}
 
 
-def test_in_avro(case: Case, source: Session, services: Services, tmp_path: Path) -> None:
+def test_in_avro(case: Case, source: Session, services: ServiceAddresses, tmp_path: Path) -> None:
     """In the snapshot, in the stream and fetched; in topics, in the recording, and for the audit."""
     attempts, folder = Attempts(services, tmp_path), str(tmp_path / "recording")
     attempts.succeed(case.dsn, "--record", folder)
@@ -159,7 +159,7 @@ def check_a_difference(attempts: Attempts, case: Case, source: Session) -> None:
 
 
 @pytest.mark.parametrize("case", ["WIN1252"], indirect=True)
-def test_in_json(case: Case, source: Session, services: Services, tmp_path: Path) -> None:
+def test_in_json(case: Case, source: Session, services: ServiceAddresses, tmp_path: Path) -> None:
     """Lone surrogates stand for the bytes, each for one."""
     attempts = Attempts(services, tmp_path)
     attempts.succeed(case.dsn, "-f", "json")
@@ -179,7 +179,7 @@ def test_in_json(case: Case, source: Session, services: Services, tmp_path: Path
 
 @pytest.mark.parametrize("case", ["WIN1252"], indirect=True)
 def test_after_a_snapshot_that_could_not_end(
-    case: Case, source: Session, services: Services, tmp_path: Path
+    case: Case, source: Session, services: ServiceAddresses, tmp_path: Path
 ) -> None:
     """A table that got another schema midway is cleared up as others are, though more tables follow."""
     attempts = Attempts(services, tmp_path)

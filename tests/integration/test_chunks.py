@@ -9,9 +9,9 @@ import psycopg2
 import pytest
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.relay.backfill.reading import Reading
-from bwtui.relay.backfill.streamed import Origin, Streamed
-from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
+from bwtui.relay.backfill.chunk_read import ChunkRead
+from bwtui.relay.backfill.sent_transactions import SentTransactions, StreamOrigin
+from bwtui.source.chunks.chunk_reader import Chunk, ChunkRequest, ChunkTooLarge, read_chunk
 from bwtui.source.connection import Connection, connect, query
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.key_columns import key_of, last_key
@@ -44,15 +44,15 @@ def chunks(reader: Connection, name: str, rows: int = 2, **asked: object) -> lis
     found: list[Chunk] = []
     while not found or found[-1].last is not None:
         after = found[-1].last if found else None
-        of = Asked("public", name, ("p",), after=after, rows=rows, **asked)  # type: ignore[arg-type]
+        of = ChunkRequest("public", name, ("p",), after=after, rows=rows, **asked)  # type: ignore[arg-type]
         found.append(read_chunk(reader, of, lambda *_: None))
         assert len(found) < 1_000
     return found
 
 
-def origin(writer: Session) -> Origin:
+def origin(writer: Session) -> StreamOrigin:
     identifier = writer.value("select system_identifier::text from pg_control_system()")
-    return Origin(identifier, 1, False)
+    return StreamOrigin(identifier, 1, False)
 
 
 def lines(found: list[Chunk]) -> list[bytes]:
@@ -109,7 +109,7 @@ def test_rows_that_are_larger_than_those_before_end_a_chunk(writer: Session, rea
     writer.run("create publication p for all tables")
     writer.run("create table large (id int primary key, body text)")
     writer.run("insert into large select i, repeat('x', 100000) from generate_series(1, 30) i")
-    of = Asked("public", "large", ("p",), rows=1_000, most_bytes=1_000_000)
+    of = ChunkRequest("public", "large", ("p",), rows=1_000, most_bytes=1_000_000)
     first = read_chunk(reader, of, lambda *_: None)
     assert (len(first.lines), first.last, first.high) == (10, ("10",), 0)
     assert reader.closed
@@ -135,7 +135,7 @@ def test_pages_of_another_file_are_begun_again(writer: Session, reader: Connecti
     writer.run("alter table bare replica identity full")
     writer.run("insert into bare select n, repeat('x', 500) from generate_series(1, 3000) n")
     writer.run("delete from bare where n <= 2000; analyze bare")
-    asked = Asked("public", "bare", ("p",), rows=100, unkeyed=True)
+    asked = ChunkRequest("public", "bare", ("p",), rows=100, unkeyed=True)
     first = read_chunk(reader, asked, lambda *_: None)
     assert first.last is not None
     far = replace(asked, after=("150", first.last[1]))
@@ -171,11 +171,11 @@ def test_a_key_that_is_another_one_since_is_refused(writer: Session, reader: Con
     writer.run("create publication p for all tables")
     writer.run("create table items (a int primary key, b int not null unique)")
     writer.run("insert into items select n, -n from generate_series(1, 9) n")
-    first = read_chunk(reader, Asked("public", "items", ("p",), rows=3), lambda *_: None)
+    first = read_chunk(reader, ChunkRequest("public", "items", ("p",), rows=3), lambda *_: None)
     writer.run("alter table items drop constraint items_pkey, add primary key (b)")
     for asked in (
-        Asked("public", "items", ("p",), after=first.last, key=first.key),
-        Asked("public", "items", ("p",), keys=[("1", "2")]),
+        ChunkRequest("public", "items", ("p",), after=first.last, key=first.key),
+        ChunkRequest("public", "items", ("p",), keys=[("1", "2")]),
     ):
         with pytest.raises(RefusedError, match="is another one since its rows were asked for"):
             read_chunk(reader, asked, lambda *_: None)
@@ -188,10 +188,12 @@ def test_what_was_streamed_and_is_not_visible_is_waited_for(database: str, write
     writer.run("begin")
     writer.run("update items set v = 2")
     xid = int(writer.value("select pg_current_xact_id()::text")) & 0xFFFFFFFF
-    streamed = Streamed()
+    streamed = SentTransactions()
     streamed.begin(origin(writer), ())
     streamed.note(xid)
-    reading = Reading(StreamServer(database), Asked("public", "items", ("p",)), streamed, is_first=False)
+    reading = ChunkRead(
+        StreamServer(database), ChunkRequest("public", "items", ("p",)), streamed, is_first=False
+    )
     eventually("what it waits for", lambda: f"transaction {xid} is visible" in reading.detail)
     assert not reading.is_done
     writer.run("commit")
@@ -207,15 +209,19 @@ def test_who_runs_since_before_the_relay_is_waited_for_unless_it_waits_for_its_c
     writer.run("create publication p for all tables")
     writer.run("begin")
     xid = int(writer.value("select pg_current_xact_id()::text")) & 0xFFFFFFFF
-    streamed = Streamed()
+    streamed = SentTransactions()
     streamed.begin(origin(writer), [xid])
     # It is idle in its transaction, so that it has not begun to commit.
-    idle = Reading(StreamServer(database), Asked("public", "items", ("p",)), streamed, is_first=False)
+    idle = ChunkRead(
+        StreamServer(database), ChunkRequest("public", "items", ("p",)), streamed, is_first=False
+    )
     eventually("the chunk", lambda: idle.chunk is not None)
     asleep = threading.Thread(target=lambda: writer.run("select pg_sleep(1.5)"))
     asleep.start()
     eventually("that it sleeps", lambda: _is_active(database, xid))
-    busy = Reading(StreamServer(database), Asked("public", "items", ("p",)), streamed, is_first=False)
+    busy = ChunkRead(
+        StreamServer(database), ChunkRequest("public", "items", ("p",)), streamed, is_first=False
+    )
     eventually("what it waits for", lambda: f"transaction {xid} is visible" in busy.detail)
     asleep.join()
     writer.run("commit")
@@ -236,7 +242,9 @@ def test_lists_and_pages_that_are_too_large_are_asked_for_in_parts(
     writer.run("insert into large select i, repeat('x', 100000) from generate_series(1, 30) i")
     keys = [(str(number),) for number in range(1, 31)]
     with pytest.raises(ChunkTooLarge):
-        read_chunk(reader, Asked("public", "large", ("p",), keys=keys, most_bytes=1_000_000), lambda *_: None)
+        read_chunk(
+            reader, ChunkRequest("public", "large", ("p",), keys=keys, most_bytes=1_000_000), lambda *_: None
+        )
     assert reader.closed
 
 
@@ -248,7 +256,9 @@ def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writ
     writer.run("insert into items values (1)")
     with session(database) as other:
         other.run("alter publication p add table items")
-    reading = Reading(StreamServer(database), Asked("public", "items", ("p",)), Streamed(), is_first=True)
+    reading = ChunkRead(
+        StreamServer(database), ChunkRequest("public", "items", ("p",)), SentTransactions(), is_first=True
+    )
     eventually("what it waits for", lambda: "writes the table" in reading.detail)
     writer.run("commit")
     eventually("the chunk", lambda: reading.chunk is not None)
@@ -279,9 +289,9 @@ def test_keys_that_the_type_does_not_have_any_more_hide_no_others(
         (keys[2:3] * 50 + keys[3:4], {b"poor\t2\t1\n"}),
     )
     for some, there in cases:
-        chunk = read_chunk(reader, Asked("public", "moods", ("p",), keys=some), lambda *_: None)
+        chunk = read_chunk(reader, ChunkRequest("public", "moods", ("p",), keys=some), lambda *_: None)
         assert {line if line.endswith(b"\n") else line + b"\n" for line in chunk.lines} == there
     # That a row can't be read for another reason is said as before.
     writer.run("drop publication p; create publication p for table moods where (1 / (n - 3) < 9)")
     with pytest.raises(RefusedError, match="DivisionByZero"):
-        read_chunk(reader, Asked("public", "moods", ("p",), keys=keys[-1:]), lambda *_: None)
+        read_chunk(reader, ChunkRequest("public", "moods", ("p",), keys=keys[-1:]), lambda *_: None)

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from bwtui.cli import slots
 from bwtui.cli.main import cli
 from bwtui.compiled import load
-from bwtui.relay.healing.due import Due
-from bwtui.relay.memory import SlotMemory
+from bwtui.relay.healing.heal_state import HealStateStore
 from bwtui.relay.process.lock import RelayLock
-from bwtui.sandbox.supervisor import Services
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.proxy import address_of, way_to
 
@@ -80,7 +80,7 @@ def listed(database: str) -> dict[str, dict[str, Any]]:
     return {found["name"]: found for found in json.loads(out)}
 
 
-def test_doctor_sees_a_pooler_that_refuses_replication(services: Services, database: str) -> None:
+def test_doctor_sees_a_pooler_that_refuses_replication(services: ServiceAddresses, database: str) -> None:
     """Ordinary sessions pass it, so that every other check holds."""
     with way_to(address_of(services.postgres), "postgres") as way:
         url = urlsplit(database)
@@ -138,8 +138,8 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
     RelayLock.acquire("shop").release()
     session.execute("select system_identifier::text, current_database() from pg_control_system()")
     system, name = session.fetchone()
-    SlotMemory(tmp_path / "shop", system, name, slot).remember(77)
-    SlotMemory(tmp_path / "shop", system, name, "another").remember(77)
+    SlotCheckpointStore(tmp_path / "shop", system, name, slot).remember(77)
+    SlotCheckpointStore(tmp_path / "shop", system, name, "another").remember(77)
     session.execute("select pg_drop_replication_slot(%s)", [slot])
     code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes")
     assert (code, err) == (0, "")
@@ -147,8 +147,8 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
         f"slot {slot} was gone already",
         "relay shop has forgotten it, and begins with a new snapshot",
     ]
-    assert SlotMemory(tmp_path / "shop", system, name, slot).last is None
-    assert SlotMemory(tmp_path / "shop", system, name, "another").last is not None
+    assert SlotCheckpointStore(tmp_path / "shop", system, name, slot).last is None
+    assert SlotCheckpointStore(tmp_path / "shop", system, name, "another").last is not None
     assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 2
 
 
@@ -160,18 +160,18 @@ def test_a_drop_that_is_killed_leaves_no_heal_without_its_slot(
     session.execute("select system_identifier::text, current_database() from pg_control_system()")
     identity = (*session.fetchone(), slot)
     folder = state_folder("shop")
-    SlotMemory(folder, *identity).remember(77)
-    Due(folder, identity).begin("it was gone")
+    SlotCheckpointStore(folder, *identity).remember(77)
+    HealStateStore(folder, identity).begin("it was gone")
 
-    def killed(memory: SlotMemory) -> None:
+    def killed(memory: SlotCheckpointStore) -> None:
         raise SystemExit(137)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SlotMemory, "forget", killed)
+        patch.setattr(SlotCheckpointStore, "forget", killed)
         assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 137
-    assert Due(folder, identity).status is None
+    assert HealStateStore(folder, identity).status is None
     assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 0
-    assert SlotMemory(folder, *identity).last is None
+    assert SlotCheckpointStore(folder, *identity).last is None
 
 
 def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) -> None:
@@ -202,7 +202,7 @@ def test_an_unreachable_server_is_exit_code_4() -> None:
 
 
 def test_doctor_finds_everything_fine(
-    database: str, services: Services, session: Any, tmp_path: Path
+    database: str, services: ServiceAddresses, session: Any, tmp_path: Path
 ) -> None:
     session.execute("create table a (id int primary key)")
     args = ["-d", database, "-b", services.broker, "-r", services.schema_registry]
@@ -223,7 +223,7 @@ def test_doctor_finds_everything_fine(
     assert "ok  encoding: in Python" in out
 
 
-def test_doctor_says_how_to_mend(database: str, services: Services, session: Any) -> None:
+def test_doctor_says_how_to_mend(database: str, services: ServiceAddresses, session: Any) -> None:
     session.execute("create table unkeyed (x int)")
     args = ["-d", database, "-b", "127.0.0.1:1", "-r", services.schema_registry, "--json"]
     code, out, err = doctor(*args)
@@ -236,7 +236,7 @@ def test_doctor_says_how_to_mend(database: str, services: Services, session: Any
     assert checks["schema registry"]["result"] == "ok"
 
 
-def test_doctor_without_a_server_still_checks_the_other_ends(services: Services) -> None:
+def test_doctor_without_a_server_still_checks_the_other_ends(services: ServiceAddresses) -> None:
     args = ["-d", "host=127.0.0.1 port=1", "-b", services.broker, "-r", services.schema_registry]
     code, out, _ = doctor(*args, "--json")
     results = [check["result"] for check in json.loads(out)["checks"]]

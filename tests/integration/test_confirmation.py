@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import Session, session, with_options
 from tests.held_relay import HeldRelay
 from tests.integration.confirmation_readers import (
@@ -199,7 +199,9 @@ def wait_for_keepalive(relay: HeldRelay, lsn: int) -> None:
     eventually("the keepalive has come", lambda: relay.report.server_lsn >= lsn)
 
 
-def test_an_idle_slot_advances(relay: HeldRelay, source: Session, slot: str, services: Services) -> None:
+def test_an_idle_slot_advances(
+    relay: HeldRelay, source: Session, slot: str, services: ServiceAddresses
+) -> None:
     """WAL of other databases and of unpublished tables goes on, and the slot follows within a second.
 
     Not each time, as the machine may stall. Who told the server every five seconds, or when it asks, would be

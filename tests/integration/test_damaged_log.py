@@ -14,7 +14,7 @@ from bwtui.kafka import scan as kafka_scan
 from bwtui.kafka.offsets import pin
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.verify import recording as verify
 from tests.attempts import Attempts
 from tests.database import Session, session
@@ -89,7 +89,7 @@ def flip(path: Path, batch: Batch, place: int) -> None:
 
 
 @pytest.fixture
-def topic(services: Services, request: pytest.FixtureRequest) -> Callable[..., str]:
+def topic(services: ServiceAddresses, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Make a topic of one partition that holds eight batches of ten messages."""
 
     def make(**settings: str) -> str:
@@ -106,7 +106,7 @@ def topic(services: Services, request: pytest.FixtureRequest) -> Callable[..., s
     return make
 
 
-def scan(services: Services, topic: str, low: int = 0, high: int = 0) -> tuple[set[int], list[Any]]:
+def scan(services: ServiceAddresses, topic: str, low: int = 0, high: int = 0) -> tuple[set[int], list[Any]]:
     """Return the offsets of the messages that are read, and the holes."""
     config = {"bootstrap.servers": services.broker}
     split = Split(topic, 0, low, high or BATCHES * SIZE)
@@ -131,7 +131,7 @@ def scan(services: Services, topic: str, low: int = 0, high: int = 0) -> tuple[s
     ids=["first", "middle", "last", "several", "compressed", "all"],
 )
 def test_all_others_are_read(
-    services: Services,
+    services: ServiceAddresses,
     sandbox: Sandbox,
     topic: Callable[..., str],
     which: Sequence[int],
@@ -155,7 +155,7 @@ def test_all_others_are_read(
 
 
 def test_a_header_that_says_nothing_sensible_is_passed_over(
-    services: Services, sandbox: Sandbox, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, sandbox: Sandbox, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
     path = log_file(sandbox, name)
@@ -174,7 +174,7 @@ def test_a_header_that_says_nothing_sensible_is_passed_over(
 
 
 def test_a_header_whose_offset_is_damaged_too_hides_nothing_behind_it(
-    services: Services, sandbox: Sandbox, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, sandbox: Sandbox, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
     path = log_file(sandbox, name)
@@ -189,7 +189,7 @@ def test_a_header_whose_offset_is_damaged_too_hides_nothing_behind_it(
 
 
 def test_the_audit_names_what_is_lost(
-    services: Services,
+    services: ServiceAddresses,
     sandbox: Sandbox,
     database: str,
     tmp_path: Path,
@@ -219,7 +219,7 @@ def test_the_audit_names_what_is_lost(
 
 
 def test_tables_are_not_clean_beside_a_damaged_batch(
-    services: Services, sandbox: Sandbox, attempts: Attempts, source: Session, database: str
+    services: ServiceAddresses, sandbox: Sandbox, attempts: Attempts, source: Session, database: str
 ) -> None:
     source.run("create table t (id int primary key, v text); insert into t values (1, 'one')")
     topic = f"{attempts.name}.t"

@@ -11,18 +11,18 @@ from psycopg2.extensions import connection as Connection
 from bwtui.cli.demo import report
 from bwtui.demo import reset, shop
 from bwtui.demo.compare import compare
-from bwtui.demo.shop import TABLES, Size, Table
-from bwtui.demo.topics import TopicReader
-from bwtui.demo.verdict import Comparison, TableVerdict
+from bwtui.demo.shop import TABLES, DemoTable, ShopSize
+from bwtui.demo.topics import DemoTopicReader
+from bwtui.demo.verdict import ShopComparison, TableVerdict
 from bwtui.errors import Indeterminate
 from bwtui.sandbox import ports
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.demo_publisher import Publisher
 
 pytestmark = pytest.mark.services
 
 CUSTOMERS, PRODUCTS, ORDERS, ITEMS, AUDIT, STOCK = TABLES
-SIZE = Size(customers=40, products=20, orders=60, audit=30)
+SIZE = ShopSize(customers=40, products=20, orders=60, audit=30)
 
 
 @dataclass
@@ -31,16 +31,18 @@ class Published:
 
     connection: Connection
     publisher: Publisher
-    services: Services
+    services: ServiceAddresses
 
     def run(self, statement: str) -> None:
         with self.connection, self.connection.cursor() as cursor:
             cursor.execute(statement)
 
-    def compare(self) -> Comparison:
+    def compare(self) -> ShopComparison:
         self.publisher.flush()
         self.connection.reset()
-        with contextlib.closing(TopicReader(self.services.broker, self.services.schema_registry)) as reader:
+        with contextlib.closing(
+            DemoTopicReader(self.services.broker, self.services.schema_registry)
+        ) as reader:
             return compare(self.connection, reader, TABLES, self.publisher.prefix)
 
     def differing(self) -> dict[str, TableVerdict]:
@@ -50,13 +52,13 @@ class Published:
         assert report(comparison, {}, as_json=True) == 1
         return {table.table: table for table in comparison.tables if not table.equal}
 
-    def one(self, table: Table, where: str) -> dict[str, object]:
+    def one(self, table: DemoTable, where: str) -> dict[str, object]:
         self.connection.reset()
         return self.publisher.rows(self.connection, table, where)[0]
 
 
 @pytest.fixture
-def published(services: Services, database: str) -> Iterator[Published]:
+def published(services: ServiceAddresses, database: str) -> Iterator[Published]:
     prefix = f"compare-{uuid.uuid4().hex[:8]}"
     reset.reset_topics(services.broker, prefix, [table.topic(prefix) for table in TABLES])
     publisher = Publisher(services.broker, services.schema_registry, prefix)
@@ -167,7 +169,7 @@ def test_a_topic_of_no_table_is_seen(published: Published) -> None:
 def test_a_broker_that_is_not_there_decides_nothing(published: Published) -> None:
     nobody = f"127.0.0.1:{ports.choose(['nobody'], {})['nobody']}"
     with (
-        contextlib.closing(TopicReader(nobody, published.services.schema_registry, timeout=1)) as reader,
+        contextlib.closing(DemoTopicReader(nobody, published.services.schema_registry, timeout=1)) as reader,
         pytest.raises(Indeterminate),
     ):
         compare(published.connection, reader, TABLES, published.publisher.prefix)
@@ -176,7 +178,7 @@ def test_a_broker_that_is_not_there_decides_nothing(published: Published) -> Non
 def test_a_registry_that_is_not_there_decides_nothing(published: Published) -> None:
     nobody = f"http://127.0.0.1:{ports.choose(['nobody'], {})['nobody']}"
     with (
-        contextlib.closing(TopicReader(published.services.broker, nobody)) as reader,
+        contextlib.closing(DemoTopicReader(published.services.broker, nobody)) as reader,
         pytest.raises(Indeterminate),
     ):
         compare(published.connection, reader, TABLES, published.publisher.prefix)

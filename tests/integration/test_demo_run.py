@@ -9,15 +9,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from bwtui.cli.demo import Audited, report
+from bwtui.cli.demo import DemoAudits, report
 from bwtui.demo import shop
 from bwtui.demo.headless import run_for
-from bwtui.demo.run import NAME, Demo, Options, running
+from bwtui.demo.run import NAME, Demo, DemoOptions, running
 from bwtui.demo.verdict import TableVerdict
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.packages.progress import Progress
+from bwtui.packages.setup_progress import SetupProgress
 from bwtui.relay.process.lock import is_held
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
+from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox, ServiceAddresses
 from tests.database import session
 
 pytestmark = [
@@ -30,10 +30,10 @@ pytestmark = [
 def demo(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
     """A running demo in the sandbox of the test run, which stays up."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
-    options = Options(
+    options = DemoOptions(
         rate=200, scale=0.3, keep=True, folder=sandbox.folder, record=str(tmp_path / "r"), audit=True
     )
-    with running(options, Progress()) as demo:
+    with running(options, SetupProgress()) as demo:
         yield demo
     assert not is_held(NAME)
 
@@ -57,7 +57,7 @@ def until_streaming(demo: Demo) -> None:
     pytest.fail("the relay did not get to streaming")
 
 
-def test_a_shop_that_another_relay_reads_is_not_made_anew(services: Services, database: str) -> None:
+def test_a_shop_that_another_relay_reads_is_not_made_anew(services: ServiceAddresses, database: str) -> None:
     """As once somebody has pointed a relay of their own at the demo's services, and shows the demo again."""
     slot = f"other_{time.monotonic_ns():x}"
     with session(database) as opened:
@@ -80,7 +80,7 @@ def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
     until_streaming(demo)
 
     settled = demo.settle()
-    audited = Audited([demo.audit_tables()])
+    audited = DemoAudits([demo.audit_tables()])
     demo.stop_relay()
     assert settled.workload["rolled_back"] > 0
     assert settled.workload["savepoints_rolled_back"] > 0
@@ -97,7 +97,7 @@ def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
 
     _plant(sandbox)
     comparison = demo.compare()
-    assert report(comparison, settled.to_json(), Audited(), as_json=True) == 1
+    assert report(comparison, settled.to_json(), DemoAudits(), as_json=True) == 1
     capsys.readouterr()
     found = {table.table: _numbers(table) for table in comparison.tables if not table.equal}
     assert found == {

@@ -9,10 +9,17 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from bwtui.audit.decoding import schema_id
-from bwtui.audit.report import Report
+from bwtui.audit.report import AuditSummary
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary
-from bwtui.verify.database import Difference, Doubt, Fence, Request, Table, verify_database
+from bwtui.verify.database import (
+    ComparedTable,
+    ComparisonRequest,
+    Doubt,
+    Fence,
+    KeyDifference,
+    verify_database,
+)
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.decoded_topic import decoded_avro
@@ -31,7 +38,7 @@ _KEYS = {
     "bpc": ("char(3)", ["1", "'", "{}", "\\"]),
     "t": ("text", ["a", 'b" \\ , [c]', "d\ne", ""]),
 }
-_Found = dict[str, tuple[Sequence[Doubt], list[Difference]]]
+_Found = dict[str, tuple[Sequence[Doubt], list[KeyDifference]]]
 
 
 def test_keys_of_both_sides(attempts: Attempts, source: Session, database: str) -> None:
@@ -133,8 +140,10 @@ def test_schemas_that_the_registry_does_not_have(attempts: Attempts, source: Ses
 
 def _table(
     attempts: Attempts, name: str, columns: tuple[str, ...], key: tuple[str, ...] | None = None
-) -> Table:
-    return Table("public", name, f"{attempts.name}.{name}", columns, columns[:1] if key is None else key)
+) -> ComparedTable:
+    return ComparedTable(
+        "public", name, f"{attempts.name}.{name}", columns, columns[:1] if key is None else key
+    )
 
 
 def _sent(attempts: Attempts, topic: str) -> dict[int, tuple[int, bytes]]:
@@ -149,7 +158,7 @@ def _sent(attempts: Attempts, topic: str) -> dict[int, tuple[int, bytes]]:
     }
 
 
-def _compared(attempts: Attempts, dsn: str, tables: Sequence[Table]) -> _Found:
+def _compared(attempts: Attempts, dsn: str, tables: Sequence[ComparedTable]) -> _Found:
     """Compare at a fence of the test's own, while no relay runs."""
     found, report = _reported(attempts, dsn, tables)
     assert report.found == {
@@ -159,12 +168,12 @@ def _compared(attempts: Attempts, dsn: str, tables: Sequence[Table]) -> _Found:
 
 
 def _reported(
-    attempts: Attempts, dsn: str, tables: Sequence[Table], gone: frozenset[int | None] = frozenset()
-) -> tuple[_Found, Report]:
+    attempts: Attempts, dsn: str, tables: Sequence[ComparedTable], gone: frozenset[int | None] = frozenset()
+) -> tuple[_Found, AuditSummary]:
     """Return the report as well; the registry answers as one that does not have the schemas ``gone``."""
     found: _Found = {}
 
-    def take(table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
+    def take(table: ComparedTable, doubts: Sequence[Doubt], differences: Iterator[KeyDifference]) -> None:
         found[table.full_name] = doubts, list(differences)
 
     with contextlib.ExitStack() as stack:
@@ -173,7 +182,7 @@ def _reported(
         slot = create_temporary(raw)
         ends = {"url": attempts.services.schema_registry}
         registry = stack.enter_context(closing(SchemaRegistryClient(ends)))
-        request = Request(
+        request = ComparisonRequest(
             dsn,
             attempts.name,
             tables,

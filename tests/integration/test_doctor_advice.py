@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import Session
 
 
 @pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
+def attempts(services: ServiceAddresses, tmp_path: Path) -> Attempts:
     """Runs of bwtui, with a state folder of the test's own."""
     return Attempts(services, tmp_path)
 

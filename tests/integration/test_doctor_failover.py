@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.server_pair import Pair
 from tests.waiting import eventually
@@ -26,7 +26,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
+def attempts(services: ServiceAddresses, tmp_path: Path) -> Attempts:
     """Runs of bwtui, with a state folder of the test's own."""
     return Attempts(services, tmp_path)
 

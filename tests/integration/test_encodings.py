@@ -17,7 +17,7 @@ from bwtui.encode.names import ESCAPED_FIELD
 from bwtui.pgoutput import messages as m
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import decode
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.connection import connect
 from tests.attempts import Attempts
 from tests.database import session
@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text_in_any_encoding_keep_their_bytes(encoded: str) -
     ("encoded", "became"), [("SQL_ASCII", 0), ("SQL_ASCII", 6), ("WIN1252", 24)], indirect=["encoded"]
 )
 def test_a_name_that_is_no_text_is_refused(
-    encoded: str, became: int, services: Services, tmp_path: Path
+    encoded: str, became: int, services: ServiceAddresses, tmp_path: Path
 ) -> None:
     """Six is UTF8, in which PostgreSQL then sends the name as it is."""
     with closing(psycopg2.connect(encoded)) as owner, owner.cursor() as cursor:
@@ -120,7 +120,7 @@ def test_a_name_that_is_no_text_is_refused(
 
 
 @pytest.mark.parametrize("encoded", ["LATIN1", "EUC_JP"], indirect=True)
-def test_through_the_relay(encoded: str, services: Services, tmp_path: Path) -> None:
+def test_through_the_relay(encoded: str, services: ServiceAddresses, tmp_path: Path) -> None:
     """In the snapshot and in the stream; the byte of a "char" comes back as the server wrote it."""
     attempts = Attempts(services, tmp_path)
     latin = "LATIN1" in relayed_encoding(encoded)
@@ -145,7 +145,7 @@ def relayed_encoding(database: str) -> str:
 
 
 @pytest.mark.parametrize("encoded", ["SQL_ASCII"], indirect=True)
-def test_the_audit_of_texts_that_are_none(encoded: str, services: Services, tmp_path: Path) -> None:
+def test_the_audit_of_texts_that_are_none(encoded: str, services: ServiceAddresses, tmp_path: Path) -> None:
     attempts = Attempts(services, tmp_path)
     with session(encoded) as source:
         source.run("create table t (k text primary key, v text, a text[], n int)")

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import session
 from tests.integration.test_verify_database import relaying, verify
@@ -68,11 +68,11 @@ def dsn(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def attempts(
-    authority: Authority, kafka: dict[str, str], dsn: str, services: Services, tmp_path: Path
+    authority: Authority, kafka: dict[str, str], dsn: str, services: ServiceAddresses, tmp_path: Path
 ) -> Iterator[Attempts]:
     """Runs that find passwords and certificates in bwtui.toml, as a user's do."""
     with secure_registry(authority, services.schema_registry) as registry:
-        shut = Services(dsn, kafka["bootstrap.servers"], registry)
+        shut = ServiceAddresses(dsn, kafka["bootstrap.servers"], registry)
         write_settings(tmp_path, kafka, authority)
         yield Attempts(shut, tmp_path)
 

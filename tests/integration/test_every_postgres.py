@@ -13,7 +13,7 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.packages.lockfile import MAJORS, postgres_group
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import session
 from tests.decoded_topic import decoded_avro, latest, of_key
@@ -67,7 +67,7 @@ def _others() -> Iterator[int]:
     "major",
     [pytest.param(each, marks=pytest.mark.long if at else ()) for at, each in enumerate(sorted(_others()))],
 )
-def test_a_relay(major: int, services: Services, tmp_path: Path) -> None:
+def test_a_relay(major: int, services: ServiceAddresses, tmp_path: Path) -> None:
     server = SecondPostgres(major)
     try:
         server.start(wal_level="logical", max_prepared_transactions="2")

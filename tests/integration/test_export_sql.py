@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import Session, session
 from tests.fix_sandbox import drop_database
 
@@ -145,7 +145,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def copy(services: Services, database: str) -> Iterator[str]:
+def copy(services: ServiceAddresses, database: str) -> Iterator[str]:
     """A second database, empty."""
     name = urlsplit(database).path[1:][-50:] + "_copy"
     with closing(psycopg2.connect(services.postgres)) as connection:

@@ -9,15 +9,15 @@ import pytest
 
 from bwtui.kafka.key_reader import KeyReader
 from bwtui.model.status import ChangeSample, SchemaEntry
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.relay.process import control, launch
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.tui.audit.kafka import Reader
-from bwtui.tui.journey.compared import said_against
-from bwtui.tui.journey.key_bytes import same_bytes, same_text
-from bwtui.tui.journey.moments import key_of, merged, sampled
-from bwtui.tui.journey.way import sampled_way
+from bwtui.tui.audit.kafka_records import RecordDecoder
+from bwtui.tui.journey.change_path import sampled_way
+from bwtui.tui.journey.field_comparison import said_against
+from bwtui.tui.journey.key_history import key_of, merged, sampled
+from bwtui.tui.journey.key_matching import same_bytes, same_text
 from tests.database import Session
 from tests.waiting import eventually
 
@@ -29,7 +29,7 @@ NAME, KEY = "odd name", "it's \x1b[31m \u202e 'x' or 1=1 --\n"
 def relay(
     request: pytest.FixtureRequest,
     database: str,
-    services: Services,
+    services: ServiceAddresses,
     source: Session,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -62,7 +62,7 @@ def samples(relay: str) -> list[ChangeSample]:
 
 
 def test_a_change_is_followed_from_its_commit_into_kafka(
-    relay: str, services: Services, source: Session, request: pytest.FixtureRequest
+    relay: str, services: ServiceAddresses, source: Session, request: pytest.FixtureRequest
 ) -> None:
     eventually("it streams", lambda: source.reader(relay))
     source.run("insert into t values (%s, 7, 'one')", KEY)
@@ -73,7 +73,7 @@ def test_a_change_is_followed_from_its_commit_into_kafka(
     source.run(f'select pg_sleep(0.05); update t set body = %s where "{NAME}" = %s', "three", KEY)
     found = eventually("all were acknowledged", lambda: _done(samples(relay), 3))
     key = key_of(found[0], (NAME, "line"))
-    assert key == Key("public.t", (NAME, "line"), (KEY.encode(), b"7"))
+    assert key == RowKey("public.t", (NAME, "line"), (KEY.encode(), b"7"))
     for one in found:
         way = sampled_way(one)
         assert [leg.name for leg in way.legs] == ["received", "encoded", "produced", "acknowledged"]
@@ -82,7 +82,7 @@ def test_a_change_is_followed_from_its_commit_into_kafka(
         assert all(leg.seconds is not None and leg.seconds > -1 for leg in way.legs)
         assert one.ordinal == 1
     schemas = [SchemaEntry(**one) for one in control.request(relay, {"request": "schemas"})]
-    reader = Reader("avro", {one.id: one.schema for one in schemas}, lambda number: None)
+    reader = RecordDecoder("avro", {one.id: one.schema for one in schemas}, lambda number: None)
     with closing(KeyReader({"bootstrap.servers": services.broker})) as keys:
         by_bytes = keys.of_key(f"{relay}.t", same_bytes(bytes.fromhex(found[0].message_key)))
         by_text = keys.of_key(f"{relay}.t", same_text(key, reader))

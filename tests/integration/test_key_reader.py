@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.kafka import key_reader as module
 from bwtui.kafka.key_reader import KeyReader
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 
 
 @pytest.fixture
-def topic(services: Services) -> str:
+def topic(services: ServiceAddresses) -> str:
     """A topic of three partitions."""
     name = f"keys-{time.monotonic_ns():x}"
     create_topic(AdminClient({"bootstrap.servers": services.broker}), NewTopic(name, 3, 1))
@@ -25,13 +25,13 @@ def topic(services: Services) -> str:
 
 
 @pytest.fixture
-def reader(services: Services) -> Iterator[KeyReader]:
+def reader(services: ServiceAddresses) -> Iterator[KeyReader]:
     """What reads keys."""
     with closing(KeyReader({"bootstrap.servers": services.broker})) as made:
         yield made
 
 
-def produce(services: Services, topic: str, *records: tuple[int, bytes | None, bytes | None]) -> None:
+def produce(services: ServiceAddresses, topic: str, *records: tuple[int, bytes | None, bytes | None]) -> None:
     """Send keys and values into partitions, a second apart."""
     producer = Producer({"bootstrap.servers": services.broker})
     headers: dict[str, str | bytes | None] = {"bwtui.lsn": b"\0" * 8}
@@ -42,7 +42,7 @@ def produce(services: Services, topic: str, *records: tuple[int, bytes | None, b
 
 
 def test_of_a_busy_key_the_newest_records_are_kept(
-    services: Services, topic: str, reader: KeyReader, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, topic: str, reader: KeyReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records that are dropped for their number leave room for the bytes of later ones."""
     monkeypatch.setattr(module, "_KEPT_BYTES", 300_000)
@@ -54,7 +54,7 @@ def test_of_a_busy_key_the_newest_records_are_kept(
 
 
 def test_the_records_of_a_key_are_found_in_every_partition(
-    services: Services, topic: str, reader: KeyReader
+    services: ServiceAddresses, topic: str, reader: KeyReader
 ) -> None:
     records = [(n % 3, b"key %d" % (n % 10), b"value %d" % n) for n in range(300)]
     produce(services, topic, *records, (1, b"key 4", None), (2, None, b"keyless"))
@@ -75,7 +75,7 @@ def test_the_records_of_a_key_are_found_in_every_partition(
 
 
 def test_a_search_reads_the_newest_offsets_only_and_says_so(
-    services: Services, topic: str, reader: KeyReader, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, topic: str, reader: KeyReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(services, topic, *[(0, b"a", b"%d" % n) for n in range(100)])
     monkeypatch.setattr(module, "MOST_OFFSETS", 30)
@@ -87,7 +87,7 @@ def test_a_search_reads_the_newest_offsets_only_and_says_so(
 
 
 def test_a_record_by_its_place_or_what_is_there_instead(
-    services: Services, topic: str, reader: KeyReader
+    services: ServiceAddresses, topic: str, reader: KeyReader
 ) -> None:
     produce(services, topic, (0, b"a", b"1"), (0, b"a", b"2"))
     found = reader.record(topic, 0, 1)
@@ -100,7 +100,7 @@ def test_a_record_by_its_place_or_what_is_there_instead(
     assert reader.record(topic, 0, 0) == "expired"
 
 
-def test_what_is_not_there_is_told(services: Services, reader: KeyReader) -> None:
+def test_what_is_not_there_is_told(services: ServiceAddresses, reader: KeyReader) -> None:
     with pytest.raises(RefusedError, match="topic nowhere-at-all does not exist"):
         reader.of_key("nowhere-at-all", b"a".__eq__)
     with closing(KeyReader({"bootstrap.servers": "127.0.0.1:1"})) as lost:
@@ -110,7 +110,7 @@ def test_what_is_not_there_is_told(services: Services, reader: KeyReader) -> Non
         assert time.monotonic() - begun < 8
 
 
-def test_who_left_is_not_answered(services: Services, topic: str) -> None:
+def test_who_left_is_not_answered(services: ServiceAddresses, topic: str) -> None:
     produce(services, topic, (0, b"a", b"1"))
     left = threading.Event()
     with closing(KeyReader({"bootstrap.servers": services.broker}, left.is_set)) as reader:

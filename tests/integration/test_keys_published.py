@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import connect
 from bwtui.source.preflight import server_checks
@@ -141,7 +141,7 @@ def test_connect_is_refused(attempts: Attempts, database: str, source: Session) 
 
 @pytest.fixture
 def relay(
-    services: Services, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
     """A relay of a publication of inserts, for PostgreSQL itself refuses the others."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))

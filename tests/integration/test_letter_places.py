@@ -8,16 +8,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.kafka import letters
-from bwtui.kafka.letters import LetterReader, identity
-from bwtui.model.looks import Letters
-from bwtui.sandbox.supervisor import Services
+from bwtui.kafka import dead_letter_topic
+from bwtui.kafka.dead_letter_topic import DeadLetterTopicReader, identity
+from bwtui.model.service_views import DeadLetterTopic
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 from tests.waiting import eventually
 
 
 @pytest.fixture
-def topic(services: Services) -> str:
+def topic(services: ServiceAddresses) -> str:
     """A topic of two partitions."""
     name = f"letters-{time.monotonic_ns():x}"
     create_topic(AdminClient({"bootstrap.servers": services.broker}), NewTopic(name, 2, 1))
@@ -25,8 +25,8 @@ def topic(services: Services) -> str:
 
 
 @pytest.fixture
-def reader(services: Services, topic: str) -> Iterator[LetterReader]:
-    opened = LetterReader({"bootstrap.servers": services.broker}, topic)
+def reader(services: ServiceAddresses, topic: str) -> Iterator[DeadLetterTopicReader]:
+    opened = DeadLetterTopicReader({"bootstrap.servers": services.broker}, topic)
     yield opened
     opened.close()
 
@@ -42,7 +42,7 @@ def letter(number: int) -> bytes:
     return json.dumps(found).encode()
 
 
-def produce(services: Services, topic: str, *values: bytes | None, partition: int = 0) -> None:
+def produce(services: ServiceAddresses, topic: str, *values: bytes | None, partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": services.broker})
     for value in values:
         producer.produce(topic, value, partition=partition)
@@ -53,12 +53,12 @@ def which(number: int) -> str:
     return identity("public.t", "insert", f"0/{number}", 1)
 
 
-def places(reader: LetterReader, number: int) -> list[tuple[int, int]]:
+def places(reader: DeadLetterTopicReader, number: int) -> list[tuple[int, int]]:
     return [(one.partition, one.offset) for one in reader.places([which(number)])]
 
 
-def read(reader: LetterReader, records: int) -> Letters:
-    def look() -> Letters | None:
+def read(reader: DeadLetterTopicReader, records: int) -> DeadLetterTopic:
+    def look() -> DeadLetterTopic | None:
         found = reader.look()
         assert found.failure == ""
         return found if found.records >= records else None
@@ -67,7 +67,7 @@ def read(reader: LetterReader, records: int) -> Letters:
 
 
 def test_letters_are_found_among_what_others_wrote(
-    services: Services, topic: str, reader: LetterReader
+    services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader
 ) -> None:
     assert read(reader, 0).records == 0
     # A broker that has answered, and hangs up since, wants no other protocol.
@@ -88,7 +88,7 @@ def test_letters_are_found_among_what_others_wrote(
 
 
 def test_marks_of_transactions_are_nothing_to_wait_for(
-    services: Services, topic: str, reader: LetterReader
+    services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader
 ) -> None:
     producer = Producer({"bootstrap.servers": services.broker, "transactional.id": topic})
     producer.init_transactions(30)
@@ -104,25 +104,25 @@ def test_marks_of_transactions_are_nothing_to_wait_for(
 
 
 def test_of_a_long_topic_the_end_is_read(
-    services: Services, topic: str, reader: LetterReader, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(services, topic, *map(letter, range(10_000)))
     found = read(reader, 10_000)
     assert (found.records, found.left_out) == (10_000, 0)
     assert places(reader, 9_999) == [(0, 9_999)]
-    monkeypatch.setattr(letters, "_RECORDS", 100)
-    later = LetterReader({"bootstrap.servers": services.broker}, topic)
+    monkeypatch.setattr(dead_letter_topic, "_RECORDS", 100)
+    later = DeadLetterTopicReader({"bootstrap.servers": services.broker}, topic)
     found = read(later, 100)
     later.close()
     assert (found.records, found.left_out) == (100, 9_900)
 
 
 def test_a_look_reads_no_more_than_its_bytes_and_the_next_one_goes_on(
-    services: Services, topic: str, reader: LetterReader, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(services, topic, *map(letter, range(200)))
-    monkeypatch.setattr(letters, "_AT_ONCE", 10)
-    monkeypatch.setattr(letters, "_LOOK_BYTES", 15 * len(letter(0)))
+    monkeypatch.setattr(dead_letter_topic, "_AT_ONCE", 10)
+    monkeypatch.setattr(dead_letter_topic, "_LOOK_BYTES", 15 * len(letter(0)))
     before = looks = 0
     while before < 200:
         found = reader.look()
@@ -134,7 +134,7 @@ def test_a_look_reads_no_more_than_its_bytes_and_the_next_one_goes_on(
 
 
 def test_of_one_change_the_newest_letters_are_remembered(
-    services: Services, topic: str, reader: LetterReader
+    services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader
 ) -> None:
     produce(services, topic, *[letter(1)] * 9)
     read(reader, 9)
@@ -143,14 +143,14 @@ def test_of_one_change_the_newest_letters_are_remembered(
 
 
 def test_what_was_read_is_forgotten_some_time_after_the_last_look(
-    services: Services, topic: str, reader: LetterReader, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, topic: str, reader: DeadLetterTopicReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(services, topic, letter(1))
     read(reader, 1)
     reader.close()
     assert read(reader, 1).records == 1
     assert reader._forgetting is None, "somebody looks"
-    monkeypatch.setattr(letters, "_KEPT_SECONDS", 0.05)
+    monkeypatch.setattr(dead_letter_topic, "_KEPT_SECONDS", 0.05)
     reader.close()
     eventually("all is forgotten", lambda: not reader.has_read)
     assert places(reader, 1) == []
@@ -158,13 +158,15 @@ def test_what_was_read_is_forgotten_some_time_after_the_last_look(
     assert places(reader, 1) == [(0, 0)]
 
 
-def test_kafka_that_is_away_and_a_topic_that_is_not_there_are_one_sentence(services: Services) -> None:
-    away = LetterReader({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}, "t")
+def test_kafka_that_is_away_and_a_topic_that_is_not_there_are_one_sentence(
+    services: ServiceAddresses,
+) -> None:
+    away = DeadLetterTopicReader({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}, "t")
     assert away.look().failure.startswith("can't reach Kafka at 127.0.0.1:1")
     away.close()
-    missing = LetterReader({"bootstrap.servers": services.broker}, "no-such-topic")
+    missing = DeadLetterTopicReader({"bootstrap.servers": services.broker}, "no-such-topic")
     assert "no-such-topic" in missing.look().failure
     missing.close()
-    none = LetterReader({"bootstrap.servers": services.broker}, "")
+    none = DeadLetterTopicReader({"bootstrap.servers": services.broker}, "")
     assert (none.look().failure, none.look().topic) == ("", "")
     none.close()

@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from bwtui.command_log import COMMANDS
-from bwtui.encode.differences import differences
+from bwtui.encode.schema_differences import differences
 from bwtui.kafka.groups import GroupReader
-from bwtui.model.looks import (
+from bwtui.model.service_views import (
     CHANGES,
     NEWEST,
     Commands,
@@ -32,13 +32,13 @@ from bwtui.model.looks import (
     LookName,
     RelayedTransaction,
     Slots,
-    Subject,
+    SubjectVersions,
     Transactions,
     look_from_json,
 )
 from bwtui.relay.process import launch
-from bwtui.relay.process.control import Refused, request
-from bwtui.sandbox.supervisor import Services
+from bwtui.relay.process.control import RequestRefused, request
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from bwtui.source import retention
 from bwtui.source.connection import connect
@@ -131,7 +131,7 @@ def test_a_role_without_rights_gets_what_there_is_and_one_sentence(
 
 
 @pytest.fixture
-def topic(services: Services) -> str:
+def topic(services: ServiceAddresses) -> str:
     """A topic of two partitions."""
     name = f"look-{time.monotonic_ns():x}"
     config = {"retention.ms": "-1"}
@@ -140,14 +140,14 @@ def topic(services: Services) -> str:
 
 
 @pytest.fixture
-def reader(services: Services) -> Iterator[GroupReader]:
+def reader(services: ServiceAddresses) -> Iterator[GroupReader]:
     """What looks at groups."""
     opened = GroupReader({"bootstrap.servers": services.broker})
     yield opened
     opened.close()
 
 
-def produce(services: Services, topic: str, number: int, partition: int = 0, stamp: int = 0) -> None:
+def produce(services: ServiceAddresses, topic: str, number: int, partition: int = 0, stamp: int = 0) -> None:
     """Send messages whose timestamps begin at ``stamp`` milliseconds and are one second apart."""
     producer = Producer({"bootstrap.servers": services.broker})
     for index in range(number):
@@ -155,7 +155,7 @@ def produce(services: Services, topic: str, number: int, partition: int = 0, sta
     producer.flush(30)
 
 
-def commit(services: Services, group: str, *offsets: TopicPartition) -> None:
+def commit(services: ServiceAddresses, group: str, *offsets: TopicPartition) -> None:
     """Commit as a consumer of ``group`` would."""
     config = {"bootstrap.servers": services.broker, "group.id": group, "enable.auto.commit": False}
     with closing(Consumer(config)) as consumer:
@@ -168,7 +168,9 @@ def groups(reader: GroupReader, topic: str) -> dict[str, GroupEntry]:
     return {group.name: group for group in look.groups}
 
 
-def test_a_group_is_behind_by_what_it_committed(services: Services, reader: GroupReader, topic: str) -> None:
+def test_a_group_is_behind_by_what_it_committed(
+    services: ServiceAddresses, reader: GroupReader, topic: str
+) -> None:
     stamp = 1_700_000_000_000
     produce(services, topic, 10, stamp=stamp)
     produce(services, topic, 3, partition=1)
@@ -201,7 +203,7 @@ def _reads() -> int:
 
 
 def test_a_mark_of_a_transaction_is_nothing_to_read(
-    services: Services, reader: GroupReader, topic: str
+    services: ServiceAddresses, reader: GroupReader, topic: str
 ) -> None:
     producer = Producer({"bootstrap.servers": services.broker, "transactional.id": topic})
     producer.init_transactions(30)
@@ -248,7 +250,11 @@ def _without_groups(look: Consumers) -> Consumers | None:
 
 @pytest.fixture
 def relay(
-    database: str, services: Services, source: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: str,
+    services: ServiceAddresses,
+    source: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     """The name of a relay that runs as a process of its own, on one table with large values."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
@@ -279,7 +285,7 @@ def ask(relay: str, name: LookName) -> Any:
 
 
 def test_the_engine_answers_at_once_and_looks_while_it_is_asked(
-    relay: str, services: Services, source: Session
+    relay: str, services: ServiceAddresses, source: Session
 ) -> None:
     eventually("it streams", lambda: source.reader(relay))
     slots: Slots = eventually("the slots were looked at", lambda: _if_taken(ask(relay, "slots")))
@@ -328,7 +334,7 @@ def test_the_versions_of_a_subject_are_told_while_somebody_asks(relay: str, sour
     source.run("insert into t values ('b', 1, 'x')")
     about = [f"{relay}.t-value", CHANGES, NEWEST]
 
-    def both() -> Subject | None:
+    def both() -> SubjectVersions | None:
         seen: Any = look_from_json("subject", request(relay, {"request": "subject", "about": about}))
         return seen if len(seen.texts) == 2 and seen.versions[-1].added is not None else None
 
@@ -338,7 +344,7 @@ def test_the_versions_of_a_subject_are_told_while_somebody_asks(relay: str, sour
     assert [(one.version, one.added, one.removed) for one in seen.versions] == [(1, None, None), (2, 1, 0)]
     [difference] = differences(*(text.schema for text in seen.texts))
     assert (difference.field, difference.kind) == ("added", "added")
-    with pytest.raises(Refused, match="no list of texts"):
+    with pytest.raises(RequestRefused, match="no list of texts"):
         request(relay, {"request": "subject", "about": "t"})
 
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from bwtui.model.sql import quote_identifier
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.decoded_topic import decoded_avro, decoded_json, decoded_topics, latest
@@ -38,19 +38,19 @@ def literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def topics(services: Services, prefix: str) -> list[str]:
+def topics(services: ServiceAddresses, prefix: str) -> list[str]:
     """Return the topics of one relay."""
     found = AdminClient({"bootstrap.servers": services.broker}).list_topics(timeout=30).topics
     return sorted(name for name in found if name.startswith(f"{prefix}."))
 
 
-def subjects(services: Services, prefix: str) -> list[str]:
+def subjects(services: ServiceAddresses, prefix: str) -> list[str]:
     """Return the subjects of one relay."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         return sorted(name for name in registry.get_subjects() if name.startswith(f"{prefix}."))
 
 
-def original_names(services: Services, topic: str) -> dict[str, str]:
+def original_names(services: ServiceAddresses, topic: str) -> dict[str, str]:
     """Return the column of each field, as the value's schema says it."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         text = registry.get_latest_version(f"{topic}-value").schema.schema_str

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from psycopg2 import sql
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.database import session
 from tests.fix_sandbox import drop_database
@@ -32,7 +32,7 @@ RAW = ("\x1b[2J", "\x1b]52", "\x1b]0", "\x9b", "\u202e", "\u200b", "\x7f", "\x07
 
 
 @pytest.fixture
-def hostile(services: Services) -> Iterator[str]:
+def hostile(services: ServiceAddresses) -> Iterator[str]:
     """A database with such a name, such tables, columns and rows; one row is large."""
     name = f"{NAMES[0]}{os.getpid()}"
     with closing(psycopg2.connect(services.postgres)) as connection:

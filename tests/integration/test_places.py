@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.kafka.places import LEAP, PlaceScan
-from bwtui.sandbox.supervisor import Services
+from bwtui.kafka.seeking_scan import LEAP, SeekingScan
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 
 pytestmark = pytest.mark.services
@@ -16,7 +16,7 @@ MESSAGES = 40_000
 
 
 @pytest.fixture(scope="module")
-def topic(services: Services) -> str:
+def topic(services: ServiceAddresses) -> str:
     """Make a topic of one partition in which every fourth run of messages was aborted."""
     config = {"bootstrap.servers": services.broker}
     name = f"places-{uuid.uuid4().hex}"
@@ -33,14 +33,14 @@ def topic(services: Services) -> str:
 
 
 @pytest.mark.parametrize("number", [1, 2, 9, 60])
-def test_every_one_is_read(services: Services, topic: str, number: int) -> None:
+def test_every_one_is_read(services: ServiceAddresses, topic: str, number: int) -> None:
     end = MESSAGES + MESSAGES // 1_000
     whole = range(end)
     chance = random.Random(number)
     wanted = sorted({0, end - 1, *chance.sample(whole, number), *range(20_000, 20_000 + number)})
     config = {"bootstrap.servers": services.broker}
     read = set()
-    for part in PlaceScan(config, (topic, 0), wanted, "read_committed", 5.0):
+    for part in SeekingScan(config, (topic, 0), wanted, "read_committed", 5.0):
         read.update(part.offsets)
     # Each run is followed by the marker of its end.
     there = {at for at in wanted if at % 1_001 != 1_000 and at // 1_001 % 4 != 3}

@@ -17,7 +17,7 @@ import pytest
 from bwtui.errors import ConnectionFailed
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import connect
-from bwtui.source.coverage import shortfalls
+from bwtui.source.publication_coverage import shortfalls
 from tests.attempts import Attempts, Ended
 from tests.database import Session
 from tests.integration.test_verify_database import arguments, relaying, verify
@@ -324,7 +324,7 @@ def test_statements_of_a_server_that_writes_too_little_wal() -> None:
 
 def test_psql_would_take_it() -> None:
     """What is printed is whole statements, whatever is in their names."""
-    from bwtui.source.printed import printed
+    from bwtui.source.sql_hints import printed
 
     told = printed('drop publication "a; b"', "select 'x;''\n'")
     assert told == "BEGIN; drop publication \"a; b\"; select U&'x;''\\000A'; COMMIT;"

@@ -11,9 +11,9 @@ import psycopg2
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
-from bwtui.source import coverage, publication, slot
+from bwtui.source import publication, publication_coverage, slot
 from bwtui.source.connection import connect, execute
 from bwtui.source.preflight import selected_tables
 from bwtui.source.slot import TemporarySlot
@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def relay(
-    services: Services, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: ServiceAddresses, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Relay]:
     """A relay that takes tables without a key."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
@@ -52,7 +52,10 @@ def told(database: str, name: str, *, allow_unkeyed: bool = True) -> dict[str, s
         postgres=database, publication=name, slot=name.removeprefix("bwtui_"), allow_unkeyed=allow_unkeyed
     )
     with connect(database) as connection:
-        found = {f"{one.subject} {one.says}": one.hint for one in coverage.shortfalls(connection, settings)}
+        found = {
+            f"{one.subject} {one.says}": one.hint
+            for one in publication_coverage.shortfalls(connection, settings)
+        }
     connection.close()
     return found
 
@@ -135,7 +138,7 @@ def test_a_table_without_a_key_that_the_relay_leaves_out_is_told_of(database: st
     source.run("create table bare (i int); create publication p for all tables")
     settings = RelaySettings(postgres=database, publication="p", exclude_tables=("bare",))
     connection = connect(database)
-    found = [one.table for one in coverage.shortfalls(connection, settings)]
+    found = [one.table for one in publication_coverage.shortfalls(connection, settings)]
     connection.close()
     assert found == [None, "public.bare"]
     (hint,) = [hint for says, hint in told(database, "p").items() if "public.bare" in says]
@@ -180,9 +183,9 @@ def test_a_table_of_1600_columns_costs_no_minutes(database: str, source: Session
     with closing(connect(database)) as connection:
         # On an idle machine it takes 0.1 s; when the list was made again for each column, 38.
         execute(connection, "set statement_timeout = '10s'")
-        assert coverage.narrowed(connection, ["everything"], []) == {}
+        assert publication_coverage.narrowed(connection, ["everything"], []) == {}
         source.run("alter publication everything set table wide (c0)")
-        [says] = coverage.narrowed(connection, ["everything"], [])["public", "wide"]
+        [says] = publication_coverage.narrowed(connection, ["everything"], [])["public", "wide"]
         assert says.startswith("is published without its columns c1, c10, c100, ")
 
 

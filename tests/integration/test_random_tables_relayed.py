@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.connection import connect
 from tests.attempts import Attempts
 from tests.integration.random_tables import RandomTable, draw_table
@@ -41,7 +41,7 @@ def connection(database: str) -> Iterator[Connection]:
 
 @pytest.mark.timeout(3600)
 def test_random_tables_come_back_from_kafka(
-    services: Services, connection: Connection, database: str, tmp_path: Path
+    services: ServiceAddresses, connection: Connection, database: str, tmp_path: Path
 ) -> None:
     for at in range(0, len(SEEDS), BATCH):
         tables = {f"s{n}": draw_table(n, ROWS, connection.server_version) for n in SEEDS[at : at + BATCH]}

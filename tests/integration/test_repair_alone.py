@@ -15,15 +15,15 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.cli.auditing.database import source_of
 from bwtui.cli.auditing.registry import ask_registry
-from bwtui.cli.auditing.target import Target
+from bwtui.cli.auditing.repair_target import RepairTarget
 from bwtui.errors import RefusedError
 from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import partitions
 from bwtui.relay.backfill.keys import Key
-from bwtui.repair.alone import Alone
-from bwtui.repair.producer import Producer, Put
-from bwtui.repair.repairing import Outcome
-from bwtui.repair.tail import KeysOfOthers
+from bwtui.repair.concurrent_writes import ConcurrentWrites
+from bwtui.repair.producer import RowProducer, SendResult
+from bwtui.repair.repair import RepairOutcome
+from bwtui.repair.standalone_repair import StandaloneRepair
 from bwtui.settings import RelaySettings
 from tests.attempts import Attempts, Ended
 from tests.database import Session
@@ -65,12 +65,12 @@ class Elsewhere:
         found: dict[str, Any] = json.loads(ended.stdout)
         return found
 
-    def alone(self, producer: Producer, confirm: Callable[[], None] = lambda: None) -> Alone:
+    def alone(self, producer: RowProducer, confirm: Callable[[], None] = lambda: None) -> StandaloneRepair:
         """Return a repair in this process; ``confirm`` is called where somebody would be asked."""
         settings, cluster = self.settings, partitions(client_config(self.settings))[0]
-        target = Target("", settings, settings, cluster, source_of(settings))
+        target = RepairTarget("", settings, settings, cluster, source_of(settings))
         watch = Watch(confirm)
-        return Alone(
+        return StandaloneRepair(
             settings,
             target.compare,
             ask_registry(settings),
@@ -89,7 +89,7 @@ class Watch:
 
     def count(self, done: int, total: int) -> None: ...
 
-    def confirm(self, outcome: Outcome) -> None:
+    def confirm(self, outcome: RepairOutcome) -> None:
         self._confirmed()
 
 
@@ -189,7 +189,7 @@ def test_a_topic_that_takes_nothing_is_said(
         assert len(raw_messages(attempts.services, topic)) == held
 
 
-class Racing(Producer):
+class Racing(RowProducer):
     """One that is overtaken: after its last look before it sends, the other relay sends a change."""
 
     def __init__(self, settings: RelaySettings, change: Callable[[], None]) -> None:
@@ -197,7 +197,7 @@ class Racing(Producer):
         self._change = change
         self.puts: list[tuple[int, int]] = []
 
-    def put(self, table: str, keys: Sequence[Key], tail: KeysOfOthers, look: int) -> Put:
+    def put(self, table: str, keys: Sequence[Key], tail: ConcurrentWrites, look: int) -> SendResult:
         advance = tail.advance
 
         def advance_and_race() -> set[bytes]:
@@ -254,7 +254,7 @@ def test_a_table_that_changes_before_the_yes(
                 lambda: len(raw_messages(attempts.services, topic)) == held + 9,
             )
 
-        with contextlib.closing(Producer(elsewhere.settings)) as producer:
+        with contextlib.closing(RowProducer(elsewhere.settings)) as producer:
             outcome = elsewhere.alone(producer, rows_change).run()
         # The other relay has mended both.
         assert (outcome.sent[0].rows, outcome.sent[0].left_out) == (0, 2)
@@ -268,7 +268,7 @@ def test_a_table_that_changes_before_the_yes(
         ):
             alter = partial(source.run, ddl)
             with (
-                contextlib.closing(Producer(elsewhere.settings)) as producer,
+                contextlib.closing(RowProducer(elsewhere.settings)) as producer,
                 pytest.raises(RefusedError, match=says),
             ):
                 elsewhere.alone(producer, alter).run()

@@ -15,12 +15,12 @@ import pytest
 
 from bwtui.cli.auditing.database import source_of
 from bwtui.cli.auditing.registry import ask_registry
-from bwtui.cli.auditing.target import Target
+from bwtui.cli.auditing.repair_target import RepairTarget
 from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import partitions
 from bwtui.relay.process.control import settings_of
-from bwtui.repair import sending
-from bwtui.repair.over_relay import OverRelay
+from bwtui.repair import submission
+from bwtui.repair.relay_repair import RelayRepair
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, decoded_json, latest
@@ -75,13 +75,13 @@ CASES = [
 ]
 
 
-def over_relay(attempts: Attempts, confirm: Callable[[], None]) -> OverRelay:
+def over_relay(attempts: Attempts, confirm: Callable[[], None]) -> RelayRepair:
     """Return a repair in this process; ``confirm`` is called where somebody would be asked."""
     settings = settings_of(attempts.name)
     cluster = partitions(client_config(settings))[0]
-    target = Target(attempts.name, settings, settings, cluster, source_of(settings))
+    target = RepairTarget(attempts.name, settings, settings, cluster, source_of(settings))
     ask = ask_registry(settings)
-    return OverRelay(settings, target.compare, ask, Watch(confirm), relay=attempts.name)
+    return RelayRepair(settings, target.compare, ask, Watch(confirm), relay=attempts.name)
 
 
 def assert_never_worse(before: Rows, now: Rows, rows: list[dict[str, Any]]) -> None:
@@ -162,7 +162,7 @@ def test_who_is_suspended_meanwhile_is_waited_for(
     blocked = (
         "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     )
-    wait = sending.wait
+    wait = submission.wait
     with relaying(attempts, database, source) as relay, session(database) as holder:
         break_topic(attempts, f"{attempts.name}.a")
 
@@ -181,7 +181,7 @@ def test_who_is_suspended_meanwhile_is_waited_for(
             finally:
                 resume.join()
 
-        monkeypatch.setattr(sending, "wait", suspended)
+        monkeypatch.setattr(submission, "wait", suspended)
 
         def hold() -> None:
             if who != "the relay":

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.repair.strays import Homes
-from bwtui.sandbox.supervisor import Services
+from bwtui.repair.strays import KeyPartitioner
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.settings import RelaySettings
 from tests.attempts import Attempts
 from tests.database import Session
@@ -121,7 +121,7 @@ def test_a_stray_row_whose_key_cant_be_decoded(attempts: Attempts, source: Sessi
     source.run("create table a (id int primary key, v text); insert into a values (1, 'one')")
     with relaying(attempts, database, source):
         [value] = newest(attempts, topic).values()
-        [home] = Homes(RelaySettings(broker=attempts.services.broker)).of(topic, [b"none"])
+        [home] = KeyPartitioner(RelaySettings(broker=attempts.services.broker)).of(topic, [b"none"])
         other = (home + 1) % 3
         with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
             producer.produce(topic, value, b"none", home)
@@ -138,7 +138,7 @@ def test_a_stray_row_whose_key_cant_be_decoded(attempts: Attempts, source: Sessi
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2_random", "consistent", "fnv1a_random"])
-def test_a_keys_own_partition_is_the_producers(services: Services, partitioner: str) -> None:
+def test_a_keys_own_partition_is_the_producers(services: ServiceAddresses, partitioner: str) -> None:
     topic = f"homes-{partitioner}-{time.monotonic_ns()}"
     broker = services.broker
     create_topic(AdminClient({"bootstrap.servers": broker}), NewTopic(topic, 7))
@@ -148,7 +148,7 @@ def test_a_keys_own_partition_is_the_producers(services: Services, partitioner: 
         assert producer.flush(30) == 0
     records = raw_records(services, [topic])
     found = {record.key(): place for (_, place), every in records.items() for record in every}
-    homes = Homes(RelaySettings(broker=broker, kafka_config=(("partitioner", partitioner),)))
+    homes = KeyPartitioner(RelaySettings(broker=broker, kafka_config=(("partitioner", partitioner),)))
     keys = [key for key in found if key is not None]
     assert len(keys) == 200
     assert homes.of(topic, keys) == [found[key] for key in keys]

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
-from bwtui.sandbox.runner import State
-from bwtui.sandbox.supervisor import Sandbox, SandboxStatus, Services
+from bwtui.sandbox.runner import ServiceState
+from bwtui.sandbox.sandbox import Sandbox, SandboxStatus, ServiceAddresses
 from tests.fix_sandbox import MAJOR
 
 pytestmark = pytest.mark.services
@@ -69,7 +69,7 @@ def own(tmp_path: Path) -> Iterator[Sandbox]:
     sandbox.down(wipe=True)
 
 
-def test_all_three_answer(services: Services) -> None:
+def test_all_three_answer(services: ServiceAddresses) -> None:
     with closing(psycopg2.connect(services.postgres)) as connection, connection.cursor() as cursor:
         cursor.execute("select current_setting('wal_level'), current_setting('fsync'), version()")
         assert (cursor.fetchone() or ())[:2] == ("logical", "on")
@@ -82,7 +82,7 @@ def test_all_three_answer(services: Services) -> None:
         assert isinstance(json.load(answer), list)
 
 
-def test_listens_on_loopback_only(sandbox: Sandbox, services: Services) -> None:
+def test_listens_on_loopback_only(sandbox: Sandbox, services: ServiceAddresses) -> None:
     status = status_of(sandbox)
     listening = {name: _listening_addresses(pid) for name, pid in status.pids.items() if pid}
     assert listening.pop("supervisor") == set()
@@ -111,19 +111,21 @@ def _listening_addresses(pid: int) -> set[str]:
     return addresses
 
 
-def test_a_second_up_changes_nothing(sandbox: Sandbox, services: Services) -> None:
+def test_a_second_up_changes_nothing(sandbox: Sandbox, services: ServiceAddresses) -> None:
     before = status_of(sandbox)
     assert Sandbox(sandbox.folder, MAJOR).up() == services
     assert status_of(sandbox).pids == before.pids
 
 
-def test_another_postgres_beside_the_running_one_is_refused(sandbox: Sandbox, services: Services) -> None:
+def test_another_postgres_beside_the_running_one_is_refused(
+    sandbox: Sandbox, services: ServiceAddresses
+) -> None:
     other = 16 if MAJOR != 16 else 18
     with pytest.raises(RefusedError, match=f"runs with PostgreSQL {MAJOR}, not {other}"):
         Sandbox(sandbox.folder, postgres_major=other).up()
 
 
-def test_passwords_are_for_the_owner_only(sandbox: Sandbox, services: Services) -> None:
+def test_passwords_are_for_the_owner_only(sandbox: Sandbox, services: ServiceAddresses) -> None:
     password = services.postgres.partition("@")[0].rpartition(":")[2]
     for folder, _, names in os.walk(sandbox.folder):
         for path in (Path(folder) / name for name in names):
@@ -155,11 +157,13 @@ def _next_data(fd: int, start: int) -> int | None:
 
 
 @pytest.mark.parametrize("name", ["postgres", "kafka", "registry"])
-def test_one_service_can_be_killed_and_started_again(sandbox: Sandbox, services: Services, name: str) -> None:
+def test_one_service_can_be_killed_and_started_again(
+    sandbox: Sandbox, services: ServiceAddresses, name: str
+) -> None:
     before = status_of(sandbox).pids[name]
     sandbox.kill_service(name)  # type: ignore[arg-type]
     assert not running(before)
-    assert status_of(sandbox).services[name].state is State.STOPPED
+    assert status_of(sandbox).services[name].state is ServiceState.STOPPED
     sandbox.start_service(name)  # type: ignore[arg-type]
     status = status_of(sandbox)
     assert status.ready
@@ -167,11 +171,15 @@ def test_one_service_can_be_killed_and_started_again(sandbox: Sandbox, services:
     assert status.endpoints == services
 
 
-def test_a_service_that_dies_is_reported_and_not_restarted(sandbox: Sandbox, services: Services) -> None:
+def test_a_service_that_dies_is_reported_and_not_restarted(
+    sandbox: Sandbox, services: ServiceAddresses
+) -> None:
     pid = status_of(sandbox).pids["registry"]
     assert pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: status_of(sandbox).services["registry"].state is State.DIED, "the death was noticed")
+    wait_for(
+        lambda: status_of(sandbox).services["registry"].state is ServiceState.DIED, "the death was noticed"
+    )
     assert status_of(sandbox).services["registry"].reason == "it ended by SIGKILL"
     assert Sandbox(sandbox.folder, MAJOR).up() == services
     assert status_of(sandbox).ready
@@ -223,7 +231,7 @@ def test_kill_9_of_the_supervisor_leaves_no_orphan(own: Sandbox) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_up_leaves_nothing_running(own: Sandbox, how: signal.Signals) -> None:
     code = (
-        "from bwtui.sandbox.supervisor import Sandbox; from pathlib import Path; "
+        "from bwtui.sandbox.sandbox import Sandbox; from pathlib import Path; "
         f"Sandbox(Path({str(own.folder)!r})).up()"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
@@ -239,7 +247,7 @@ def test_an_interrupted_up_leaves_nothing_running(own: Sandbox, how: signal.Sign
 
 def test_an_attached_sandbox_ends_with_its_starter(own: Sandbox) -> None:
     code = (
-        "from bwtui.sandbox.supervisor import Sandbox; from pathlib import Path; import sys; "
+        "from bwtui.sandbox.sandbox import Sandbox; from pathlib import Path; import sys; "
         f"Sandbox(Path({str(own.folder)!r})).up(attached=True, disposable=True); "
         "print('up', flush=True); sys.stdin.read()"
     )
@@ -280,7 +288,7 @@ def test_a_heap_that_is_too_small_is_said_plainly(own: Sandbox, monkeypatch: pyt
     )
 
 
-def test_the_command_line(sandbox: Sandbox, services: Services) -> None:
+def test_the_command_line(sandbox: Sandbox, services: ServiceAddresses) -> None:
     def bwtui(*words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "BWTUI_SANDBOX_HOME": str(sandbox.folder)}
         command = [sys.executable, "-c", "from bwtui.cli.main import main; main()", "sandbox", *words]

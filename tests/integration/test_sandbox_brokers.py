@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from bwtui.errors import RefusedError
-from bwtui.sandbox.runner import State
-from bwtui.sandbox.supervisor import Sandbox
+from bwtui.sandbox.runner import ServiceState
+from bwtui.sandbox.sandbox import Sandbox
 from tests.fix_sandbox import MAJOR
 from tests.waiting import eventually
 
@@ -71,7 +71,7 @@ def test_all_three_come_back_at_once(restored: Sandbox) -> None:
     for name in ("kafka-2", "kafka-3"):
         restored.kill_service(name)
     assert (status := restored.status()) is not None
-    assert [status.services[f"kafka-{n}"].state for n in (2, 3)] == [State.STOPPED] * 2
+    assert [status.services[f"kafka-{n}"].state for n in (2, 3)] == [ServiceState.STOPPED] * 2
     restored.up()
     assert (status := restored.status()) is not None and status.ready
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
 from tests.database import Session
@@ -32,13 +32,13 @@ def read(attempts: Attempts, table: str = "t") -> list[Decoded]:
     return decoded_avro(attempts.services, f"{attempts.name}.{table}")
 
 
-def set_rule(services: Services, subject: str | None, level: str) -> None:
+def set_rule(services: ServiceAddresses, subject: str | None, level: str) -> None:
     """Hold a subject to a compatibility rule."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         registry.set_compatibility(subject, level)
 
 
-def versions(services: Services, subject: str) -> int:
+def versions(services: ServiceAddresses, subject: str) -> int:
     """Return how many versions a subject has."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         return len(registry.get_versions(subject))

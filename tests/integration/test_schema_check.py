@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts, Ended
 from tests.database import Session
 from tests.decoded_topic import decoded_avro, latest
@@ -55,7 +55,7 @@ class Checks:
 
 
 @pytest.fixture
-def checks(services: Services, database: str, tmp_path: Path) -> Checks:
+def checks(services: ServiceAddresses, database: str, tmp_path: Path) -> Checks:
     """Checks with a state folder of the test's own."""
     return Checks(Attempts(services, tmp_path), database, tmp_path)
 

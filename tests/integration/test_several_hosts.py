@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bwtui.errors import NotLetIn
-from bwtui.sandbox.supervisor import Services
+from bwtui.errors import AuthenticationFailed
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.connection import connect
 from bwtui.source.raw.session import connect_raw
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
     ],
 )
 def test_behind_a_host_that_refuses_the_login_no_other_one_is_tried(
-    services: Services, opened_by: Callable[[str], Any], refused: str, words: str
+    services: ServiceAddresses, opened_by: Callable[[str], Any], refused: str, words: str
 ) -> None:
     """It is the user's error, which another host can only hide: https://www.postgresql.org/docs/current/libpq-connect.html"""
     url = urlsplit(services.postgres)
@@ -34,7 +34,7 @@ def test_behind_a_host_that_refuses_the_login_no_other_one_is_tried(
         dsn = f"host={url.hostname},{url.hostname} port={ports} connect_timeout=3"
         whole = {"user": url.username, "password": url.password, "dbname": url.path[1:]}
         whole |= dict([refused.split("=")])
-        with pytest.raises(NotLetIn) as failure:
+        with pytest.raises(AuthenticationFailed) as failure:
             opened_by(f"{dsn} " + " ".join(f"{key}={value}" for key, value in whole.items() if value))
         assert words in failure.value.message
         with pytest.raises(BlockingIOError):

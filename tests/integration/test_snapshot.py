@@ -9,8 +9,8 @@ import psycopg2
 import pytest
 
 from bwtui.demo.compare import compare
-from bwtui.demo.shop import Table
-from bwtui.demo.topics import TopicReader
+from bwtui.demo.shop import DemoTable
+from bwtui.demo.topics import DemoTopicReader
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
@@ -20,11 +20,11 @@ from tests.waiting import eventually
 LARGE = 300_000
 
 
-def assert_equal(attempts: Attempts, database: str, *tables: Table) -> None:
+def assert_equal(attempts: Attempts, database: str, *tables: DemoTable) -> None:
     """See that an independent consumer finds the tables in their topics."""
     services = attempts.services
     with (
-        closing(TopicReader(services.broker, services.schema_registry)) as reader,
+        closing(DemoTopicReader(services.broker, services.schema_registry)) as reader,
         closing(psycopg2.connect(database)) as connection,
     ):
         found = compare(connection, reader, tables, attempts.name)
@@ -64,7 +64,7 @@ def test_cut_off(number: signal.Signals, attempts: Attempts, database: str, sour
         assert not source.publications()
     source.run("delete from large where id > 1000")
     assert table_status(attempts.succeed(database).status, "public.large") == (1000, 0)
-    assert_equal(attempts, database, Table("public", "large", ("id",)))
+    assert_equal(attempts, database, DemoTable("public", "large", ("id",)))
 
 
 def test_no_slot_after_a_snapshot_that_could_not_end(
@@ -107,7 +107,7 @@ def test_nothing_between_snapshot_and_stream(attempts: Attempts, database: str, 
         stop.set()
         thread.join()
     attempts.succeed(database)
-    log, balance = Table("public", "log", ("id",)), Table("public", "balance", ("id",))
+    log, balance = DemoTable("public", "log", ("id",)), DemoTable("public", "balance", ("id",))
     assert_equal(attempts, database, log, balance)
     snapshot, inserts = table_status(first, "public.log")
     assert snapshot >= 20000
@@ -151,7 +151,7 @@ def test_a_partitioned_table_comes_through_its_root(
     source.run("update t set id = 50 where id = 1")
     status = attempts.succeed(database).status
     assert list(status["tables"]) == ["public.t"]
-    assert_equal(attempts, database, Table("public", "t", ("id",)))
+    assert_equal(attempts, database, DemoTable("public", "t", ("id",)))
 
 
 def test_a_publication_of_partitions_comes_partition_by_partition(
@@ -166,7 +166,9 @@ def test_a_publication_of_partitions_comes_partition_by_partition(
     attempts.succeed(database)
     source.run("insert into t values (2, 'low'), (30, 'high')")
     attempts.succeed(database)
-    assert_equal(attempts, database, Table("public", "t_low", ("id",)), Table("public", "t_high", ("id",)))
+    assert_equal(
+        attempts, database, DemoTable("public", "t_low", ("id",)), DemoTable("public", "t_high", ("id",))
+    )
 
 
 @pytest.mark.since(15, "publications have column lists and row filters")

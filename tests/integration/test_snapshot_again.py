@@ -8,7 +8,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest
 from bwtui.relay.process.control import send_again
-from bwtui.source.chosen_rows import check_condition
+from bwtui.source.row_condition import check_condition
 from tests.attempts import Attempts, Ended
 from tests.database import Session, session
 from tests.integration.test_verify_database import relaying

@@ -12,7 +12,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from bwtui.errors import ConnectionFailed
 from bwtui.source.connection import query
 from bwtui.source.failover.stream_server import ReachedServer, StreamServer, reached_server
-from bwtui.source.questions import Questions
+from bwtui.source.query_pool import QueryPool
 from bwtui.source.raw.session import connect_raw
 
 pytestmark = pytest.mark.services
@@ -96,7 +96,7 @@ def test_a_question_under_way_keeps_no_session_for_the_next_stream(
 ) -> None:
     """Its session may be with the former server."""
     server = StreamServer(database)
-    questions = Questions(server)
+    questions = QueryPool(server)
     asked, goes_on = threading.Event(), threading.Event()
 
     def hold(connection: Any) -> Any:

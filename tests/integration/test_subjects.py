@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 
 
 def schema(*names: str) -> str:
@@ -24,7 +24,7 @@ def subject() -> str:
 
 
 @pytest.fixture
-def registry(services: Services) -> Iterator[SchemaRegistry]:
+def registry(services: ServiceAddresses) -> Iterator[SchemaRegistry]:
     with closing(SchemaRegistry(services.schema_registry)) as found:
         yield found
 
@@ -43,7 +43,7 @@ def test_versions_texts_and_the_level_are_told(registry: SchemaRegistry, subject
 
 
 def test_a_softly_deleted_version_is_told_apart(
-    registry: SchemaRegistry, services: Services, subject: str
+    registry: SchemaRegistry, services: ServiceAddresses, subject: str
 ) -> None:
     for names in ("a", "ab", "abc"):
         registry.register_id(subject, schema(*names))

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from psycopg2 import sql
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts, left
 from tests.database import session
 from tests.fix_sandbox import _connect, drop_database
@@ -133,7 +133,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(services: ServiceAddresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A database with a table of one row, one without a key, and a role that may log in, and no more."""
     name = f"sweep_{secrets.token_hex(5)}"
     role = f"role_{name}"

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bwtui.kafka.tails import TailReader
-from bwtui.sandbox.supervisor import Services
+from bwtui.kafka.recent_records import RecentRecordReader
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 
 #: When the commit with LSN 0 was, in Unix milliseconds; each LSN is a second later.
@@ -18,14 +18,14 @@ _FORK = 5_000
 
 
 @pytest.fixture
-def reader(services: Services) -> Iterator[TailReader]:
+def reader(services: ServiceAddresses) -> Iterator[RecentRecordReader]:
     """What reads tails."""
-    with closing(TailReader({"bootstrap.servers": services.broker})) as made:
+    with closing(RecentRecordReader({"bootstrap.servers": services.broker})) as made:
         yield made
 
 
 def topic_with(
-    services: Services, *records: tuple[int, bytes | None], config: dict[str, str] | None = None
+    services: ServiceAddresses, *records: tuple[int, bytes | None], config: dict[str, str] | None = None
 ) -> str:
     """Return a topic of one partition with records of these LSNs and keys; -1 has no headers."""
     name = f"tails-{time.monotonic_ns():x}"
@@ -43,7 +43,9 @@ def topic_with(
     return name
 
 
-def test_what_is_behind_the_fork_is_found_and_nothing_else(services: Services, reader: TailReader) -> None:
+def test_what_is_behind_the_fork_is_found_and_nothing_else(
+    services: ServiceAddresses, reader: RecentRecordReader
+) -> None:
     older = [(lsn, b"old") for lsn in range(2_000, _FORK)]
     sent = [(_FORK, b"a"), (_FORK + 1, b"b"), (_FORK + 2, b"a")]
     topic = topic_with(services, *older, *sent, (_FORK + 9, b"of the new primary"))
@@ -53,7 +55,9 @@ def test_what_is_behind_the_fork_is_found_and_nothing_else(services: Services, r
 
 
 @pytest.mark.parametrize("stamps", ["CreateTime", "LogAppendTime"])
-def test_what_was_read_again_since_hides_nothing(services: Services, reader: TailReader, stamps: str) -> None:
+def test_what_was_read_again_since_hides_nothing(
+    services: ServiceAddresses, reader: RecentRecordReader, stamps: str
+) -> None:
     """The relay had gone back before the fork, and come no further than to it, when the primary failed."""
     sent = [(_FORK + n, b"sent %d" % n) for n in range(3)]
     again = [(_FORK - 1_200 + n, b"again") for n in range(1_150)]
@@ -63,14 +67,18 @@ def test_what_was_read_again_since_hides_nothing(services: Services, reader: Tai
     assert tail.sent.keys() == {b"sent 0", b"sent 1", b"sent 2"}
 
 
-def test_a_topic_that_has_nothing_older_is_read_whole(services: Services, reader: TailReader) -> None:
+def test_a_topic_that_has_nothing_older_is_read_whole(
+    services: ServiceAddresses, reader: RecentRecordReader
+) -> None:
     topic = topic_with(services, *[(_FORK + n, b"%d" % n) for n in range(2_500)], (_FORK, None))
     tail = reader.sent_since(topic, {0: 2_501}, _FORK)
     assert (len(tail.sent), tail.keyless) == (2_500, 1)
     assert reader.sent_since(topic, {0: 0}, _FORK).sent == {}
 
 
-def test_records_without_headers_are_not_known(services: Services, reader: TailReader) -> None:
+def test_records_without_headers_are_not_known(
+    services: ServiceAddresses, reader: RecentRecordReader
+) -> None:
     topic = topic_with(services, *[(-n, b"old") for n in range(1, 4_000)], (_FORK, b"new"))
     tail = reader.sent_since(topic, {0: 4_000}, _FORK)
     assert tail.sent.keys() == {b"new"}

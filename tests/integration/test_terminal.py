@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
+from bwtui.sandbox.sandbox import DEFAULT_MAJOR, Sandbox
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.on_terminal import OnTerminal
@@ -23,7 +23,7 @@ from pathlib import Path
 from bwtui.cli.demo import _play, _with_screens
 from bwtui.cli.main import guarded
 from bwtui.demo.run import Options
-from bwtui.packages.progress import Progress
+from bwtui.packages.setup_progress import Progress
 options = Options(rate=20, scale=0.01, keep=True, folder=Path(sys.argv[1]))
 sys.exit(guarded(lambda: _play(options, _with_screens, Progress())))
 """

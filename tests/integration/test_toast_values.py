@@ -9,10 +9,10 @@ from typing import Any
 import psycopg2
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.catalog import find_table, load_relation
 from bwtui.source.connection import Connection, connect
-from bwtui.source.present_row import PresentRows, present_fields
+from bwtui.source.present_rows import PresentRows, present_fields
 from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
 from tests.database import Session, session
@@ -23,7 +23,10 @@ from tests.integration.type_samples import SAMPLES, SETUP, SINCE
 pytestmark = pytest.mark.services
 
 PLACEHOLDER = "unchanged TOAST"
-READERS: dict[str, Callable[[Services, str], list[Decoded]]] = {"avro": decoded_avro, "json": decoded_json}
+READERS: dict[str, Callable[[ServiceAddresses, str], list[Decoded]]] = {
+    "avro": decoded_avro,
+    "json": decoded_json,
+}
 
 
 @pytest.fixture

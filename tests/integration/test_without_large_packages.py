@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import session
 from tests.on_terminal import OnTerminal
 from tests.without_packages import without_packages
@@ -16,7 +16,9 @@ from tests.without_packages import without_packages
 pytestmark = pytest.mark.services
 
 
-def test_a_recording_is_made_checked_and_opened(services: Services, database: str, tmp_path: Path) -> None:
+def test_a_recording_is_made_checked_and_opened(
+    services: ServiceAddresses, database: str, tmp_path: Path
+) -> None:
     with session(database) as shop:
         shop.run("create table items (id int primary key, body text)")
         shop.run("insert into items select n, 'x' from generate_series(1, 100) n")

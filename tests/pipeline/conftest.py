@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.fresh_topic import create_topic
 from tests.pipeline.replayed import Replays
 from tests.waiting import eventually
@@ -17,7 +17,7 @@ MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
-def config(services: Services) -> dict[str, str]:
+def config(services: ServiceAddresses) -> dict[str, str]:
     """The configuration of the run's Kafka."""
     return {"bootstrap.servers": services.broker}
 
@@ -30,7 +30,7 @@ def admin(config: dict[str, str]) -> AdminClient:
 
 @pytest.fixture(params=["in this process", "on Spark"])
 def replays(
-    request: pytest.FixtureRequest, spark: SparkSession, services: Services, tmp_path: Path
+    request: pytest.FixtureRequest, spark: SparkSession, services: ServiceAddresses, tmp_path: Path
 ) -> Replays:
     """Runs replays into the run's Kafka, in both ways."""
     return Replays(spark, services, tmp_path / "state", on_spark=request.param == "on Spark")

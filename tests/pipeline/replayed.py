@@ -18,10 +18,10 @@ from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.sealed import open_sealed
-from bwtui.recording.selection import Selection
-from bwtui.relay.routes.route import Route
-from bwtui.replay.replaying import Job, Options, Outcome, Plan, Replay, Watch
-from bwtui.sandbox.supervisor import Services
+from bwtui.recording.selection import ChangeSelection
+from bwtui.relay.routes.route import TableRoute
+from bwtui.replay.replay import Replay, ReplayJob, ReplayObserver, ReplayOptions, ReplayOutcome, ReplayPlan
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.seal.sealing import seal
 from bwtui.settings import RelaySettings
 from tests.raw_topic import raw_records
@@ -50,7 +50,7 @@ class FramedStream(Stream):
 
     ids: tuple[int, int] = (11, 12)
 
-    def _route(self, relation: Relation) -> Route:
+    def _route(self, relation: Relation) -> TableRoute:
         is_known = relation in self._routes
         route = super()._route(relation)
         if not is_known:
@@ -63,7 +63,7 @@ class FramedStream(Stream):
                 self.report.schemas[entry[0], number] = SchemaEntry(*entry, 0.0)
         return route
 
-    def _add(self, route: Route, key: bytes | None, value: bytes | None) -> None:
+    def _add(self, route: TableRoute, key: bytes | None, value: bytes | None) -> None:
         key = None if key is None else framed(self.ids[0], key)
         super()._add(route, key, None if value is None else framed(self.ids[1], value))
 
@@ -95,7 +95,7 @@ def recorded(
     return folder
 
 
-def registered(services: Services, topic: str) -> tuple[int, int]:
+def registered(services: ServiceAddresses, topic: str) -> tuple[int, int]:
     """Register the schemas of `FramedStream` for a topic, and return their ids."""
     with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
         return (
@@ -127,7 +127,7 @@ def with_ids(sent: Sent, keys: Mapping[int, int], values: Mapping[int, int]) -> 
     return sent._replace(key=mapped(sent.key, keys), value=mapped(sent.value, values))
 
 
-def topic_content(services: Services, topic: str) -> dict[int, list[Sent]]:
+def topic_content(services: ServiceAddresses, topic: str) -> dict[int, list[Sent]]:
     """Return what a topic holds, by partition."""
     found = raw_records(services, [topic])
     assert found, f"there is no topic {topic}"
@@ -153,11 +153,11 @@ def all_of(content: Mapping[int, list[Sent]]) -> list[Sent]:
 
 
 @dataclass
-class Looking(Watch):
+class Looking(ReplayObserver):
     """Keeps what it is told; `stop_at` cancels when so many messages are durable."""
 
     stop_at: int | None = None
-    plans: list[Plan] = field(default_factory=list)
+    plans: list[ReplayPlan] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     told: list[tuple[int, int]] = field(default_factory=list)
     at_progress: Callable[[int], None] = lambda done: None
@@ -174,7 +174,7 @@ class Looking(Watch):
         self.told.append((done, total))
         self.at_progress(done)
 
-    def confirm(self, plan: Plan) -> None:
+    def confirm(self, plan: ReplayPlan) -> None:
         self.plans.append(plan)
 
     def is_cancelled(self) -> bool:
@@ -186,30 +186,36 @@ class Replays:
     """Runs replays in one Spark session, or without where that is not wanted."""
 
     spark: SparkSession
-    services: Services
+    services: ServiceAddresses
     state: Path
     #: Properties of librdkafka, as -C gives them.
     kafka_config: tuple[tuple[str, str], ...] = ()
     on_spark: bool = False
 
-    def job(self, folder: Path, selection: Selection | None = None, **options: Any) -> Job:
+    def job(self, folder: Path, selection: ChangeSelection | None = None, **options: Any) -> ReplayJob:
         """Return a job into the run's Kafka."""
         settings = RelaySettings(
             broker=self.services.broker,
             schema_registry=self.services.schema_registry,
             kafka_config=self.kafka_config,
         )
-        return Job(folder, target(settings), selection or Selection(), self.state, Options(**options))
+        return ReplayJob(
+            folder, target(settings), selection or ChangeSelection(), self.state, ReplayOptions(**options)
+        )
 
     def run(
-        self, folder: Path, watch: Watch | None = None, selection: Selection | None = None, **options: Any
-    ) -> Outcome:
+        self,
+        folder: Path,
+        watch: ReplayObserver | None = None,
+        selection: ChangeSelection | None = None,
+        **options: Any,
+    ) -> ReplayOutcome:
         """Run one."""
         job = self.job(folder, selection, **options)
         with contextlib.closing(job.target):
             return self.started(job, watch)
 
-    def started(self, job: Job, watch: Watch | None = None) -> Outcome:
+    def started(self, job: ReplayJob, watch: ReplayObserver | None = None) -> ReplayOutcome:
         """Run a job."""
         session = contextlib.nullcontext(self.spark)
         return Replay(job, watch).run(lambda: session, is_wanted=self.on_spark)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
-from bwtui.recording.format.blocks import Kind, SegmentFile
+from bwtui.recording.format.blocks import BlockKind, SegmentFile
 from bwtui.recording.manifest import checked, with_checksum
 from tests.pipeline.test_seal import local, record
 
@@ -94,7 +94,7 @@ def forge_payload(folder: Path) -> Path:
     path = segments(folder)[1]
     data = bytearray(path.read_bytes())
     with path.open("rb") as file:
-        block = next(one for one in SegmentFile(file, path.name).blocks() if one.kind == Kind.DELIVERY)
+        block = next(one for one in SegmentFile(file, path.name).blocks() if one.kind == BlockKind.DELIVERY)
     # An offset in Kafka, of which any number could be right.
     change = b"\x01\x02\x03\x04"
     last = bytes(a ^ b for a, b in zip(block.payload[-8:], change + crc_undone(change), strict=True))

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.kafka.offsets import pin
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.spark.kafka_source import read_kafka
 from tests.attempts import Attempts, Ended
 from tests.database import session
@@ -117,7 +117,7 @@ def verify(attempts: Attempts, recording: Path, *args: str) -> tuple[Ended, dict
 
 
 def test_a_cluster_finds_the_same(
-    spark_classes: None, cluster: str, services: Services, database: str, tmp_path: Path
+    spark_classes: None, cluster: str, services: ServiceAddresses, database: str, tmp_path: Path
 ) -> None:
     attempts, recording, work = Attempts(services, tmp_path), tmp_path / "recording", tmp_path / "work"
     with session(database) as opened:
@@ -145,7 +145,7 @@ def test_a_cluster_finds_the_same(
 @pytest.mark.long
 @pytest.mark.parametrize("replays", ["on Spark"], indirect=True)
 def test_a_cluster_replays_the_same(
-    replays: Replays, cluster: str, services: Services, tmp_path: Path
+    replays: Replays, cluster: str, services: ServiceAddresses, tmp_path: Path
 ) -> None:
     topic = fresh("cluster")
     folder = recorded(tmp_path / "r", topic, 2_000, registered(services, topic))

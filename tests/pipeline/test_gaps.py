@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.kafka.reading import within_gaps
+from bwtui.kafka.split_reader import within_gaps
 from bwtui.kafka.splits import Hole
 
 SETS = st.sets(st.integers(0, 40))

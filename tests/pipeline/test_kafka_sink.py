@@ -5,8 +5,8 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.kafka.offsets import pin
-from bwtui.sandbox.supervisor import Services
-from bwtui.spark.kafka_sink import Written, write_kafka
+from bwtui.sandbox.sandbox import ServiceAddresses
+from bwtui.spark.kafka_sink import PartitionWrites, write_kafka
 from bwtui.spark.kafka_source import ALL_COLUMNS, read_kafka
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import ODD, produce
@@ -26,23 +26,23 @@ def test_a_copy_is_the_same_to_the_last_byte(
     rows = read_kafka(spark, config, pin(config, [source]).offsets)
     chosen = ("partition", "timestamp", "key", "value", "headers")
     written = write_kafka(rows.selectExpr(f"'{copy}' topic", *chosen), config)
-    assert written == [Written(copy, 0, 24, 0, 23), Written(copy, 1, 6, 0, 5)]
+    assert written == [PartitionWrites(copy, 0, 24, 0, 23), PartitionWrites(copy, 1, 6, 0, 5)]
     columns = [name for name in ALL_COLUMNS if name != "topic"]
     copied = read_kafka(spark, config, pin(config, [copy]).offsets).select(columns).collect()
     assert sorted(copied, key=repr) == sorted(rows.select(columns).collect(), key=repr)
 
 
 def test_order_is_kept(
-    spark: SparkSession, config: Config, make_topic: MakeTopic, services: Services
+    spark: SparkSession, config: Config, make_topic: MakeTopic, services: ServiceAddresses
 ) -> None:
     topic = make_topic()
     rows = spark.range(0, 30_000, 1, 1).selectExpr(f"'{topic}' topic", "cast(string(id) as binary) value")
-    assert write_kafka(rows, config) == [Written(topic, 0, 30_000, 0, 29_999)]
+    assert write_kafka(rows, config) == [PartitionWrites(topic, 0, 30_000, 0, 29_999)]
     assert [value for _, value in raw_messages(services, topic)] == [b"%d" % id for id in range(30_000)]
 
 
 def test_null_means_now_and_by_key(
-    spark: SparkSession, config: Config, make_topic: MakeTopic, services: Services
+    spark: SparkSession, config: Config, make_topic: MakeTopic, services: ServiceAddresses
 ) -> None:
     topic = make_topic(partitions=8)
     keys = spark.range(200).selectExpr(

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.kafka import client as kafka_client
-from bwtui.kafka.offsets import Pinned, pin
+from bwtui.kafka.offsets import PinnedTopics, pin
 from bwtui.spark.failure import plain_errors
 from bwtui.spark.kafka_source import PLAIN_COLUMNS, read_kafka
 from tests.pipeline.conftest import MakeTopic
@@ -36,7 +36,9 @@ LOGIN = {
 }
 
 
-def accounts(spark: SparkSession, config: Config, pinned: Pinned, **options: Any) -> list[tuple[Any, ...]]:
+def accounts(
+    spark: SparkSession, config: Config, pinned: PinnedTopics, **options: Any
+) -> list[tuple[Any, ...]]:
     """Return (kind, offset, offset_end) of a topic with one partition, in order, consecutive kinds merged."""
     with plain_errors():
         rows = read_kafka(

@@ -7,7 +7,7 @@ import pytest
 
 from bwtui.recording.query.language import parse, to_sql
 from bwtui.seal import columns
-from bwtui.verify.basis import open_recorded
+from bwtui.verify.audit_inputs import open_recorded
 from bwtui.verify.recordings import verify_recordings
 from tests.pipeline.test_seal import local
 from tests.recorded_stream import Stream, table

@@ -22,8 +22,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed, DamagedRecording, Refused
 from bwtui.kafka.offsets import partitions
 from bwtui.recording.query.language import parse
 from bwtui.recording.reading.reader import open_recording
-from bwtui.recording.selection import Selection
-from bwtui.sandbox.supervisor import Services
+from bwtui.recording.selection import ChangeSelection
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
     FramedStream,
@@ -53,7 +53,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that runs the command line without a terminal, and returns what it writes."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("BWTUI_BROKER", services.broker)
@@ -67,7 +67,7 @@ def run(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_shop_into_another_registry_and_under_another_prefix(
-    replays: Replays, services: Services, shop: Path, run: Any
+    replays: Replays, services: ServiceAddresses, shop: Path, run: Any
 ) -> None:
     prefix = fresh("again")
     wanted = {topic.replace("shop.", f"{prefix}.", 1): sent for topic, sent in expected(shop).items()}
@@ -110,7 +110,7 @@ def test_the_shop_into_another_registry_and_under_another_prefix(
         assert sum(planned["topics"][topic]["held"].values()) == len(sent)
 
 
-def test_a_dry_run_makes_nothing(replays: Replays, services: Services, shop: Path, run: Any) -> None:
+def test_a_dry_run_makes_nothing(replays: Replays, services: ServiceAddresses, shop: Path, run: Any) -> None:
     replays.sealed(shop)
     prefix = fresh("never")
     told = run(str(shop), "--topic-prefix", prefix, "--dry-run")
@@ -121,7 +121,7 @@ def test_a_dry_run_makes_nothing(replays: Replays, services: Services, shop: Pat
 
 
 def _counts(
-    shop: Path, options: Sequence[str], chosen: Selection, run: Any
+    shop: Path, options: Sequence[str], chosen: ChangeSelection, run: Any
 ) -> Iterator[tuple[str, int, int]]:
     planned = json.loads(run(str(shop), "--topic-prefix", "never", "--dry-run", "--json", *options))
     wanted: dict[str, int] = {}
@@ -143,17 +143,20 @@ def test_ranges_tables_and_queries_take_what_the_reader_takes(replays: Replays, 
     regex = re.compile("order.*")
     query = "op = update or table = customers"
     for options, chosen in (
-        (("--from-lsn", lsn[0], "--to-lsn", lsn[1]), Selection(None, None, early.lsn, late.lsn)),
-        (("--table", "order.*"), Selection(table=regex)),
-        (("--where", query), Selection(parse(query))),
-        (("--where", "op = delete", "--with-repeats"), Selection(parse("op = delete"), with_repeats=True)),
+        (("--from-lsn", lsn[0], "--to-lsn", lsn[1]), ChangeSelection(None, None, early.lsn, late.lsn)),
+        (("--table", "order.*"), ChangeSelection(table=regex)),
+        (("--where", query), ChangeSelection(parse(query))),
+        (
+            ("--where", "op = delete", "--with-repeats"),
+            ChangeSelection(parse("op = delete"), with_repeats=True),
+        ),
     ):
         assert [one for one in _counts(shop, options, chosen, run) if one[1] != one[2]] == []
     with pytest.raises(UsageError, match="has no message that is meant"):
         run(str(shop), "--table", "nothing", "--dry-run")
 
 
-def test_kept_ids_and_a_part(replays: Replays, services: Services, tmp_path: Path) -> None:
+def test_kept_ids_and_a_part(replays: Replays, services: ServiceAddresses, tmp_path: Path) -> None:
     topic = fresh("kept")
     ids = registered(services, topic)
     folder = recorded(tmp_path / "r", topic, 300, ids)
@@ -162,7 +165,7 @@ def test_kept_ids_and_a_part(replays: Replays, services: Services, tmp_path: Pat
         replays.run(other, keep_ids=True)
     sent = expected(folder)[topic]
     chosen = [one for one in sent if one.stamp >= sent[150].stamp and one.value is not None]
-    selection = Selection(query=parse("op != delete"), from_time=sent[150].stamp * 1000)
+    selection = ChangeSelection(query=parse("op != delete"), from_time=sent[150].stamp * 1000)
     outcome = replays.run(folder, selection=selection, keep_ids=True)
     assert outcome.sent == len(chosen)
     assert by_key(all_of(topic_content(services, topic))) == by_key(chosen)
@@ -174,7 +177,7 @@ def test_kept_ids_and_a_part(replays: Replays, services: Services, tmp_path: Pat
 
 
 def test_partitions_that_were_recorded_are_kept(
-    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("placed")
     ids = registered(services, topic)
@@ -196,7 +199,7 @@ def test_partitions_that_were_recorded_are_kept(
     assert found == {0: {key[2], key[5]}, 1: {key[0], key[3]}, 2: {key[1], key[4]}, 3: set()}
 
 
-def test_rate_and_pace(replays: Replays, services: Services, tmp_path: Path) -> None:
+def test_rate_and_pace(replays: Replays, services: ServiceAddresses, tmp_path: Path) -> None:
     topic = fresh("slow")
     folder = recorded(tmp_path / "r", topic, 400, registered(services, topic), batch=50)
     outcome = replays.run(folder, rate=500)
@@ -218,7 +221,7 @@ def _refused(error: BwtuiError) -> tuple[int, bool]:
 
 def test_bad_input_is_told_in_a_sentence(
     replays: Replays,
-    services: Services,
+    services: ServiceAddresses,
     make_topic: MakeTopic,
     tmp_path: Path,
     run: Any,

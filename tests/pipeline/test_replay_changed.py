@@ -12,8 +12,8 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import Interrupted, RefusedError
 from bwtui.kafka.offsets import partitions
 from bwtui.recording.query.language import parse
-from bwtui.recording.selection import Selection
-from bwtui.sandbox.supervisor import Services
+from bwtui.recording.selection import ChangeSelection
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
 from tests.pipeline.replayed import (
@@ -42,7 +42,7 @@ class Begun:
 
 
 @pytest.fixture
-def begun(replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path) -> Begun:
+def begun(replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path) -> Begun:
     topic = fresh("begun")
     ids = registered(services, topic)
     make_topic(3, topic)
@@ -52,7 +52,7 @@ def begun(replays: Replays, services: Services, make_topic: MakeTopic, tmp_path:
     return Begun(topic, folder, ids)
 
 
-def test_another_partitioner(replays: Replays, services: Services, begun: Begun) -> None:
+def test_another_partitioner(replays: Replays, services: ServiceAddresses, begun: Begun) -> None:
     replays.kafka_config = (("partitioner", "consistent"),)
     # Keys would go to other partitions, of which the notes say something else.
     for dry_run in (False, True):
@@ -75,7 +75,7 @@ class _Renumbered(SchemaRegistry):
         return None if found is None else found + 700
 
 
-def test_another_registry(replays: Replays, services: Services, begun: Begun) -> None:
+def test_another_registry(replays: Replays, services: ServiceAddresses, begun: Begun) -> None:
     job = replays.job(begun.folder)
     other = replace(job, target=replace(job.target, registry=_Renumbered(services.schema_registry)))
     told = f"under id {begun.ids[0]} before, and would be under {begun.ids[0] + 700} now"
@@ -95,7 +95,7 @@ def delete(admin: AdminClient, config: dict[str, str]) -> Iterator[Callable[[str
 
 def test_a_topic_that_is_gone_or_made_anew(
     replays: Replays,
-    services: Services,
+    services: ServiceAddresses,
     begun: Begun,
     delete: Callable[[str], None],
     make_topic: MakeTopic,
@@ -120,13 +120,15 @@ def test_a_topic_that_is_gone_or_made_anew(
     assert by_key(found) == by_key(sent)
 
 
-def test_times_that_count_from_another_end(replays: Replays, services: Services, tmp_path: Path) -> None:
+def test_times_that_count_from_another_end(
+    replays: Replays, services: ServiceAddresses, tmp_path: Path
+) -> None:
     topic = fresh("relative")
     folder = recorded(tmp_path / "r", topic, 3_000, registered(services, topic))
     last = expected(folder)[topic][-1].stamp * 1000
     text = "time >= -1h"
     with pytest.raises(Interrupted):
-        replays.run(folder, Looking(stop_at=600), Selection(parse(text, last)), rate=1_000)
+        replays.run(folder, Looking(stop_at=600), ChangeSelection(parse(text, last)), rate=1_000)
     for end, is_same in ((last, True), (last + 1_000_000, False)):
-        planned = replays.run(folder, None, Selection(parse(text, end)), dry_run=True)
+        planned = replays.run(folder, None, ChangeSelection(parse(text, end)), dry_run=True)
         assert planned.plan.is_resumed is is_same

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bwtui.recording.manifest import SealedFile
-from bwtui.replay.files import Files, chains, merged
-from bwtui.replay.place import share_out
+from bwtui.replay.files import FileSelection, chains, merged
+from bwtui.replay.placement import share_out
 
 
 def _file(first: int, last: int) -> SealedFile:
@@ -55,7 +55,7 @@ def test_large_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
         # Small ones follow.
         writer.write_table(pa.table([list(range(240, 3_000)), [b"k"] * 2_760, [b"v"] * 2_760], schema))
     file = SealedFile(str(path), "changes", 3_000, path.stat().st_size, "", last_position=2_999)
-    batches = list(Files((file,), "true").in_order(("position", "key", "value"), 0))
+    batches = list(FileSelection((file,), "true").in_order(("position", "key", "value"), 0))
     assert max(batch.nbytes for batch in batches) <= 64 << 20
     assert max(batch.num_rows for batch in batches) < 240
     assert [at for batch in batches for at in batch["position"].to_pylist()] == list(range(3_000))

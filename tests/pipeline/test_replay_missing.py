@@ -10,19 +10,19 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from bwtui.audit.report import Finding
-from bwtui.cli.output.progress import View
-from bwtui.cli.output.replay_view import Screen, question, summary
+from bwtui.audit.report import AuditFinding
+from bwtui.cli.output.progress import ProgressView
+from bwtui.cli.output.replay_console import ReplayConsole, question, summary
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import partitions
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.query.language import parse
 from bwtui.recording.reading.reader import open_recording
-from bwtui.recording.selection import Selection
-from bwtui.replay.missing import Missing
-from bwtui.replay.progress import Progress
+from bwtui.recording.selection import ChangeSelection
+from bwtui.replay.missing_messages import MissingMessages
+from bwtui.replay.progress import ReplayProgress
 from bwtui.replay.steps import progress_file
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.attempts import Attempts
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def replays(spark: SparkSession, services: Services, tmp_path: Path) -> Replays:
+def replays(spark: SparkSession, services: ServiceAddresses, tmp_path: Path) -> Replays:
     """Runs replays into the run's Kafka, on Spark, as these always do."""
     return Replays(spark, services, tmp_path / "state", on_spark=True)
 
@@ -63,7 +63,7 @@ class Loss:
     def report(self, path: Path, counted: int = 3, **more: Any) -> Path:
         """Write what an audit says of it."""
         findings = [
-            Finding("lost_acked", self.topic, lsn=1, ordinal=1, position=at, part=0).to_json()
+            AuditFinding("lost_acked", self.topic, lsn=1, ordinal=1, position=at, part=0).to_json()
             for at in self.lost
         ]
         content = {"classes": {"lost_acked": counted}, "findings": findings, **self.names, **more}
@@ -85,7 +85,7 @@ def settings() -> dict[str, str]:
 
 @pytest.fixture
 def loss(
-    services: Services,
+    services: ServiceAddresses,
     config: dict[str, str],
     make_topic: MakeTopic,
     tmp_path: Path,
@@ -109,7 +109,7 @@ def loss(
     return Loss(topic, folder, sent, lost, newer)
 
 
-def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path: Path) -> None:
+def test_only_missing(replays: Replays, services: ServiceAddresses, loss: Loss, tmp_path: Path) -> None:
     report = loss.report(tmp_path / "report.json")
     watch = Looking()
     outcome = replays.run(loss.folder, watch, only_missing=report)
@@ -137,7 +137,7 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
 
 
 @pytest.mark.long
-def test_in_a_session_of_its_own(services: Services, loss: Loss, tmp_path: Path) -> None:
+def test_in_a_session_of_its_own(services: ServiceAddresses, loss: Loss, tmp_path: Path) -> None:
     """The other tests share a session that makes no code for its plans, as no user's does."""
     ends = ("-b", services.broker, "-r", services.schema_registry)
     report = str(loss.report(tmp_path / "report.json"))
@@ -165,18 +165,18 @@ def test_only_missing_and_meant(replays: Replays, loss: Loss, tmp_path: Path) ->
     one = lost[loss.lost[0]]
     first = f"lsn = {format_lsn(one.lsn)} and ordinal = {one.ordinal} and time < 1970-01-02"
     for text, found in (("table ~ '^missing' and after.body ~ '^[0-9]+$'", 3), (first, 1)):
-        meant = Selection(query=parse(text))
+        meant = ChangeSelection(query=parse(text))
         for report in (by_position, by_identity):
             outcome = replays.run(loss.folder, selection=meant, only_missing=report, dry_run=True)
             assert outcome.plan.missing is not None
             assert outcome.plan.missing["messages"] == found, text
-    nothing = Selection(query=parse("table = other"))
+    nothing = ChangeSelection(query=parse("table = other"))
     with pytest.raises(RefusedError, match="has none of the messages that the report found missing"):
         replays.run(loss.folder, selection=nothing, only_missing=by_position)
 
 
 def test_what_is_back_is_not_sent(
-    replays: Replays, services: Services, config: dict[str, str], loss: Loss, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, config: dict[str, str], loss: Loss, tmp_path: Path
 ) -> None:
     report = loss.report(tmp_path / "report.json")
     one = loss.sent[loss.lost[1]]
@@ -198,7 +198,7 @@ def test_what_is_back_is_not_sent(
 @pytest.mark.long
 def test_a_repeat_is_missing_although_the_first_is_there(
     replays: Replays,
-    services: Services,
+    services: ServiceAddresses,
     config: dict[str, str],
     make_topic: MakeTopic,
     tmp_path: Path,
@@ -221,7 +221,7 @@ def test_a_repeat_is_missing_although_the_first_is_there(
     producer = Producer({**config})
     producer.produce(topic, sent.value, sent.key, 0, timestamp=sent.stamp)
     assert producer.flush(30) == 0
-    finding = Finding("lost_acked", topic, lsn=1, ordinal=1, position=again, part=0).to_json()
+    finding = AuditFinding("lost_acked", topic, lsn=1, ordinal=1, position=again, part=0).to_json()
     ends = {"topics": [{"topic": topic, "partition": 0, "low": 0, "high": 1}]}
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"classes": {"lost_acked": 1}, "findings": [finding], **names, **ends}))
@@ -238,7 +238,7 @@ def test_a_repeat_is_missing_although_the_first_is_there(
 
 @pytest.mark.parametrize("settings", [{"message_timestamp_type": "LogAppendTime"}])
 def test_a_topic_with_times_of_its_own(
-    replays: Replays, services: Services, loss: Loss, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, loss: Loss, tmp_path: Path
 ) -> None:
     replays.run(loss.folder, only_missing=loss.report(tmp_path / "report.json"))
     (content,) = topic_content(services, loss.topic).values()
@@ -248,7 +248,9 @@ def test_a_topic_with_times_of_its_own(
         replays.run(loss.folder, only_missing=loss.report(tmp_path / "again.json", verdict="anomalies"))
 
 
-def test_a_report_of_something_else(replays: Replays, services: Services, loss: Loss, tmp_path: Path) -> None:
+def test_a_report_of_something_else(
+    replays: Replays, services: ServiceAddresses, loss: Loss, tmp_path: Path
+) -> None:
     before = topic_content(services, loss.topic)
     for more, error, words in (
         ({"recording_id": "other"}, RefusedError, "the report is of another recording"),
@@ -280,7 +282,7 @@ class Begun(Exception):
     """The work has begun: Spark would start next."""
 
 
-class Beginning(Screen):
+class Beginning(ReplayConsole):
     """A screen that lets nothing begin."""
 
     def phase(self, name: str) -> None:
@@ -292,7 +294,7 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
 ) -> None:
     """Not even a recording that has to be sealed is sealed first. A yes will do, or a run that was begun."""
     report = loss.report(tmp_path / "report.json")
-    nobody, yes = (Beginning(View(), yes=said) for said in (False, True))
+    nobody, yes = (Beginning(ProgressView(), yes=said) for said in (False, True))
     with pytest.raises(RefusedError, match="3 messages that were found missing would be") as refused:
         replays.run(loss.folder, nobody, only_missing=report)
     assert "--yes" in (refused.value.hint or "")
@@ -304,9 +306,9 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
             replays.run(loss.folder, watch, only_missing=report, dry_run=dry_run)
     job, (cluster, _) = replays.job(loss.folder, only_missing=report), partitions(config)
     with contextlib.closing(job.target):
-        file = progress_file(job, loss.names["recording_id"], cluster, Missing(report))
+        file = progress_file(job, loss.names["recording_id"], cluster, MissingMessages(report))
     replays.state.mkdir()
-    file.save(Progress(file.what))
+    file.save(ReplayProgress(file.what))
     with pytest.raises(Begun):
         replays.run(loss.folder, nobody, only_missing=report)
     with pytest.raises(RefusedError, match="3 messages that were found missing would be"):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.cli.output.replay_view import summary
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.cli.output.replay_console import summary
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
     Looking,
@@ -52,7 +52,7 @@ def restart_kafka(sandbox: Sandbox) -> None:
 
 @pytest.mark.long
 def test_kafka_is_killed_and_comes_back(
-    replays: Replays, interrupted: Sandbox, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, interrupted: Sandbox, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("outage")
     make_topic(3, topic)
@@ -65,7 +65,7 @@ def test_kafka_is_killed_and_comes_back(
 
 
 def test_what_was_written_and_not_acknowledged_is_not_written_twice(
-    replays: Replays, interrupted: Sandbox, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, interrupted: Sandbox, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """A broker that comes back has forgotten producers whose messages bear times of more than a day ago."""
     topic = fresh("forgotten")
@@ -89,7 +89,7 @@ def test_what_was_written_and_not_acknowledged_is_not_written_twice(
 
 
 def test_a_request_that_comes_late_is_told(
-    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """A network that comes back carries what was on its way, after the look that did not find it."""
     topic = fresh("late")

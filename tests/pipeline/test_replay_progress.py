@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, StateFailed
-from bwtui.replay.progress import LaneProgress, Progress, ProgressFile
-from bwtui.sandbox.supervisor import Services
+from bwtui.replay.progress import LaneProgress, ProgressFile, ReplayProgress
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.replayed import Looking, Replays, expected, fresh, recorded, registered
 
 
 def test_saved_by_several_threads(tmp_path: Path) -> None:
     file = ProgressFile(tmp_path, {"recording": "r"})
-    progress = Progress(file.what, lanes={f"t/{number}": LaneProgress(0) for number in range(200)})
+    progress = ReplayProgress(file.what, lanes={f"t/{number}": LaneProgress(0) for number in range(200)})
     file.save(progress)
     ended = threading.Event()
 
@@ -58,7 +58,9 @@ def test_a_torn_file_is_told(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.services
-def test_every_long_phase_tells_how_far_it_is(replays: Replays, services: Services, tmp_path: Path) -> None:
+def test_every_long_phase_tells_how_far_it_is(
+    replays: Replays, services: ServiceAddresses, tmp_path: Path
+) -> None:
     topic = fresh("told")
     folder = recorded(tmp_path / "r", topic, 2_000, registered(services, topic))
     sent = len(expected(folder)[topic])

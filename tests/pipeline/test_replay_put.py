@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bwtui.audit.report import Finding
+from bwtui.audit.report import AuditFinding
 from bwtui.recording.reading.reader import open_recording
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
     FramedStream,
@@ -46,7 +46,7 @@ def recorded(folder: Path, topic: str, ids: tuple[int, int]) -> Path:
     return folder
 
 
-def test_a_replay_keeps_their_place(replays: Replays, services: Services, tmp_path: Path) -> None:
+def test_a_replay_keeps_their_place(replays: Replays, services: ServiceAddresses, tmp_path: Path) -> None:
     topic = fresh("put")
     folder = recorded(tmp_path / "r", topic, registered(services, topic))
     sent = expected(folder)[topic]
@@ -57,7 +57,11 @@ def test_a_replay_keeps_their_place(replays: Replays, services: Services, tmp_pa
 
 
 def test_a_row_that_is_sent_late_is_older_than_the_transaction_behind_it(
-    replays: Replays, services: Services, config: dict[str, str], make_topic: MakeTopic, tmp_path: Path
+    replays: Replays,
+    services: ServiceAddresses,
+    config: dict[str, str],
+    make_topic: MakeTopic,
+    tmp_path: Path,
 ) -> None:
     topic = fresh("put")
     ids = registered(services, topic)
@@ -80,7 +84,9 @@ def test_a_row_that_is_sent_late_is_older_than_the_transaction_behind_it(
                     topic, one.value, one.key, 0, timestamp=change.commit_time // 1000, headers=headers
                 )
     assert producer.flush(30) == 0
-    finding = Finding("lost_acked", topic, lsn=lost.lsn, ordinal=lost.ordinal, position=lost.position, part=0)
+    finding = AuditFinding(
+        "lost_acked", topic, lsn=lost.lsn, ordinal=lost.ordinal, position=lost.position, part=0
+    )
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"classes": {"lost_acked": 1}, "findings": [finding.to_json()], **identity}))
     missing = replays.run(folder, only_missing=report).plan.missing

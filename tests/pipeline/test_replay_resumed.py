@@ -17,7 +17,7 @@ import pytest
 from bwtui.errors import Interrupted, RefusedError
 from bwtui.kafka.offsets import pin
 from bwtui.recording.reading.reader import open_recording
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.faults.hanging import hanging
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
@@ -52,12 +52,12 @@ def _command(folder: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "bwtui", "replay", str(folder), *options]
 
 
-def _environment(services: Services, home: Path) -> dict[str, str]:
+def _environment(services: ServiceAddresses, home: Path) -> dict[str, str]:
     ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
     return {**os.environ, **ends, "BWTUI_STATE_HOME": str(home)}
 
 
-def test_kill_9(replays: Replays, services: Services, config: Config, tmp_path: Path) -> None:
+def test_kill_9(replays: Replays, services: ServiceAddresses, config: Config, tmp_path: Path) -> None:
     topic = fresh("killed")
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
     sent = expected(folder)[topic]
@@ -91,7 +91,7 @@ def test_kill_9(replays: Replays, services: Services, config: Config, tmp_path: 
 
 
 def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
-    replays: Replays, services: Services, config: Config, tmp_path: Path, make_topic: MakeTopic
+    replays: Replays, services: ServiceAddresses, config: Config, tmp_path: Path, make_topic: MakeTopic
 ) -> None:
     topic = fresh("unnoted")
     # Not compacted: messages of another time begin a new segment, and Kafka then compacts the one before.
@@ -126,7 +126,7 @@ def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
 
 @pytest.mark.long
 def test_a_recorded_pace_goes_on_where_it_was(
-    replays: Replays, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replays: Replays, services: ServiceAddresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh("paced")
     ids = registered(services, topic)
@@ -168,7 +168,7 @@ def _hangups_pass_on() -> Iterator[None]:
     ],
 )
 def test_ended_by_a_signal(
-    replays: Replays, services: Services, config: Config, tmp_path: Path, number: signal.Signals
+    replays: Replays, services: ServiceAddresses, config: Config, tmp_path: Path, number: signal.Signals
 ) -> None:
     topic = fresh("ended")
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
@@ -200,7 +200,7 @@ def test_ended_by_a_signal(
 
 @pytest.mark.parametrize("replays", ["in this process"], indirect=True)
 def test_interrupted_again_and_again_while_kafka_stands_still(
-    replays: Replays, services: Services, interrupted: Sandbox, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, interrupted: Sandbox, tmp_path: Path
 ) -> None:
     """It ends without Kafka and says no more than that; the topic tells the next run what was under way."""
     topic = fresh("frozen")
@@ -234,7 +234,7 @@ def test_interrupted_again_and_again_while_kafka_stands_still(
     assert by_key(all_of(topic_content(services, topic))) == by_key(expected(folder)[topic])
 
 
-def test_nobody_needs_to_listen(replays: Replays, services: Services, tmp_path: Path) -> None:
+def test_nobody_needs_to_listen(replays: Replays, services: ServiceAddresses, tmp_path: Path) -> None:
     topic = fresh("unheard")
     folder = recorded(tmp_path / "r", topic, 3_000, registered(services, topic))
     replays.sealed(folder)

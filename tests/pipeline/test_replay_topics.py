@@ -12,8 +12,8 @@ import pytest
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import partitions, pin
-from bwtui.recording.selection import Selection
-from bwtui.sandbox.supervisor import Services
+from bwtui.recording.selection import ChangeSelection
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.administration import limit_topic
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
@@ -36,7 +36,7 @@ Config = dict[str, str]
 
 
 def test_batches_fit_into_a_topic_of_small_messages(
-    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("narrow")
     ids = registered(services, topic)
@@ -51,13 +51,13 @@ def test_batches_fit_into_a_topic_of_small_messages(
 
 
 def test_a_window_that_stands_behind_a_later_one_is_held(
-    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("late")
     folder = recorded(tmp_path / "r", topic, 400, registered(services, topic))
     make_topic(1, topic)
     half = expected(folder)[topic][200].stamp * 1000
-    late, early = Selection(from_time=half), Selection(to_time=half - 1)
+    late, early = ChangeSelection(from_time=half), ChangeSelection(to_time=half - 1)
     watch = Looking()
     for chosen in (late, early, early):
         replays.run(folder, watch, chosen)
@@ -80,7 +80,7 @@ def _mixed(folder: Path, topic: str, ids: tuple[int, int]) -> Path:
 
 
 def test_messages_with_and_without_keys(
-    replays: Replays, services: Services, config: Config, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, config: Config, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("mixed")
     folder = _mixed(tmp_path / "r", topic, registered(services, topic))
@@ -98,7 +98,7 @@ def test_messages_with_and_without_keys(
 
 
 def test_names_that_kafka_refuses_are_refused_before_anything_is_made(
-    replays: Replays, services: Services, config: Config, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, config: Config, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("named")
     folder = recorded(tmp_path / "r", topic, 20, registered(services, topic))
@@ -119,7 +119,7 @@ def test_names_that_kafka_refuses_are_refused_before_anything_is_made(
 
 
 def test_messages_that_a_topic_would_not_keep(
-    replays: Replays, services: Services, config: Config, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, config: Config, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("short")
     folder = recorded(tmp_path / "r", topic, 20, registered(services, topic))
@@ -145,7 +145,7 @@ def _with_one_too_large(folder: Path, topic: str, ids: tuple[int, int], before: 
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_behind_a_refused_message_nothing_is_sent(
-    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path, before: int
+    replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path, before: int
 ) -> None:
     """Every message is a request of its own; of a new producer, a broker takes the second one first."""
     topic = fresh("stopped")
@@ -162,7 +162,7 @@ def test_behind_a_refused_message_nothing_is_sent(
 
 @pytest.mark.parametrize("replays", ["in this process"], indirect=True)
 def test_of_a_refused_message_two_lines_are_told(
-    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, services: ServiceAddresses, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """Nothing keeps what failed: DuckDB would tell of what it has left when the process ends."""
     topic = fresh("told")

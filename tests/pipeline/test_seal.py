@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.seal import seal as seal_command
-from bwtui.durable import locked
+from bwtui.durable_files import locked
 from bwtui.errors import DamagedRecording, RefusedError, UsageError
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING
 from bwtui.recording.sealed import open_sealed
-from bwtui.seal.sealing import Outcome, seal
+from bwtui.seal.sealing import SealOutcome, seal
 from bwtui.seal.task import run
 from bwtui.spark.failure import TaskFailed, plain
 from tests.pipeline.test_seal_rows import expected_rows, play, read_rows
@@ -59,7 +59,7 @@ class LocalSpark:
             raise plain(error) from None
 
 
-def local(folder: Path, **options: Any) -> Outcome:
+def local(folder: Path, **options: Any) -> SealOutcome:
     """Seal without Java."""
     return seal(folder, lambda: contextlib.nullcontext(LocalSpark()), cores=3, **options)
 

@@ -17,10 +17,10 @@ from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.export.parquet import SCHEMA
 from bwtui.recording.export.rows import message_rows
 from bwtui.recording.folder import existing_segments
-from bwtui.recording.format.batch import Without
+from bwtui.recording.format.batch import NoMessageReason
 from bwtui.recording.reading.reader import open_recording
 from bwtui.seal.files import folder_of
-from bwtui.seal.task import Task, read_part, run
+from bwtui.seal.task import SealTask, read_part, run
 from tests.recorded_stream import Stream, table, tuple_of
 
 ODD = ['"', "\\", "{", "}", "%s", "a b", "\n\t\x01", "ä€😀", "'", "t\0\0"]
@@ -41,7 +41,7 @@ def seal_all(folder: Path, work: Path, *, tasks: int = 1) -> list[tuple[Any, ...
     previous = ""
     work.mkdir()
     for start, stop in itertools.pairwise(edges):
-        task = Task(str(folder), str(work), numbers[start], numbers[stop - 1], previous)
+        task = SealTask(str(folder), str(work), numbers[start], numbers[stop - 1], previous)
         run(task)
         part = read_part(work / task.name)
         previous = part.segments[-1].digest
@@ -224,7 +224,7 @@ def test_any_row(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, 
             rows.write(b"U", (b"N", sent))
         else:
             if data.draw(st.booleans()):
-                rows.stream.recorder.without(rows.route, Without.UNKEYED)
+                rows.stream.recorder.without(rows.route, NoMessageReason.UNKEYED)
             rows.write(b"D", (data.draw(st.sampled_from([b"K", b"O"])), row()), messages=0)
     rows.finish()
     assert seal_all(folder / "r", folder / "w") == expected_rows(folder / "r")
@@ -238,7 +238,7 @@ def test_a_truncate_of_several_tables(tmp_path: Path) -> None:
     route = stream._route(two)
     for each in (one, two):
         stream.recorder.relation(each)
-    stream.recorder.without(route, Without.TRUNCATED)
+    stream.recorder.without(route, NoMessageReason.TRUNCATED)
     stream._frame(b"T" + struct.pack(">IBII", 2, 0, 1, 2))
     stream.change("insert", two, 1, b"b")
     stream.commit()

@@ -15,7 +15,7 @@ from bwtui.model.sql import parquet, quoted
 from bwtui.recording.check import check
 from bwtui.recording.manifest import MANIFEST, SEALED, with_checksum
 from bwtui.recording.sealed import open_sealed
-from bwtui.recording.selection import Selection
+from bwtui.recording.selection import ChangeSelection
 from bwtui.replay.files import FileRows
 from tests.pipeline.test_seal import local
 from tests.recorded_stream import Stream, table
@@ -88,7 +88,7 @@ def test_every_field_of_a_manifest_may_be_anything(folder: Path) -> None:
 
 
 def test_a_topic_and_a_folder_are_no_sql(folder: Path) -> None:
-    rows = FileRows(open_sealed(folder), Selection())
+    rows = FileRows(open_sealed(folder), ChangeSelection())
     assert rows.count(lambda *_: None).topics[NAME].messages == 3
     assert not rows.is_spread(NAME)
     assert rows.of_topics([NAME]).files.where.endswith("topic in ('it''s')")

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.kafka.offsets import pin
-from bwtui.sandbox.supervisor import Services
-from bwtui.spark.handover import hand_over
+from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.spark.kafka_source import read_kafka
+from bwtui.spark.task_secrets import hand_over
 from tests.attempts import Attempts
 from tests.database import session
 from tests.pipeline.conftest import MakeTopic
@@ -31,7 +31,7 @@ Config = dict[str, str]
 #: A session with open doors; what it waits for is the end of its input.
 OPEN = """
 import json, sys
-from bwtui.spark.handover import hand_over
+from bwtui.spark.task_secrets import hand_over
 from bwtui.kafka.offsets import pin
 from bwtui.spark.kafka_source import read_kafka
 from bwtui.spark.session import spark_session
@@ -102,7 +102,12 @@ def test_what_spark_sends_its_tasks_has_no_password(
 
 
 def test_verify_and_replay_tell_a_stranger_nothing(
-    spark_classes: None, services: Services, database: str, tmp_path: Path, word: str, stranger: Stranger
+    spark_classes: None,
+    services: ServiceAddresses,
+    database: str,
+    tmp_path: Path,
+    word: str,
+    stranger: Stranger,
 ) -> None:
     attempts, recording = Attempts(services, tmp_path), tmp_path / "recording"
     with session(database) as opened:

@@ -11,9 +11,9 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.verify import verify
 from bwtui.errors import DamagedRecording
 from bwtui.recording import sealed
-from bwtui.verify import basis, recordings
-from bwtui.verify.engines.chosen import Engines
-from bwtui.verify.facts import LARGEST
+from bwtui.verify import audit_inputs, recordings
+from bwtui.verify.engines.choice import DigestEngines
+from bwtui.verify.journal_facts import LARGEST
 from tests.pipeline.test_seal import local, record
 
 
@@ -43,7 +43,7 @@ def test_every_recording_is_opened_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_segment_that_is_finished_later_is_seen(tmp_path: Path) -> None:
     stream = record(tmp_path / "r")
     local(stream.folder)
-    recorded = basis.open_recorded(stream.folder)
+    recorded = audit_inputs.open_recorded(stream.folder)
     assert recorded.whole() is not None
     stream.start()
     stream.begin_pass()
@@ -56,7 +56,7 @@ def test_what_a_relay_does_while_every_byte_is_checked_is_among_the_facts(
 ) -> None:
     stream = record(tmp_path / "r")
     local(stream.folder)
-    recorded = basis.open_recorded(stream.folder)
+    recorded = audit_inputs.open_recorded(stream.folder)
     assert recorded.facts.later == 0
 
     def check_all(*_: Any) -> None:
@@ -64,7 +64,7 @@ def test_what_a_relay_does_while_every_byte_is_checked_is_among_the_facts(
         stream.begin_pass()
 
     monkeypatch.setattr(recordings, "check_all", check_all)
-    _, facts = recordings._seal(recorded, Engines(None, lambda _: None), lambda _: None)
+    _, facts = recordings._seal(recorded, DigestEngines(None, lambda _: None), lambda _: None)
     assert facts.later == 1 and facts.resumed < LARGEST
     stream.stop()
 
@@ -77,4 +77,4 @@ def test_a_sealed_segment_that_is_gone_is_damage(lost: slice, tmp_path: Path) ->
     for path in sorted(stream.folder.glob("*.bwj"))[lost]:
         path.unlink()
     with pytest.raises(DamagedRecording, match="it was sealed, and is missing now"):
-        basis.open_recorded(stream.folder)
+        audit_inputs.open_recorded(stream.folder)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bwtui.verify.basis import open_recorded
+from bwtui.verify.audit_inputs import open_recorded
 from bwtui.verify.recordings import verify_recordings
 from tests.pipeline.test_seal import local
 from tests.recorded_stream import Stream, table

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState
-from bwtui.relay.backfill.store import Store
-from bwtui.relay.backfill.task import Task
+from bwtui.relay.backfill.store import BackfillStore
+from bwtui.relay.backfill.task import BackfillTask
 
 TABLES = ("public.a", "public.b", 'x y."Z"')
 
@@ -23,11 +23,11 @@ class Tasks(RuleBasedStateMachine):
         super().__init__()
         self.home = tempfile.TemporaryDirectory()
         self.folder = Path(self.home.name) / "backfills"
-        self.store = Store(self.folder)
+        self.store = BackfillStore(self.folder)
         self.ids: list[str] = []
         #: Of each id: the chunks that were saved, and how it has to end up.
         self.chunks: dict[str, int] = {}
-        self.task: Task | None = None
+        self.task: BackfillTask | None = None
 
     def teardown(self) -> None:
         self.home.cleanup()
@@ -67,14 +67,14 @@ class Tasks(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.store = Store(self.folder)
+        self.store = BackfillStore(self.folder)
         self.task = None
 
     @invariant()
     def nothing_is_lost(self) -> None:
         """What another process finds now is what this one goes on with."""
         # Read first: it changes nothing on the disk while no file is damaged.
-        other = Store(self.folder)
+        other = BackfillStore(self.folder)
         following = other.next()
         theirs = {status.id: status for status in other.statuses()}
         assert list(theirs) == self.ids[-len(theirs) :] if len(self.ids) > 20 else list(theirs) == self.ids

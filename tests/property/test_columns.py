@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.audit.columns import Column, Messages, fields_of, read
-from bwtui.audit.decoding import Schemas, Undecodable, is_plain
+from bwtui.audit.column_decoder import DecodedColumn, MessageBuffer, fields_of, read
+from bwtui.audit.decoding import Schemas, UndecodableMessage, is_plain
 from bwtui.verify.canonical import clear_no_texts
 
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -77,7 +77,7 @@ def test_what_is_plain_is_what_fastavro_reads(batch: tuple[str, list[bytes]]) ->
     schemas = Schemas({7: text})
     fields = fields_of(schemas.get(7))
     assert fields is not None
-    messages = Messages.of(found, len(fields))
+    messages = MessageBuffer.of(found, len(fields))
     columns, plain, short = read(fields, messages)
     for column in columns:
         clear_no_texts(column, messages, plain)
@@ -97,13 +97,13 @@ def _is_none_of_ours(schemas: Schemas, data: bytes) -> bool:
     """Whether it can't be read, uses the escape, or says what an encoder would write otherwise."""
     try:
         schema, row = schemas.decode(data)
-    except Undecodable:
+    except UndecodableMessage:
         return True
     large = any(isinstance(one, Decimal) and abs(one.scaleb(3)) >= 1 << 63 for one in row.values())
     return row["__escaped"] is not None or large or not is_plain(data, schema, row)
 
 
-def _clear_no_uuids(column: Column, messages: Messages, plain: np.ndarray[Any, Any]) -> None:
+def _clear_no_uuids(column: DecodedColumn, messages: MessageBuffer, plain: np.ndarray[Any, Any]) -> None:
     """What digests do with a text that is no uuid as PostgreSQL writes it."""
     if column.field.kind != "uuid":
         return
@@ -115,13 +115,13 @@ def _clear_no_uuids(column: Column, messages: Messages, plain: np.ndarray[Any, A
             plain[at] = False
 
 
-def _bytes(column: Column, messages: Messages, at: int) -> bytes:
+def _bytes(column: DecodedColumn, messages: MessageBuffer, at: int) -> bytes:
     assert column.starts is not None and column.lengths is not None
     start = int(column.starts[at])
     return messages.data[start : start + int(column.lengths[at])].tobytes()
 
 
-def _value(column: Column, messages: Messages, at: int) -> Any:
+def _value(column: DecodedColumn, messages: MessageBuffer, at: int) -> Any:
     kind = column.field.kind
     if column.is_null[at]:
         return None

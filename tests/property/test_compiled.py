@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bwtui.compiled
-from bwtui.encode import compiled
+from bwtui.encode import compiled_encoders
 from bwtui.encode.avro import EncodeError, build_encoder
-from bwtui.encode.compiled import Twin
+from bwtui.encode.compiled_encoders import CompiledEncoders
 from bwtui.encode.lines import Both, encode_lines
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Column, Field, Relation
@@ -70,15 +70,15 @@ def way(request: pytest.FixtureRequest) -> Any:
     return built() if request.param == "compiled" else None
 
 
-def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tuple[Both, Twin]:
+def encoders(columns: tuple[Column, ...], keys: tuple[str, ...], way: Any) -> tuple[Both, CompiledEncoders]:
     """Return the function in Python, and the ways that are compared with it."""
     encoder = build_encoder(Relation(1, "s", "t", "d", columns), keys, CATALOG)
     bound = encoder.bind(1 if keys else None, 2)
-    plain = compiled.in_python(*bound.records)
-    made = compiled.twin(*bound.records, package=way)
+    plain = compiled_encoders.in_python(*bound.records)
+    made = compiled_encoders.twin(*bound.records, package=way)
     if way is None:
         assert made is None
-        return plain, Twin(plain, partial(encode_lines, plain), partial(one_row, plain))
+        return plain, CompiledEncoders(plain, partial(encode_lines, plain), partial(one_row, plain))
     assert made is not None
     return plain, made
 
@@ -120,7 +120,7 @@ def tuple_data(row: Sequence[Field]) -> bytes:
     return b"".join(parts)
 
 
-def compare(plain: Both, twin: Twin, rows: list[list[Field]]) -> int:
+def compare(plain: Both, twin: CompiledEncoders, rows: list[list[Field]]) -> int:
     """Compare what becomes of rows; return how many were left to be encoded by themselves."""
     wanted = [outcome(plain, row) for row in rows]
     assert [outcome(twin.both, row) for row in rows] == wanted
@@ -352,15 +352,15 @@ def test_what_is_no_package_of_this_version_is_as_good_as_none(
 
 def test_what_changes_the_bytes_raises_the_version() -> None:
     """An older package that is installed would go on making the bytes that were."""
-    package = Path(compiled.__file__).parents[1]
+    package = Path(compiled_encoders.__file__).parents[1]
     kinds = sorted(one for one in (package / "types").glob("*.py") if "compiled" in one.read_text())
     assert len(kinds) > 7
     digest = hashlib.sha256()
     said = (
         SOURCE,
         package / "compiled.py",
-        package / "encode" / "compiled.py",
-        package / "encode" / "generate.py",
+        package / "encode" / "compiled_encoders.py",
+        package / "encode" / "encoder_generator.py",
     )
     for path in (*said, *kinds):
         for line in path.read_text().splitlines():
@@ -400,7 +400,7 @@ def test_tables_of_no_and_of_1600_columns(way: Any) -> None:
     ]
     assert compare(*encoders(columns, ("c0",), way), rows) == 0
     bound = build_encoder(Relation(1, "s", "t", "d", ()), (), CATALOG).bind(None, 2)
-    assert compiled.twin(*bound.records, package=way) is None
+    assert compiled_encoders.twin(*bound.records, package=way) is None
 
 
 @pytest.mark.long

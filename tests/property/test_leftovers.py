@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.diverged import keys_on_disk
-from bwtui.relay.report import Report
+from bwtui.relay.divergence import keys_on_disk
+from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.sink.destination import KeyRecord, Offsets
 
@@ -36,7 +36,7 @@ def test_the_last_record_of_each_key_counts(
 
     destination = SimpleNamespace(readback=SimpleNamespace(keys=keys))
     context: Any = SimpleNamespace(
-        destination=destination, report=Report(), recorder=None, naming=None, late=None
+        destination=destination, report=RunState(), recorder=None, naming=None, late=None
     )
     earlier, late = (
         {key for key, is_left in last.items() if is_left}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bwtui.kafka import columns
-from bwtui.kafka.columns import Batches
+from bwtui.kafka.columns import SplitBatches
 from bwtui.kafka.splits import Split
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.recording.format import parsing
@@ -42,7 +42,7 @@ class Odd:
 def batches(messages: list[Any], offsets: list[int], compiled: Any) -> list[pa.RecordBatch]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(columns, "_compiled", compiled)
-        return list(Batches(Split("t", 3, 0, 100), _COLUMNS).of_messages(messages, offsets))
+        return list(SplitBatches(Split("t", 3, 0, 100), _COLUMNS).of_messages(messages, offsets))
 
 
 @given(st.lists(st.tuples(_CELL, _CELL, _TIME), max_size=40), st.integers(0, 1 << 40), st.data())

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from bwtui.errors import ConnectionFailed
 from bwtui.model.latency import Percentiles
 from bwtui.model.status import ErrorEntry, RecordingStatus, SchemaEntry, StageStatus, Status
-from bwtui.model.verdict import Verdict
-from bwtui.recording.format.blocks import Block, Kind, SegmentFile
+from bwtui.model.verdict import RelayVerdict
+from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentFile
 from bwtui.recording.format.statements import statement
 from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.as_json import recorded_status
+from bwtui.relay.recording.json_blocks import recorded_status
 from bwtui.tui.playback import status_at
 from tests.recorded_stream import Stream, table
 
@@ -32,18 +32,20 @@ STATUS = Status(
     "streaming",
     "shop",
     "shop",
-    verdict=Verdict("stalled", "Kafka has acknowledged nothing for 12 s", "kafka", since=1_790_000_000.0),
+    verdict=RelayVerdict(
+        "stalled", "Kafka has acknowledged nothing for 12 s", "kafka", since=1_790_000_000.0
+    ),
     stages={"read": StageStatus(1.0)},
     latency={"total": Percentiles(1, 1, 1, 1, 1, 1)},
     recording=RecordingStatus("/r"),
 )
-SAID: dict[Kind, dict[str, Any]] = {
-    Kind.STATUS: recorded_status(STATUS),
-    Kind.ERROR: dataclasses.asdict(ErrorEntry(1_790_000_000.0, "outage", None, "Kafka is away", "wait")),
-    Kind.SCHEMA: dataclasses.asdict(
+SAID: dict[BlockKind, dict[str, Any]] = {
+    BlockKind.STATUS: recorded_status(STATUS),
+    BlockKind.ERROR: dataclasses.asdict(ErrorEntry(1_790_000_000.0, "outage", None, "Kafka is away", "wait")),
+    BlockKind.SCHEMA: dataclasses.asdict(
         SchemaEntry("t-value", 1, 1, "public.t", "t", "value", "{}", 1_790_000_000.0)
     ),
-    Kind.EVENT: {"event": "gap", "from_lsn": 1, "to_lsn": 2},
+    BlockKind.EVENT: {"event": "gap", "from_lsn": 1, "to_lsn": 2},
 }
 LATER = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -52,8 +54,8 @@ LATER = st.recursive(
 )
 
 
-def block(kind: Kind, content: dict[str, Any]) -> Block:
-    return Block(kind, 3, 0, 0, 0, 0, 0, json.dumps(content).encode())
+def block(kind: BlockKind, content: dict[str, Any]) -> JournalBlock:
+    return JournalBlock(kind, 3, 0, 0, 0, 0, 0, json.dumps(content).encode())
 
 
 def objects(content: Any) -> list[dict[str, Any]]:
@@ -78,28 +80,28 @@ def test_what_a_later_version_adds_is_passed_over(data: st.DataObject) -> None:
     assert understood(kind, after) == understood(kind, before)
 
 
-def understood(kind: Kind, content: dict[str, Any]) -> Any:
+def understood(kind: BlockKind, content: dict[str, Any]) -> Any:
     """Return what a reader makes of a block."""
-    if kind == Kind.STATUS:
+    if kind == BlockKind.STATUS:
         return Status.from_json(content)
     return {name: value for name, value in content.items() if not name.startswith("later ")}
 
 
 @given(st.text(), st.text(), st.text())
 def test_words_of_a_later_version_are_read(state: str, condition: str, cause: str) -> None:
-    said = copy.deepcopy(SAID[Kind.STATUS])
+    said = copy.deepcopy(SAID[BlockKind.STATUS])
     said["state"] = said["phase"] = state
     said["verdict"] |= {"condition": condition, "cause": cause}
-    found = Status.from_json(statement(block(Kind.STATUS, said), "00000001"))
+    found = Status.from_json(statement(block(BlockKind.STATUS, said), "00000001"))
     assert (found.state, found.verdict.condition, found.verdict.cause) == (state, condition, cause)
 
 
-def blocks(folder: Path) -> list[tuple[Kind, dict[str, Any]]]:
-    found: list[tuple[Kind, dict[str, Any]]] = []
+def blocks(folder: Path) -> list[tuple[BlockKind, dict[str, Any]]]:
+    found: list[tuple[BlockKind, dict[str, Any]]] = []
     for path in sorted(folder.glob("*.bwj")):
         with path.open("rb") as file:
             for one in SegmentFile(file, path.name).blocks():
-                if one.kind in (Kind.STATUS, Kind.ERROR):
+                if one.kind in (BlockKind.STATUS, BlockKind.ERROR):
                     found.append((one.kind, json.loads(one.payload)))
     return found
 
@@ -115,7 +117,7 @@ class Recorded:
     def _status(self) -> Status:
         report = self.stream.report
         state: Any = "stalled" if report.is_out("Kafka") else "streaming"
-        verdict = Verdict("stalled" if report.is_out("Kafka") else "healthy")
+        verdict = RelayVerdict("stalled" if report.is_out("Kafka") else "healthy")
         return Status(
             state,
             "shop",
@@ -157,11 +159,11 @@ def test_an_outage_has_an_end_in_a_recording_that_the_first_version_reads(tmp_pa
     kinds = set()
     for kind, content in blocks(tmp_path):
         kinds.add(kind)
-        if kind == Kind.ERROR:
+        if kind == BlockKind.ERROR:
             assert content.keys() == FIRST_ERROR
         else:
             assert content["state"] in FIRST_STATES
-    assert kinds == {Kind.STATUS, Kind.ERROR}
+    assert kinds == {BlockKind.STATUS, BlockKind.ERROR}
     with closing(open_recording(tmp_path)) as view:
         (entry,) = view.errors(out)
         assert entry.since is not None and entry.since >= begun

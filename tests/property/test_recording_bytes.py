@@ -18,12 +18,12 @@ from bwtui.recording.format import batch
 from bwtui.recording.format.batch import (
     NO_FRAME,
     Cells,
-    Delivery,
-    Filled,
+    DeliveredRange,
+    FilledValue,
     HeaderForm,
-    Section,
+    MessageSection,
+    NoMessageReason,
     Transaction,
-    Without,
     pack_batch,
     pack_delivery,
     unpack_batch,
@@ -33,8 +33,8 @@ from bwtui.recording.format.blocks import (
     HEADER_SIZE,
     LAST_LSN,
     LAST_TIME,
+    BlockKind,
     IndexEntry,
-    Kind,
     SegmentFile,
     pack_header,
     pack_index,
@@ -64,9 +64,9 @@ def batches(draw: Any) -> tuple[Any, ...]:
     for _ in range(draw(st.integers(0, 3))):
         messages = draw(st.lists(st.tuples(st.one_of(frame, st.just(NO_FRAME)), CELL, CELL), max_size=8))
         columns = [list(column) for column in zip(*messages, strict=True)] or [[], [], []]
-        sections.append(Section(draw(U16), draw(st.sampled_from(HeaderForm)), *columns))
-    without = draw(st.dictionaries(frame, st.sampled_from(Without), max_size=3)) if frames else {}
-    filled = draw(st.lists(st.builds(Filled, frame, COLUMN, VALUE), max_size=3)) if frames else []
+        sections.append(MessageSection(draw(U16), draw(st.sampled_from(HeaderForm)), *columns))
+    without = draw(st.dictionaries(frame, st.sampled_from(NoMessageReason), max_size=3)) if frames else {}
+    filled = draw(st.lists(st.builds(FilledValue, frame, COLUMN, VALUE), max_size=3)) if frames else []
     before = Transaction(draw(U64), draw(I64), draw(U32), draw(U32))
     return draw(U64), draw(U32), before, frames, sections, list(without.items()), filled
 
@@ -86,7 +86,9 @@ def test_a_batch_comes_back(packed: tuple[Any, ...]) -> None:
 def test_the_compiled_twin_and_python_pack_the_same(packed: tuple[Any, ...]) -> None:
     """Columns of messages as the relay has them, too, and cells that the twin leaves to Python."""
     *start, frames, sections, without, filled = packed
-    large = [Section(1, HeaderForm.NONE, [0], [b"k"], [b"x" * large]) for large in (1 << 16, (1 << 16) + 1)]
+    large = [
+        MessageSection(1, HeaderForm.NONE, [0], [b"k"], [b"x" * large]) for large in (1 << 16, (1 << 16) + 1)
+    ]
     lists = [*sections, *large]
     cells = []
     for section in lists:
@@ -119,7 +121,7 @@ def test_what_the_compiled_twin_does_not_pack_is_left() -> None:
 
 def test_a_large_batch_comes_back() -> None:
     frames = [bytes([number % 256]) * (number % 50) for number in range(100_000)]
-    section = Section(1, HeaderForm.NONE, range(100_000), frames, [None, *frames[1:]])
+    section = MessageSection(1, HeaderForm.NONE, range(100_000), frames, [None, *frames[1:]])
     found = unpack_batch(b"".join(pack_batch(1, 0, Transaction(), frames, [section])))
     assert found.frames == frames
     assert found.sections[0].values == section.values
@@ -156,7 +158,7 @@ def refused_or_read(unpack: Any, data: bytes) -> None:
 @given(U64, U16, U32, st.lists(st.tuples(st.integers(-2, 1 << 30), I64), max_size=20))
 def test_a_delivery_comes_back(batch: int, section: int, first: int, places: list[tuple[int, int]]) -> None:
     partitions, offsets = array("i", [p for p, _ in places]), array("q", [o for _, o in places])
-    delivery = Delivery(batch, section, first, partitions, offsets)
+    delivery = DeliveredRange(batch, section, first, partitions, offsets)
     assert unpack_delivery(b"".join(pack_delivery(delivery))) == delivery
 
 
@@ -185,7 +187,7 @@ def test_a_relation_comes_back(relation: Relation) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(Kind), TIMES, LSNS, LSNS, st.lists(st.binary(max_size=50), max_size=4))
+        st.tuples(st.sampled_from(BlockKind), TIMES, LSNS, LSNS, st.lists(st.binary(max_size=50), max_size=4))
     )
 )
 def test_blocks_come_back(blocks: list[Any]) -> None:
@@ -202,7 +204,7 @@ def test_blocks_come_back(blocks: list[Any]) -> None:
 @pytest.mark.parametrize("at", range(HEADER_SIZE + 5 + 24))
 @pytest.mark.parametrize("bit", [0, 7])
 def test_every_bit_of_a_block_and_of_a_trailer_counts(tmp_path: Path, at: int, bit: int) -> None:
-    data = bytearray(pack_header(Kind.STATUS, 0, 5, 6, 7, [b"hello"]) + b"hello" + pack_trailer(77))
+    data = bytearray(pack_header(BlockKind.STATUS, 0, 5, 6, 7, [b"hello"]) + b"hello" + pack_trailer(77))
     data[at] ^= 1 << bit
     path = tmp_path / "segment"
     path.write_bytes(data)

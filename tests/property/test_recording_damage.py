@@ -19,9 +19,9 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.check import check as check_command
 from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
-from bwtui.recording.continuing import continue_in
-from bwtui.recording.format.blocks import ENDING, Block, Kind, SegmentFile
+from bwtui.recording.format.blocks import ENDING, BlockKind, JournalBlock, SegmentFile
 from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.resume import continue_in
 from tests.recorded_stream import SOURCE, Stream, table
 
 FLIPS = int(os.environ.get("BWTUI_FLIPS", "40"))
@@ -122,7 +122,7 @@ def judge(folder: Path, name: str, good: Any, what: str) -> str:
     return "detected, and not needed by the reader"
 
 
-def blocks_of(path: Path) -> list[Block]:
+def blocks_of(path: Path) -> list[JournalBlock]:
     with closing(SegmentFile(path.open("rb"), path.name)) as file:
         return [block for block in file.blocks() if block.kind not in ENDING]
 
@@ -131,11 +131,11 @@ def test_a_whole_block_of_elsewhere_is_not_read(sound: Path, tmp_path: Path) -> 
     """Its checksums are right, and so is its length."""
     good, tried = everything(sound), 0
     for path in sorted(sound.glob("*.bwj")):
-        kinds: dict[tuple[int, Kind], list[Block]] = {}
+        kinds: dict[tuple[int, BlockKind], list[JournalBlock]] = {}
         for block in blocks_of(path):
             kinds.setdefault((block.length, block.kind), []).append(block)
         for (_, kind), alike in kinds.items():
-            if len(alike) < 2 or kind not in (Kind.CHANGES, Kind.DELIVERY, Kind.EVENT):
+            if len(alike) < 2 or kind not in (BlockKind.CHANGES, BlockKind.DELIVERY, BlockKind.EVENT):
                 continue
             folder = tmp_path / str(tried)
             shutil.copytree(sound, folder)

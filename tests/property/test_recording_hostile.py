@@ -19,14 +19,13 @@ import pytest
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.check import check
-from bwtui.recording.continuing import continue_in
 from bwtui.recording.export.facts import facts
 from bwtui.recording.format.blocks import (
     ENDING,
     INDEX_ENTRY,
-    Block,
+    BlockKind,
     IndexEntry,
-    Kind,
+    JournalBlock,
     SegmentFile,
     pack_index,
     pack_trailer,
@@ -34,7 +33,8 @@ from bwtui.recording.format.blocks import (
 from bwtui.recording.info import info
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.recover import recover
-from bwtui.verify.facts import read_facts
+from bwtui.recording.resume import continue_in
+from bwtui.verify.journal_facts import read_facts
 from tests.property.test_recording_damage import everything
 from tests.recorded_stream import SOURCE, Stream, table
 from tests.rewritten_segment import rewrite
@@ -45,7 +45,15 @@ HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1 << 63, 1 << 70, 1.5, float("nan"), "", "zz", "../../x", "\ud800", "\0", [], {}, [None],
     {"pass": None}, "a" * 70_000,
 )  # fmt: skip
-JSON_KINDS = (Kind.HEAD, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT, Kind.STATUS, Kind.FOOT, Kind.ERROR)
+JSON_KINDS = (
+    BlockKind.HEAD,
+    BlockKind.ROUTE,
+    BlockKind.SCHEMA,
+    BlockKind.EVENT,
+    BlockKind.STATUS,
+    BlockKind.FOOT,
+    BlockKind.ERROR,
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +80,19 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stream.folder
 
 
-def blocks_of(folder: Path) -> tuple[Path, list[Block]]:
+def blocks_of(folder: Path) -> tuple[Path, list[JournalBlock]]:
     (path,) = folder.glob("*.bwj")
     with path.open("rb") as file:
         return path, list(SegmentFile(file, path.name).blocks())
 
 
-def forge(path: Path, blocks: list[Block], at: int, payload: bytes) -> None:
+def forge(path: Path, blocks: list[JournalBlock], at: int, payload: bytes) -> None:
     """Write the segment anew with another payload of one block; every checksum and offset is right."""
 
-    def say(block: Block, _: bytearray, headers: bytearray) -> bytes:
+    def say(block: JournalBlock, _: bytearray, headers: bytearray) -> bytes:
         if block.number == at:
             return payload
-        if block.kind == Kind.FOOT:
+        if block.kind == BlockKind.FOOT:
             digest = sha256(headers).hexdigest()
             return json.dumps({**json.loads(block.payload), "headers_sha256": digest}).encode()
         return block.payload
@@ -137,10 +145,10 @@ def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
-def partial_of(folder: Path, blocks: list[Block]) -> None:
+def partial_of(folder: Path, blocks: list[JournalBlock]) -> None:
     """Make what a crash would have left of it: the blocks, without an ending, and without a name."""
     (path,) = folder.glob("*.bwj")
-    end = next(block.number for block in blocks if block.kind == Kind.INDEX)
+    end = next(block.number for block in blocks if block.kind == BlockKind.INDEX)
     with path.open("rb") as file:
         until = list(SegmentFile(file, path.name).blocks(with_payload=False))[end].offset
     (folder / "00000001.partial").write_bytes(path.read_bytes()[:until])
@@ -181,15 +189,15 @@ def test_what_a_relay_says_of_its_surroundings_is_read(sound: Path, tmp_path: Pa
     _, blocks = blocks_of(sound)
     recording = {"path": "/srv/r\udcff", "free_bytes": 1 << 66, "seconds_left": 2.0**66, "bytes": 1}
     for kind, path, value, is_read in (
-        (Kind.STATUS, ("recording",), recording, True),
-        (Kind.ERROR, ("message",), "/srv/r\udcff can't be written", True),
-        (Kind.SCHEMA, ("topic",), "r\udcff", False),
-        (Kind.SCHEMA, ("id",), 1 << 66, False),
-        (Kind.STATUS, ("pid",), 10**400, False),
-        (Kind.ERROR, ("time",), 10**400, False),
+        (BlockKind.STATUS, ("recording",), recording, True),
+        (BlockKind.ERROR, ("message",), "/srv/r\udcff can't be written", True),
+        (BlockKind.SCHEMA, ("topic",), "r\udcff", False),
+        (BlockKind.SCHEMA, ("id",), 1 << 66, False),
+        (BlockKind.STATUS, ("pid",), 10**400, False),
+        (BlockKind.ERROR, ("time",), 10**400, False),
         # The screens show the time of day.
-        (Kind.ERROR, ("time",), 1e18, False),
-        (Kind.SCHEMA, ("time",), -1e18, False),
+        (BlockKind.ERROR, ("time",), 1e18, False),
+        (BlockKind.SCHEMA, ("time",), -1e18, False),
     ):
         at = next(number for number, block in enumerate(blocks) if block.kind == kind)
         folder = tmp_path / "forged"
@@ -204,7 +212,7 @@ def test_what_a_relay_says_of_its_surroundings_is_read(sound: Path, tmp_path: Pa
 def test_every_field_of_what_is_json(sound: Path, tmp_path: Path) -> None:
     forgeries = []
     _, blocks = blocks_of(sound)
-    assert {block.kind for block in blocks} == set(Kind)
+    assert {block.kind for block in blocks} == set(BlockKind)
     for at, block in enumerate(blocks):
         if block.kind not in JSON_KINDS:
             continue
@@ -244,7 +252,7 @@ def test_a_trailer_and_an_index_that_lead_anywhere(sound: Path, tmp_path: Path, 
     whole = path.read_bytes()
     path.write_bytes(whole[: -len(pack_trailer(0))] + pack_trailer(offset))
     assert use(tmp_path / "forged")
-    (at,) = [number for number, block in enumerate(blocks) if block.kind == Kind.INDEX]
+    (at,) = [number for number, block in enumerate(blocks) if block.kind == BlockKind.INDEX]
     entries = [IndexEntry(*one) for one in INDEX_ENTRY.iter_unpack(blocks[at].payload)]
     for field in ("offset", "kind", "changes", "transactions", "received", "first_lsn", "last_lsn"):
         for entry in range(len(entries)):

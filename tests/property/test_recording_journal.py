@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bwtui.recording.change import Change
 from bwtui.recording.check import check
-from bwtui.recording.reading.reader import Recording, open_recording
+from bwtui.recording.reading.reader import RecordingReader, open_recording
 from bwtui.recording.recover import recover
 from bwtui.recording.segment import SegmentWriter
 from bwtui.recording.view import TableCounts
@@ -84,7 +84,7 @@ def play(folder: Path, rows: Sequence[Any], steps: Sequence[Any], segment_bytes:
 
 
 @contextlib.contextmanager
-def recorded(*what: Any) -> Iterator[tuple[Stream, Recording]]:
+def recorded(*what: Any) -> Iterator[tuple[Stream, RecordingReader]]:
     """Record, close, and open."""
     with tempfile.TemporaryDirectory() as home:
         stream = play(Path(home) / "recording", *what)

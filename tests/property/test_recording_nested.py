@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
-from bwtui.recording.continuing import continue_in
-from bwtui.recording.format.blocks import Block, Kind, SegmentFile, synced_before
+from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentFile, synced_before
 from bwtui.recording.recover import recover
+from bwtui.recording.resume import continue_in
 from tests.recorded_stream import SOURCE, Stream, table
 
 DOCUMENTS = table(1, "documents")
@@ -55,7 +55,7 @@ def partial(folder: Path) -> Path:
     return path
 
 
-def blocks_of(path: Path) -> list[Block]:
+def blocks_of(path: Path) -> list[JournalBlock]:
     with closing(SegmentFile(path.open("rb"), path.name)) as file:
         return list(file.blocks())
 
@@ -94,7 +94,7 @@ def test_a_torn_tail_is_cut_at_its_first_byte(tmp_path_factory: pytest.TempPathF
     folder = recorded(tmp_path_factory.mktemp("torn"), chance)
     path = partial(folder)
     blocks = blocks_of(path)
-    synced = max(synced_before(block) or 0 for block in blocks if block.kind == Kind.REACHED)
+    synced = max(synced_before(block) or 0 for block in blocks if block.kind == BlockKind.REACHED)
     begins = chance.randrange(synced, path.stat().st_size)
     differs = damage(path, begins, chance.randint(begins + 1, path.stat().st_size), chance)
     whole = [block.end for block in blocks if block.end <= differs]
@@ -109,7 +109,7 @@ def test_damage_of_what_was_synced_is_never_cut(tmp_path_factory: pytest.TempPat
     chance = random.Random(seed)
     folder = recorded(tmp_path_factory.mktemp("damaged"), chance)
     path = partial(folder)
-    reached = [block for block in blocks_of(path) if block.kind == Kind.REACHED]
+    reached = [block for block in blocks_of(path) if block.kind == BlockKind.REACHED]
     last = max(reached, key=lambda block: synced_before(block) or 0)
     before = path.read_bytes()
     begins = chance.randrange(synced_before(last) or 0)

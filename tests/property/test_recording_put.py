@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.change import Change
 from bwtui.recording.reading.as_of import TableFold, pages
-from bwtui.recording.reading.tally import Tally
-from bwtui.recording.reading.whole import whole_until
+from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.counts import CountCache
 from tests.property.test_recording_journal import CHANGE, PATIENT, PUT, ROWS, TABLES, no_disk, recorded
 from tests.unit.test_recorded_transactions import simply, told
 
@@ -87,7 +87,7 @@ def test_they_are_of_no_transaction(rows: list[Any], steps: list[Any], segment_b
 @given(ROWS, STEPS, SIZES)
 def test_counts_moved_forth_and_back(rows: list[Any], steps: list[Any], segment_bytes: int) -> None:
     with recorded(rows, steps, segment_bytes) as (_, recording):
-        tally = Tally(recording)
+        tally = CountCache(recording)
         for position in (recording.length, *range(0, recording.length + 1, 3), recording.length // 2):
             counted = {name: one for name, one in tally.at(position).items() if one.messages or one.dropped}
             expected = recording.counts(position)

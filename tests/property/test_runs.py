@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.encode import avro, compiled
+from bwtui.encode import avro, compiled_encoders
 from bwtui.model.position import Position
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.format import batch
 from bwtui.recording.reading.reader import open_recording
 from bwtui.relay import batch as relay_batch
-from bwtui.relay import runs
-from bwtui.relay.exactly.skipping import Skipping
+from bwtui.relay import bulk_rows
+from bwtui.relay.exactly_once.duplicate_filter import DuplicateFilter
 from tests.compiled_twin import COMPILER, built
 from tests.scripted_relay import ScriptedRelay, table
 
@@ -51,9 +51,9 @@ class Playing:
         self, folder: Path, stack: ExitStack, package: Any, budget: int, rows: int = 1_000, **settings: Any
     ) -> None:
         patched = stack.enter_context(pytest.MonkeyPatch.context())
-        patched.setattr(avro, "twin", partial(compiled.twin, package=package))
+        patched.setattr(avro, "twin", partial(compiled_encoders.twin, package=package))
         patched.setattr(batch, "_compiled", package and package.pack)
-        for module in (runs, relay_batch):
+        for module in (bulk_rows, relay_batch):
             patched.setattr(module, "BATCH_ROWS", rows)
         self.relay = relay = ScriptedRelay(folder, **settings)
         stack.callback(relay.close)
@@ -150,7 +150,7 @@ def test_what_is_in_kafka_already_is_passed_over_where_nobody_wants_samples(
         relay = playing.relay
         relay.connect()
         assert relay._streaming is not None
-        Skipping(relay._streaming, Position("", "", "", lsn=1_020, ordinal=2))
+        DuplicateFilter(relay._streaming, Position("", "", "", lsn=1_020, ordinal=2))
         for wanted in (0, 1, 4):
             relay.begin()
             relay.announce(TABLES[0])

@@ -14,19 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from bwtui import console
-from bwtui.audit.page import page
-from bwtui.audit.report import Finding, Report
+from bwtui.audit.html_report import page
+from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.audit.terminal import line, show
-from bwtui.cli.doctor import Result, _lines
+from bwtui.cli.doctor import PrerequisiteResult, _lines
 from bwtui.cli.main import tell
-from bwtui.cli.output.headless import Lines
+from bwtui.cli.output.headless import StatusReporter
 from bwtui.cli.output.table import columns
 from bwtui.cli.status import _as_table, _in_full
 from bwtui.errors import BwtuiError
+from bwtui.escaping import is_plain, json_text, shortened, shown, shown_json, shown_lines
 from bwtui.model.status import ErrorEntry, Status, TableStatus
-from bwtui.packages.progress import Plain
-from bwtui.relay.process.log import _Masking
-from bwtui.shown import is_plain, json_text, shortened, shown, shown_json, shown_lines
+from bwtui.packages.setup_progress import PlainSetupProgress
+from bwtui.relay.process.log import _MaskingFormatter
 from tests.hostile import ALL, any_text, harm
 
 
@@ -37,14 +37,14 @@ class OnTerminal(io.BytesIO):
         return True
 
 
-def report(text: str) -> Report:
+def report(text: str) -> AuditSummary:
     """A report with a text wherever one may be."""
     fields = [{"field": text, "postgresql": text, "sent": None, "kafka": text}]
     place = {"topic": text, "partition": 0, "offset": 7, "lsn": 1, "ordinal": 2, "table": text}
-    finding = Finding("corrupted", **place, key={text: text}, fields=fields, hop=text, note=text)  # type: ignore[arg-type]
+    finding = AuditFinding("corrupted", **place, key={text: text}, fields=fields, hop=text, note=text)  # type: ignore[arg-type]
     counts = {"matched": 7, "corrupted": 1}
     low = {"partition": 0, "low": 0, "high": 1, "messages": 1, "records": 1}
-    return Report(
+    return AuditSummary(
         verdict="anomalies",
         window={"first_lsn": text},
         expected=8,
@@ -74,7 +74,7 @@ def logged(text: str) -> str:
         raise ValueError(text)
     except ValueError:
         record = logging.LogRecord("x", 20, "", 0, "said: %s", (text,), sys.exc_info())
-    return _Masking("%(levelname)s %(message)s").format(record)
+    return _MaskingFormatter("%(levelname)s %(message)s").format(record)
 
 
 def rich_printed(text: str) -> str:
@@ -113,13 +113,16 @@ WAYS: dict[str, Callable[[str], str]] = {
     "a report": lambda text: written(lambda: show(report(text))),
     "a page": lambda text: page(report(text)),
     "a precondition": lambda text: written(
-        lambda: console.say(*_lines(Result(text, text, BwtuiError(text, text))), *_lines(Result(text, text)))
+        lambda: console.say(
+            *_lines(PrerequisiteResult(text, text, BwtuiError(text, text))),
+            *_lines(PrerequisiteResult(text, text)),
+        )
     ),
     "a status": lambda text: written(lambda: console.say(*_in_full(a_status(text)))),
     "statuses": lambda text: written(lambda: console.say(*_as_table([a_status(text)]))),
     "a status as JSON": lambda text: written(lambda: console.say_json(a_status(text).to_json())),
-    "what a relay tells": lambda text: written(lambda: Lines().emit_last(a_status(text))),
-    "progress": lambda text: written(lambda: Plain().note(text)),
+    "what a relay tells": lambda text: written(lambda: StatusReporter().emit_last(a_status(text))),
+    "progress": lambda text: written(lambda: PlainSetupProgress().note(text)),
     "an export": lambda text: on_terminal(text, shown_lines),
     "an export as JSON": lambda text: on_terminal(json.dumps(text, ensure_ascii=False), shown_json),
 }
@@ -171,7 +174,7 @@ def test_what_can_be_read_stays(text: str) -> None:
 
 def test_a_finding_shows_the_beginning_of_a_large_value() -> None:
     began = time.process_time()
-    told = line(Finding("corrupted", key={"id": "\x1b" * 10_000_000}))
+    told = line(AuditFinding("corrupted", key={"id": "\x1b" * 10_000_000}))
     assert len(told) < 10_000
     assert time.process_time() - began < 1
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.encode import compiled
+from bwtui.encode import compiled_encoders
 from bwtui.encode.avro import build_encoder
 from bwtui.pgoutput.frames import BODY_OFFSET
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.relay import toast
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import Batch
+from bwtui.relay.batch import OutgoingBatch
+from bwtui.relay.bulk_rows import BulkRows
 from bwtui.relay.context import RelayContext
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
-from bwtui.relay.rows import Rows
-from bwtui.relay.runs import Runs
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.row_handler import RowHandler
+from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import TopicLimits
 from tests.compiled_twin import COMPILER, built
@@ -63,7 +63,7 @@ class Recorded:
         self.frames: list[bytes] = []
         self.said: list[Any] = []
 
-    def without(self, route: Route, reason: Any) -> None:
+    def without(self, route: TableRoute, reason: Any) -> None:
         self.said.append((len(self.frames), reason))
 
     def filled(self, sent: list[Field], completed: list[Field]) -> int:
@@ -90,12 +90,12 @@ class Present:
         return {at: PRESENT[key["id"]] for at, key in enumerate(keys) if at < max(1, len(keys) - 1)}
 
 
-def reading() -> toast.ToastFill:
+def reading() -> toast.ToastFiller:
     """Return what reads unchanged values at once."""
     ask = SimpleNamespace(
         look=lambda question: question(None), look_ahead=lambda question: lambda: question(None)
     )
-    return toast.ToastFill(RelaySettings(), ask, lambda seconds: None)
+    return toast.ToastFiller(RelaySettings(), ask, lambda seconds: None)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -123,14 +123,14 @@ def relayed(
     refused: list[Any] = []
     samples = SimpleNamespace(budget=budget)
 
-    def take(operation: str, route: Route, key: bytes | None, before: Any, after: Any, *_: Any) -> None:
+    def take(operation: str, route: TableRoute, key: bytes | None, before: Any, after: Any, *_: Any) -> None:
         samples.budget -= 1
         taken.append((operation, key, before, after))
 
     taken: list[Any] = []
     samples.take = take
     lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
-    report = Report()
+    report = RunState()
     given: dict[str, Any] = {
         "settings": RelaySettings(headers=headers),
         "session": bytes(16),
@@ -142,23 +142,23 @@ def relayed(
         ),
         "toast": reading(),
     }
-    made: list[Route] = []
+    made: list[TableRoute] = []
 
-    def route_of(relation: Relation, *, with_room: bool) -> Route:
+    def route_of(relation: Relation, *, with_room: bool) -> TableRoute:
         bound = build_encoder(relation, ("id",), {}, with_room, with_room).bind(1, 2 + with_room)
-        bound.__dict__["_twin"] = compiled.twin(*bound.records, package=package)
-        made.append(Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(LIMIT, False)))
+        bound.__dict__["_twin"] = compiled_encoders.twin(*bound.records, package=package)
+        made.append(TableRoute(relation, "t", ("id",), TableCounters(), bound, TopicLimits(LIMIT, False)))
         assert (made[-1].run is None) == (package is None)
         return made[-1]
 
     given["router"] = SimpleNamespace(route=route_of)
     recorder = given["recorder"]
-    batch = Batch(SimpleNamespace(), Acknowledgements(), report, recorder)
+    batch = OutgoingBatch(SimpleNamespace(), Acknowledgements(), report, recorder)
     left = deque(frames)
-    handled = Rows(RelayContext(**lacking | given), batch, lambda: left)
+    handled = RowHandler(RelayContext(**lacking | given), batch, lambda: left)
     handled.routes[1] = route_of(Relation(1, "public", "t", "f", COLUMNS), with_room=False)
     arriving = (left.popleft() for _ in frames)
-    for data in Runs(handled, batch, given["samples"], recorder).between(arriving, handled.handlers):
+    for data in BulkRows(handled, batch, given["samples"], recorder).between(arriving, handled.handlers):
         handled.handlers[data[BODY_OFFSET - 1]](data)
         if by_python is not None:
             by_python.append(data)

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from bwtui.kafka.client import headers_of
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, decoded_topics, latest
 from tests.faults.administration import make_topic
@@ -43,7 +43,7 @@ def source(database: str) -> Iterator[Session]:
 
 
 @pytest.fixture
-def cleaned(services: Services) -> Iterator[None]:
+def cleaned(services: ServiceAddresses) -> Iterator[None]:
     """Take away the topics of a test, of which there are many."""
     admin = AdminClient({"bootstrap.servers": services.broker})
     before = set(admin.list_topics(timeout=30).topics)
@@ -67,7 +67,7 @@ def incompressible(size: int) -> str:
     return random.randbytes(size // 2).hex()
 
 
-def digests(services: Services, relay: Relay, size: int) -> list[str]:
+def digests(services: ServiceAddresses, relay: Relay, size: int) -> list[str]:
     """Return what the bodies of the topic hash to: the longest text of hexadecimal digits in each value."""
     largest = str(2 * size + (100 << 20))
     found = raw_topics(services, [f"{relay.name}.large"], receive_message_max_bytes=largest)
@@ -79,7 +79,7 @@ def digests(services: Services, relay: Relay, size: int) -> list[str]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_message_above_a_brokers_limit_of_requests_is_waited_for_by_name(
-    services: Services, database: str, source: Session, new_relay: NewRelay
+    services: ServiceAddresses, database: str, source: Session, new_relay: NewRelay
 ) -> None:
     """The broker hangs up on it, and says why in its own log alone."""
     size = 110_000_000
@@ -97,7 +97,7 @@ def test_a_message_above_a_brokers_limit_of_requests_is_waited_for_by_name(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("size", [10_000_000, pytest.param(100_000_000, marks=pytest.mark.long)])
 def test_rows_are_refused_by_name_or_pass_whole(
-    services: Services, database: str, source: Session, new_relay: NewRelay, size: int
+    services: ServiceAddresses, database: str, source: Session, new_relay: NewRelay, size: int
 ) -> None:
     execute(
         database,
@@ -129,7 +129,9 @@ def test_rows_are_refused_by_name_or_pass_whole(
 
 
 @pytest.mark.long
-def test_1600_columns(services: Services, database: str, source: Session, new_relay: NewRelay) -> None:
+def test_1600_columns(
+    services: ServiceAddresses, database: str, source: Session, new_relay: NewRelay
+) -> None:
     kinds = ("smallint", "boolean", "text", "int")
     columns = [f"c{n} {kinds[n % 4]}" for n in range(1, 1600)]
     source.run(f"create table wide (id int primary key, {', '.join(columns)})")
@@ -172,7 +174,7 @@ def make_tables(source: Session, kind: str, *, rows: bool) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cleaned")
-def test_many_tables(services: Services, database: str, source: Session, new_relay: NewRelay) -> None:
+def test_many_tables(services: ServiceAddresses, database: str, source: Session, new_relay: NewRelay) -> None:
     """A publication of all, their snapshot, one transaction with all, and one that makes as many again."""
     make_tables(source, "t", rows=True)
     relay = new_relay()
@@ -212,7 +214,7 @@ def told(relay: Relay, what: str, changes: int) -> None:
     print(f"{what}: the first after {first:.2f} s, all after {time.monotonic() - begun:.2f} s")
 
 
-def assert_each_table(services: Services, source: Session, relay: Relay) -> None:
+def assert_each_table(services: ServiceAddresses, source: Session, relay: Relay) -> None:
     """See that each topic is its table, and that each transaction has its rows in the order of the commit."""
     names = [f"{kind}{number}" for kind in "tu" for number in range(TABLES)]
     topics = [f"{relay.name}.{name}" for name in names]

@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing
 import psycopg2
 import pytest
 
-from bwtui.demo.shop import Table
-from bwtui.sandbox.supervisor import Services
+from bwtui.demo.shop import DemoTable
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.database import Session, session, with_options
 from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, wait_for
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.services
 
 TREES = int(os.environ.get("BWTUI_SHAPES_TREES", "400"))
 OPEN = int(os.environ.get("BWTUI_SHAPES_OPEN", "60"))
-PLACE = Table("public", "trees", ("id",))
+PLACE = DemoTable("public", "trees", ("id",))
 #: What the relay may have in memory whatever it reads.
 MEMORY_BYTES = 200 << 20
 PATIENCE = 600.0
@@ -74,7 +74,9 @@ def writer(database: str) -> Iterator[Session]:
         yield opened
 
 
-def assert_topic(services: Services, database: str, relay: Relay, committed: list[list[Change]]) -> None:
+def assert_topic(
+    services: ServiceAddresses, database: str, relay: Relay, committed: list[list[Change]]
+) -> None:
     """Let the relay catch up and stop, and compare its topic with the commits and with the table."""
     status = relay.wait_caught_up(PATIENCE)
     assert status.resident_bytes < MEMORY_BYTES
@@ -85,7 +87,7 @@ def assert_topic(services: Services, database: str, relay: Relay, committed: lis
 
 @pytest.mark.timeout(1800)
 def test_savepoints_and_prepared_transactions(
-    services: Services, database: str, relay: Relay, writer: Session, seed: int
+    services: ServiceAddresses, database: str, relay: Relay, writer: Session, seed: int
 ) -> None:
     forest = Forest(seed)
     for script in forest.statements(TREES):
@@ -104,7 +106,7 @@ def test_savepoints_and_prepared_transactions(
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_transactions_that_are_open_at_once(
-    services: Services, database: str, relay: Relay, seed: int
+    services: ServiceAddresses, database: str, relay: Relay, seed: int
 ) -> None:
     rng = random.Random(seed)
     committed: list[list[Change]] = []
@@ -135,7 +137,9 @@ def test_transactions_that_are_open_at_once(
     assert_topic(services, database, relay, committed)
 
 
-def test_messages_between_rows(services: Services, database: str, relay: Relay, writer: Session) -> None:
+def test_messages_between_rows(
+    services: ServiceAddresses, database: str, relay: Relay, writer: Session
+) -> None:
     """``pg_logical_emit_message`` writes WAL of any size; the stream has nothing of it for a relay."""
     committed: list[list[Change]] = []
     emit = "select pg_logical_emit_message(%s, 'prefix', repeat('m', %s))"

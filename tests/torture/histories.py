@@ -14,12 +14,12 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from bwtui.demo.shop import Table
+from bwtui.demo.shop import DemoTable
 from bwtui.model.lsn import parse_lsn
 from tests.faults import writer
 from tests.faults.writer import TABLES, TAKEN_BACK, Writer
 
-VERSIONS = Table("public", "versions", ("name", "id"))
+VERSIONS = DemoTable("public", "versions", ("name", "id"))
 EVERY = (*TABLES, VERSIONS)
 #: Ids of rows that one writer alone makes, behind those that all change.
 _OWN = 1_000_000

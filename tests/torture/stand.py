@@ -18,8 +18,8 @@ import psycopg2
 from confluent_kafka import KafkaException
 
 from bwtui.model.lsn import parse_lsn
-from bwtui.sandbox.runner import State
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.runner import ServiceState
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from bwtui.source.slot import committed_lsn
 from tests.faults.relays import Relay, new_name
 from tests.proxy import Way, way_to, ways_to
@@ -46,7 +46,7 @@ class Stand:
     def __init__(
         self,
         sandbox: Sandbox,
-        services: Services,
+        services: ServiceAddresses,
         database: str,
         folder: Path,
         make: Callable[[str], Relay],
@@ -110,7 +110,7 @@ class Stand:
 
         def is_gone() -> bool:
             status = self.sandbox.status()
-            return status is not None and status.services[service].state is State.DIED
+            return status is not None and status.services[service].state is ServiceState.DIED
 
         eventually(f"{service} is gone", is_gone)
         self.sandbox.start_service(service)  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ class Stand:
 @contextmanager
 def standing(
     sandbox: Sandbox,
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     folder: Path,
     *args: str,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.relay.process.failpoints import EFFECTS
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.faults.backfills import ask
 from tests.faults.relays import Relay
 from tests.torture.histories import Histories, create_tables, histories
@@ -45,7 +45,7 @@ def kill_at(relay: Relay, side: str, effect: str, provoke: Callable[[], object] 
     relay._wait_released()
 
 
-def test_a_kill_at_some_effects(services: Services, database: str, new_relay: NewRelay) -> None:
+def test_a_kill_at_some_effects(services: ServiceAddresses, database: str, new_relay: NewRelay) -> None:
     relay = new_relay()
     create_tables(database, ROWS)
     kill_at(relay, "after", "slot")
@@ -64,7 +64,7 @@ def test_a_kill_at_some_effects(services: Services, database: str, new_relay: Ne
 @pytest.mark.long
 @pytest.mark.parametrize("side", SIDES)
 def test_a_kill_at_each_effect(
-    side: str, services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+    side: str, services: ServiceAddresses, database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     relay = new_relay("--record", str(tmp_path / "recording"))
     create_tables(database, ROWS)
@@ -89,7 +89,7 @@ def test_a_kill_at_each_effect(
 @pytest.mark.long
 @pytest.mark.parametrize("side", SIDES)
 def test_a_kill_at_each_effect_exactly_once(
-    side: str, services: Services, database: str, new_relay: NewRelay
+    side: str, services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     relay = new_relay("--exactly-once")
     create_tables(database, ROWS)
@@ -110,7 +110,7 @@ def test_a_kill_at_each_effect_exactly_once(
 
 @pytest.mark.long
 def test_what_fails_at_an_effect_goes_on_by_itself(
-    services: Services, database: str, new_relay: NewRelay
+    services: ServiceAddresses, database: str, new_relay: NewRelay
 ) -> None:
     relay = new_relay()
     create_tables(database, ROWS)
@@ -128,7 +128,7 @@ def test_what_fails_at_an_effect_goes_on_by_itself(
 
 
 def end(
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     relay: Relay,
     judge: Judge,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.sandbox import Sandbox, ServiceAddresses
 from tests.fix_sandbox import MAJOR
 from tests.torture import faults
 from tests.torture.campaign import sequence, tortured
@@ -57,7 +57,7 @@ NewStand = Callable[..., Stand]
 @pytest.fixture
 def new_stand(
     interrupted: Sandbox,
-    services: Services,
+    services: ServiceAddresses,
     database: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

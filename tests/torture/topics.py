@@ -17,7 +17,7 @@ from typing import Any
 import fastavro
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.sandbox import ServiceAddresses
 from tests.raw_topic import place_of
 
 _PATIENCE = 60.0
@@ -39,7 +39,7 @@ class Record:
 class Decoder:
     """Decodes keys and values with the schemas of the registry."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ServiceAddresses) -> None:
         self._registry = services.schema_registry
         self._schemas: dict[int, Any] = {}
 
@@ -65,7 +65,7 @@ class Decoder:
 class Topics:
     """Some topics, each read once from its first offset on."""
 
-    def __init__(self, services: Services, names: Iterable[str]) -> None:
+    def __init__(self, services: ServiceAddresses, names: Iterable[str]) -> None:
         self._services = services
         self._names = list(names)
         self._decoder = Decoder(services)

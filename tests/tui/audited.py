@@ -7,7 +7,7 @@ from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.tui.audit.kafka import KafkaSide, Record
+from bwtui.tui.audit.kafka_records import SingleRecordReader, TopicRecord
 from bwtui.tui.audit.report import AuditReport, parse_report
 from bwtui.tui.audit.session import Connections, RecordingAuditSession
 from bwtui.tui.playback import RecordingSource
@@ -20,15 +20,15 @@ REPORTS = Path(__file__).parent / "reports"
 NOW_MS = 1_768_478_400_000
 
 
-class FakeKafka(KafkaSide):
+class FakeKafka(SingleRecordReader):
     """Records by place; what is not there is a hole."""
 
-    def __init__(self, records: dict[tuple[str, int, int], Record]) -> None:
+    def __init__(self, records: dict[tuple[str, int, int], TopicRecord]) -> None:
         super().__init__({}, lambda number: None)
         self.records = records
         self.error: BwtuiError | None = None
 
-    def look(self, topic: str, partition: int, offset: int) -> Record | str:
+    def look(self, topic: str, partition: int, offset: int) -> TopicRecord | str:
         if self.error is not None:
             raise self.error
         return self.records.get((topic, partition, offset), "expired")
@@ -97,9 +97,11 @@ def kafka_of(recording: MemoryRecording) -> FakeKafka:
     other = json.dumps(json.loads(corrupted.value) | {"status": "sold"}).encode()
     return FakeKafka(
         {
-            (corrupted.topic, corrupted.partition, corrupted.offset): Record(corrupted.key, other, NOW_MS),
-            (copied.topic, 0, 900): Record(copied.key, copied.value, NOW_MS),
-            ("orders", 0, 901): Record(b"hello", b"nobody knows me", NOW_MS, (("who", b"me"),)),
+            (corrupted.topic, corrupted.partition, corrupted.offset): TopicRecord(
+                corrupted.key, other, NOW_MS
+            ),
+            (copied.topic, 0, 900): TopicRecord(copied.key, copied.value, NOW_MS),
+            ("orders", 0, 901): TopicRecord(b"hello", b"nobody knows me", NOW_MS, (("who", b"me"),)),
         }
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from textual.pilot import Pilot
 
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.child import Child
+from bwtui.tui.audit.command_process import CommandProcess
 from bwtui.tui.screens.dialogs import Ending
 
 #: Tells its progress, waits until the test says how it is to end, and ends so, or by Ctrl-C.
@@ -49,10 +49,10 @@ class Commands:
         async def settle(self) -> None:
             """Wait until nothing is under way; every stage has its own."""
 
-    def _child(self, arguments: tuple[str, ...]) -> Child:
+    def _child(self, arguments: tuple[str, ...]) -> CommandProcess:
         self.commands.append(arguments)
         os.mkfifo(self._ending)
-        return Child(arguments, (sys.executable, "-c", _COMMAND, str(self._ending)))
+        return CommandProcess(arguments, (sys.executable, "-c", _COMMAND, str(self._ending)))
 
     @property
     def _ending(self) -> Path:

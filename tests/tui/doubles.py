@@ -7,12 +7,12 @@ from typing import Any
 from textual.pilot import Pilot
 
 from bwtui.errors import ConnectionFailed
-from bwtui.model.history import History
-from bwtui.model.looks import Look, LookName
+from bwtui.model.history import RelayHistory
+from bwtui.model.service_views import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.state import RelayModel, Session
+from bwtui.tui.state import RelayModel, ViewSettings
 from tests.tui import services
 from tests.tui.shop import NOON, Shop
 
@@ -36,7 +36,7 @@ class FakeRelay:
         self.clock = clock
         self.gone = False
         #: What it has kept from before anybody looked.
-        self.past = History()
+        self.past = RelayHistory()
         #: Set to let the status stand still, as that of an engine whose loop hangs does.
         self.frozen_at: float | None = None
         self.stops = 0
@@ -59,11 +59,11 @@ class FakeRelay:
         self._check()
         return self.shop.schemas()
 
-    async def history(self, after: float) -> History:
+    async def history(self, after: float) -> RelayHistory:
         self._check()
         self.asked_history += 1
         past = self.past
-        return History(
+        return RelayHistory(
             tuple(second for second in past.seconds if after < second.time <= self.clock.now),
             tuple(mark for mark in past.marks if after < mark.time <= self.clock.now),
             past.trends,
@@ -89,7 +89,7 @@ class FakeRelay:
 class Stage:
     """An app over a fake relay, and the means to let time pass in it."""
 
-    def __init__(self, shop: Shop | None = None, session: Session | None = None) -> None:
+    def __init__(self, shop: Shop | None = None, session: ViewSettings | None = None) -> None:
         self.clock = Clock()
         self.relay = FakeRelay(shop or Shop(), self.clock)
         self.pilot: Pilot[Ending]

@@ -13,8 +13,8 @@ import json
 import time
 from typing import Any
 
-from bwtui.model.history import History
-from bwtui.model.looks import LOOKS
+from bwtui.model.history import RelayHistory
+from bwtui.model.service_views import LOOKS
 from bwtui.relay.process.control import socket_path
 from tests.tui import services
 from tests.tui.shop import Shop, as_json
@@ -40,7 +40,7 @@ class Server:
         if message["request"] == "history":
             kept, after = history(now), message["after"]
             fresh = tuple(second for second in kept.seconds if second.time > after)
-            return History(fresh, () if after else kept.marks, {}, kept.latency).to_json()
+            return RelayHistory(fresh, () if after else kept.marks, {}, kept.latency).to_json()
         if message["request"] in LOOKS:
             return dataclasses.asdict(services.look(message["request"], now))
         self.stopped.set()

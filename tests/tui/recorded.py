@@ -10,7 +10,7 @@ from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.state import Playhead, Session
+from bwtui.tui.state import Playhead, ViewSettings
 from bwtui.tui.widgets.grid import Grid
 from tests.recorded_shop import MemoryRecording, shop_recording
 from tests.tui.doubles import Clock
@@ -19,7 +19,7 @@ from tests.tui.doubles import Clock
 class RecordedStage:
     """Pictures are taken when a test says so, and after every key."""
 
-    def __init__(self, recording: MemoryRecording | None = None, session: Session | None = None) -> None:
+    def __init__(self, recording: MemoryRecording | None = None, session: ViewSettings | None = None) -> None:
         self.recording = recording or shop_recording()
         self.clock = Clock()
         self.source = RecordingSource(self.recording, lambda: self.recording, self.clock)

@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 
 from bwtui.config import listed
-from bwtui.model.looks import (
+from bwtui.model.service_views import (
     NEWEST,
     CommandEntry,
     Commands,
     Configuration,
     Consumers,
+    DeadLetterTopic,
     GroupEntry,
-    Holder,
-    Letters,
+    LongRunningTransaction,
     Look,
     LookName,
     PartitionLag,
@@ -21,7 +21,7 @@ from bwtui.model.looks import (
     Slots,
     Stages,
     Standby,
-    Subject,
+    SubjectVersions,
     Transactions,
     VersionEntry,
     VersionText,
@@ -43,7 +43,7 @@ def look(name: LookName, now: float, about: Sequence[str] = ()) -> Look:
     if name == "stages":
         return Stages(now)
     if name == "letters":
-        return Letters(now)
+        return DeadLetterTopic(now)
     if name == "subject":
         return subject(now, about)
     if name == "transactions":
@@ -60,11 +60,13 @@ ORDERS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def subject(now: float, about: Sequence[str]) -> Subject:
+def subject(now: float, about: Sequence[str]) -> SubjectVersions:
     """The versions of a subject; all but that of the orders' values have one."""
     name, wanted = about[0], about[1:]
     if name != "orders-value":
-        return Subject(now, name=name, level="BACKWARD", versions=(VersionEntry(1, 1, None, False, 3),))
+        return SubjectVersions(
+            now, name=name, level="BACKWARD", versions=(VersionEntry(1, 1, None, False, 3),)
+        )
     entries = (
         VersionEntry(1, 3, NOON - 86400 * 40, False, 3),
         VersionEntry(2, 11, None, True, 4, 1, 0, 0),
@@ -73,7 +75,7 @@ def subject(now: float, about: Sequence[str]) -> Subject:
     )
     numbers = {3, 4} if NEWEST in wanted else {int(one) for one in wanted if one.isdecimal()}
     texts = tuple(VersionText(number, orders_schema(number)) for number in sorted(numbers))
-    return Subject(now, name=name, level="BACKWARD", versions=entries, texts=texts)
+    return SubjectVersions(now, name=name, level="BACKWARD", versions=entries, texts=texts)
 
 
 def orders_schema(number: int) -> str:
@@ -138,9 +140,13 @@ def slots(now: float) -> Slots:
             ),
         ),
         holders=(
-            Holder("pid 5120", "batch", "shop", "load", "idle in transaction", now - 1860, True, 91_000),
-            Holder("prepared transfer-7", "bank", "shop", "", "prepared", now - 7200, True, 4_100),
-            Holder("pid 6001", "analyst", "shop", "psql", "active", now - 42, False, 12),
+            LongRunningTransaction(
+                "pid 5120", "batch", "shop", "load", "idle in transaction", now - 1860, True, 91_000
+            ),
+            LongRunningTransaction(
+                "prepared transfer-7", "bank", "shop", "", "prepared", now - 7200, True, 4_100
+            ),
+            LongRunningTransaction("pid 6001", "analyst", "shop", "psql", "active", now - 42, False, 12),
         ),
         standbys=(
             Standby("standby_a", "10.0.0.7", "streaming", "async", "standby_a", 48_000, 0.02),

@@ -20,7 +20,7 @@ from bwtui.model.status import (
     Status,
     TableStatus,
 )
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from tests.tui.shop_history import latencies
 
 #: 2026-01-15 12:00:00 UTC.
@@ -165,13 +165,13 @@ class Shop:
                 )
         return found
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> RelayVerdict:
         sentence = self._detail()
         if self.state == "failed":
-            return Verdict("failed", sentence, "relay", hint="see the broker's log")
+            return RelayVerdict("failed", sentence, "relay", hint="see the broker's log")
         if self.slow:
-            return Verdict("behind", sentence, "relay", stage=self.slow)
-        return Verdict("healthy", sentence)
+            return RelayVerdict("behind", sentence, "relay", stage=self.slow)
+        return RelayVerdict("healthy", sentence)
 
     def _detail(self) -> str:
         if self.state == "snapshot":

@@ -3,7 +3,7 @@
 import math
 
 from bwtui.model.histogram import Histogram
-from bwtui.model.history import HISTORY_SECONDS, History, Mark, Second
+from bwtui.model.history import HISTORY_SECONDS, ChartMark, RelayHistory, Second
 from bwtui.model.latency import LATENCY_STAGES, Percentiles
 
 #: Seconds that half of the messages took to each stage.
@@ -18,18 +18,18 @@ def latencies(count: int) -> dict[str, Percentiles]:
     }
 
 
-def history(now: float, seconds: int = HISTORY_SECONDS, burst: float = 0.0) -> History:
+def history(now: float, seconds: int = HISTORY_SECONDS, burst: float = 0.0) -> RelayHistory:
     """Return what was kept up to ``now``: waves, one of everything that happens, and maybe a burst."""
     first = math.floor(now) - seconds + 1
     kept = tuple(_second(first + n, burst if n == seconds // 3 else 0.0) for n in range(seconds))
     marks = (
-        Mark(now - 570, "start", "the relay started"),
-        Mark(now - 410, "ddl", "public.orders has value schema 6, version 2"),
-        Mark(now - 300, "error", "the broker at 127.0.0.1:59092 did not answer for 12 s"),
-        Mark(now - 250, "reconnect", "the stream was opened again"),
-        Mark(now - 45, "audit", "an audit of the tables ended: everything is there"),
+        ChartMark(now - 570, "start", "the relay started"),
+        ChartMark(now - 410, "ddl", "public.orders has value schema 6, version 2"),
+        ChartMark(now - 300, "error", "the broker at 127.0.0.1:59092 did not answer for 12 s"),
+        ChartMark(now - 250, "reconnect", "the stream was opened again"),
+        ChartMark(now - 45, "audit", "an audit of the tables ended: everything is there"),
     )
-    return History(kept, tuple(mark for mark in marks if mark.time >= first), {}, _buckets())
+    return RelayHistory(kept, tuple(mark for mark in marks if mark.time >= first), {}, _buckets())
 
 
 def _second(moment: int, burst: float) -> Second:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.tui.audit.child import Child, Progress
+from bwtui.tui.audit.command_process import CommandProcess, CommandProgress
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
 from bwtui.tui.screens.audit.progress import JobScreen
@@ -220,7 +220,7 @@ async def test_a_plan_to_mend_ends_with_the_report_that_it_is_of(tmp_path: Path)
 
 def test_rate_and_time_left() -> None:
     clock = Clock(100.0)
-    progress = Progress(clock)
+    progress = CommandProgress(clock)
     assert progress.take('{"phase": "starting Spark"}')
     assert (progress.rate, progress.left, progress.share) == (None, None, None)
     progress.take('{"phase": "reading"}')
@@ -237,14 +237,14 @@ def test_rate_and_time_left() -> None:
 async def test_what_says_nothing_is_told_with_its_exit_code() -> None:
     import sys
 
-    ended = await Child((), (sys.executable, "-c", "raise SystemExit(7)")).run()
+    ended = await CommandProcess((), (sys.executable, "-c", "raise SystemExit(7)")).run()
     assert ended.error == "the command ended with exit code 7 and said nothing"
-    ended = await Child((), (sys.executable, "-c", "print('[1]')")).run()
+    ended = await CommandProcess((), (sys.executable, "-c", "print('[1]')")).run()
     assert (ended.code, ended.output, ended.error) == (0, b"[1]\n", "")
 
 
 async def test_a_command_line_that_everybody_sees_has_no_password() -> None:
-    child = Child(("status", "--registry", "http://me:hunter2@registry"))
+    child = CommandProcess(("status", "--registry", "http://me:hunter2@registry"))
     running = asyncio.create_task(child.run())
     while child._process is None:
         await asyncio.sleep(0)

@@ -10,8 +10,8 @@ from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.tui.audit.report import class_order, parse_report, read_report, tone_of
 from bwtui.tui.audit.session import AuditSession
 from bwtui.tui.report_app import ReportApp
+from bwtui.tui.screens.audit.comparison import ComparisonScreen
 from bwtui.tui.screens.audit.report import ReportScreen
-from bwtui.tui.screens.audit.sides import SidesScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.audit.field_pairs import FieldPairs
 from bwtui.tui.widgets.audit.findings import FindingList, finding_text
@@ -81,7 +81,7 @@ async def test_a_real_finding_says_which_fields_differ() -> None:
         assert "at fault: the broker" in shown
         await pilot.press("enter")
         await pilot.pause()
-        assert isinstance(app.screen, SidesScreen)
+        assert isinstance(app.screen, ComparisonScreen)
         shown = text(app)
         assert "position 1,163 of the recording, which is not open here" in shown
         assert "it is not known where Kafka is" in shown
@@ -166,7 +166,7 @@ async def test_both_sides_of_a_message(size: tuple[int, int], tmp_path: Path) ->
         assert stage.app.current_mode == "changes"
         assert stage.head.position == 26
         await stage.press("5")
-        assert isinstance(stage.app.screen, SidesScreen), "and back to where one was"
+        assert isinstance(stage.app.screen, ComparisonScreen), "and back to where one was"
         await stage.press("T")
         assert "transaction 748" in text(stage.app)
 
@@ -208,7 +208,7 @@ async def test_the_mouse_chooses_classes_and_opens_findings(tmp_path: Path) -> N
         findings = stage.grid.content_region
         await pilot.click(offset=(findings.x + 4, findings.y + 1), times=2)
         await stage.settle()
-        assert isinstance(stage.app.screen, SidesScreen)
+        assert isinstance(stage.app.screen, ComparisonScreen)
 
 
 async def test_before_the_first_audit(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.status import Status
-from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.choices.choices import Choices
 from bwtui.tui.screens.audit.forms import AskScreen
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
 from tests.tui.doubles import Stage
 from tests.tui.pictured import compare, steady
 from tests.tui.shop import NOON, Shop
@@ -161,7 +161,7 @@ async def test_one_is_paused_and_cancelled(asked: Asked) -> None:
 
 
 async def test_with_readonly_nothing_is_asked_for(asked: Asked) -> None:
-    stage = Stage(Sending(), Session(choices=Choices(readonly=True)))
+    stage = Stage(Sending(), ViewSettings(choices=Choices(readonly=True)))
     async with stage.run((80, 24)):
         await stage.advance(2)
         await stage.press("B")

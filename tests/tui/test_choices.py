@@ -15,11 +15,11 @@ from bwtui.cli.main import CONTEXT, guarded
 from bwtui.errors import UsageError
 from bwtui.tui.action import choose_keys
 from bwtui.tui.actions import ACTIONS
-from bwtui.tui.choices.chosen import Choices, chosen
+from bwtui.tui.choices.choices import Choices, chosen
 from bwtui.tui.choices.keys import parse_key
 from bwtui.tui.keys import name_of
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
 from bwtui.tui.theme import BASIC, HIGH_CONTRAST, NAMES, THEMES, contrast, named
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, lines, text
@@ -64,7 +64,7 @@ def test_names_are_readable_and_each_is_one_actions() -> None:
 
 async def test_other_keys_are_those_of_footer_help_tabs_and_sentences() -> None:
     choices = written('[keys]\npause = "P"\nshow-errors = ["f4", "4"]\nleave = "ctrl+x"\n')
-    stage = Stage(session=Session(choices=choices))
+    stage = Stage(session=ViewSettings(choices=choices))
     async with stage.run((160, 45)):
         assert "P Pause" in lines(stage.app)[-1]
         assert "F4" in lines(stage.app)[0]
@@ -86,14 +86,14 @@ async def test_other_keys_are_those_of_footer_help_tabs_and_sentences() -> None:
 
 
 async def test_a_sentence_names_the_key_that_was_chosen() -> None:
-    stage = RecordedStage(session=Session(choices=written('[keys]\nstep-on = "f3"\n')))
+    stage = RecordedStage(session=ViewSettings(choices=written('[keys]\nstep-on = "f3"\n')))
     async with stage.run():
         await stage.press("2", "g")
         assert "nothing has happened yet; F3 goes to the first change" in text(stage.app)
 
 
 async def test_the_next_app_has_its_own_keys_again() -> None:
-    stage = Stage(session=Session(choices=Choices(keys={"pause": ("P",)})))
+    stage = Stage(session=ViewSettings(choices=Choices(keys={"pause": ("P",)})))
     async with stage.run():
         pass
     stage = Stage()
@@ -106,7 +106,7 @@ async def test_the_next_app_has_its_own_keys_again() -> None:
 
 async def test_the_ends_of_a_recording_and_of_its_lists_can_part() -> None:
     choices = written('[keys]\nbeginning = "b"\nending = "B"\ndown = ["down", "ctrl+n"]\n')
-    stage = RecordedStage(session=Session(choices=choices))
+    stage = RecordedStage(session=ViewSettings(choices=choices))
     async with stage.run():
         await stage.press("2", "b")
         assert stage.head.position == 0
@@ -225,7 +225,7 @@ def test_contrast_is_as_wcag_counts_it() -> None:
 
 async def test_one_key_goes_round_the_themes_the_chosen_one_first() -> None:
     choices = written('[theme]\nname = "high-contrast"\n')
-    stage = Stage(session=Session(choices=choices))
+    stage = Stage(session=ViewSettings(choices=choices))
     async with stage.run():
         seen = [stage.app.theme]
         for _ in THEMES:
@@ -239,13 +239,13 @@ async def test_colours_of_ones_own_are_painted() -> None:
     theme = choices.theme
     assert theme is not None
     assert (theme.name, theme.primary, theme.error, theme.dark) == ("mine", "#008080", "#AA0000", False)
-    stage = Stage(session=Session(choices=choices))
+    stage = Stage(session=ViewSettings(choices=choices))
     async with stage.run():
         assert stage.app.theme_variables["primary"].upper() == "#008080"
 
 
 async def test_textuals_own_themes_have_all_colours() -> None:
-    stage = Stage(session=Session(choices=written('[theme]\nname = "solarized-light"\n')))
+    stage = Stage(session=ViewSettings(choices=written('[theme]\nname = "solarized-light"\n')))
     async with stage.run():
         assert stage.app.theme == "solarized-light"
         for mode in ("changes", "errors"):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bwtui.tui.audit.kafka import KafkaSide, Record
+from bwtui.tui.audit.kafka_records import SingleRecordReader, TopicRecord
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 from bwtui.tui.audit.session import AuditSession, Connections
 from bwtui.tui.report_app import ReportApp
-from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.screens.audit.comparison import ComparisonScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.audit.field_pairs import FieldPairs
 from bwtui.tui.widgets.audit.findings import FindingList
@@ -41,21 +41,21 @@ def kafka() -> FakeKafka:
     """Return what the topics of the report hold."""
     found = FakeKafka(
         {
-            ("shop.orders", 2, 21): Record(
+            ("shop.orders", 2, 21): TopicRecord(
                 framed(1, b"\4"), framed(2, b"\6", string("note 3"), string("new")), NOW_MS
             ),
-            ("shop.orders", 1, 12): Record(
+            ("shop.orders", 1, 12): TopicRecord(
                 framed(1, b"\x90\x4e"), framed(2, b"\x08", string("note 4"), string("new")), NOW_MS
             ),
-            ("shop.orders", 2, 22): Record(b"what", b"\0\0", NOW_MS),
-            ("shop.orders", 1, 11): Record(framed(1, b"\2"), None, NOW_MS),
+            ("shop.orders", 2, 22): TopicRecord(b"what", b"\0\0", NOW_MS),
+            ("shop.orders", 1, 11): TopicRecord(framed(1, b"\2"), None, NOW_MS),
         }
     )
     found.ask = {1: KEY, 2: VALUE}.get
     return found
 
 
-def app_of(report: AuditReport, side: KafkaSide | None = None) -> ReportApp:
+def app_of(report: AuditReport, side: SingleRecordReader | None = None) -> ReportApp:
     """Return the app over a report."""
     connections = None if side is None else Connections("", "", (), lambda broker, registry: side)
     return ReportApp("report.json", AuditSession(connections, report), Clock())
@@ -68,7 +68,7 @@ async def opened(report: AuditReport, at: int, check: Callable[[ReportApp], None
         await pilot.press("enter", *["down"] * at, "enter")
         await app.workers.wait_for_complete()
         await pilot.pause()
-        assert isinstance(app.screen, SidesScreen)
+        assert isinstance(app.screen, ComparisonScreen)
         check(app)
 
 
@@ -145,7 +145,7 @@ async def test_json_needs_no_word_of_it() -> None:
         assert ["≠", "note", "note 2", "three"] in rows(app)
 
     side = kafka()
-    side.records["shop.orders", 2, 21] = Record(b'{"id":2}', b'{"id": 3, "note": "three"}', NOW_MS)
+    side.records["shop.orders", 2, 21] = TopicRecord(b'{"id":2}', b'{"id": 3, "note": "three"}', NOW_MS)
     app = app_of(report, side)
     async with app.run_test(size=(130, 36)) as pilot:
         await pilot.press("enter", "enter")
@@ -276,6 +276,6 @@ async def test_enter_on_a_class_goes_to_its_findings(
         assert isinstance(listed, FindingList)
         assert stage.screen.crumbs() == ("Audit", "lost_acked")
         await stage.press("enter")
-        assert isinstance(stage.app.screen, SidesScreen)
+        assert isinstance(stage.app.screen, ComparisonScreen)
         await stage.press("escape", "escape")
         assert isinstance(stage.app.focused, ClassGrid)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from bwtui.cli.output import table
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
-from bwtui.tui import figures, judgement
+from bwtui.tui import assessment, figures
 from bwtui.tui.filtering import Filter
-from bwtui.tui.widgets.columns import Column, place
+from bwtui.tui.widgets.columns import GridColumn, place
 from bwtui.tui.widgets.grid import fit_text
 from tests.tui.shop import NOON, Shop
 
@@ -111,9 +111,9 @@ def test_the_slow_stage_is_the_verdicts_and_no_queues() -> None:
     status = Shop().status(NOON + 60)
     full = StageStatus(queue=1024, capacity=1024)
     far = dataclasses.replace(status, wal_lag_seconds=11.0, stages=dict.fromkeys(status.stages, full))
-    assert judgement.slow_stage(far) is None
+    assert assessment.slow_stage(far) is None
     for name in ("read", "encode", "acknowledge"):
-        assert judgement.slow_stage(Shop(slow=name).status(NOON + 60)) == name
+        assert assessment.slow_stage(Shop(slow=name).status(NOON + 60)) == name
 
 
 @pytest.mark.parametrize(
@@ -122,39 +122,39 @@ def test_the_slow_stage_is_the_verdicts_and_no_queues() -> None:
 )
 def test_lag_thresholds(seconds: float, size: int, word: str) -> None:
     status = Status("streaming", "a", "b", wal_lag_seconds=seconds, wal_lag_bytes=size)
-    verdict = judgement.of_lag(status)
+    verdict = assessment.of_lag(status)
     assert verdict.word == word
     assert verdict.mark == ("✓" if word == "in time" else "▲")
 
 
 def test_every_verdict_is_told_without_colour() -> None:
     words = [
-        judgement.of_state(s) for s in ("starting", "snapshot", "streaming", "paused", "stopped", "failed")
+        assessment.of_state(s) for s in ("starting", "snapshot", "streaming", "paused", "stopped", "failed")
     ]
     assert len({v.word for v in words}) == 6
-    walls = [judgement.of_wal_status(s) for s in ("reserved", "extended", "unreserved", "lost", "")]
+    walls = [assessment.of_wal_status(s) for s in ("reserved", "extended", "unreserved", "lost", "")]
     assert [v.mark for v in walls] == ["✓", "▲", "✗", "✗", "·"]
 
 
 def test_what_postgresql_was_not_asked_for_yet_is_not_zero() -> None:
-    assert judgement.retained(Status("snapshot", "a", "b")) == figures.NONE
-    assert judgement.retained(Status("snapshot", "a", "b", wal_status="reserved")) == "0 B"
+    assert assessment.retained(Status("snapshot", "a", "b")) == figures.NONE
+    assert assessment.retained(Status("snapshot", "a", "b", wal_status="reserved")) == "0 B"
 
 
 def test_a_running_snapshot_never_claims_to_be_done() -> None:
     table = TableStatus(snapshot_state="running", snapshot_rows=200, snapshot_estimate=100)
-    assert judgement.snapshot_share(table) == 0.99
-    assert judgement.snapshot_share(dataclasses.replace(table, snapshot_estimate=-1)) is None
-    assert judgement.snapshot_share(dataclasses.replace(table, snapshot_state="done")) == 1
+    assert assessment.snapshot_share(table) == 0.99
+    assert assessment.snapshot_share(dataclasses.replace(table, snapshot_estimate=-1)) is None
+    assert assessment.snapshot_share(dataclasses.replace(table, snapshot_state="done")) == 1
 
 
 def test_a_queue_without_a_bound_is_never_full() -> None:
-    assert judgement.fullness(StageStatus(queue=10**9)) == 0
+    assert assessment.fullness(StageStatus(queue=10**9)) == 0
 
 
 def test_warnings_are_told_from_errors() -> None:
-    assert judgement.is_warning(ErrorEntry(0, "Warning", None, "x"))
-    assert not judgement.is_warning(ErrorEntry(0, "broker", None, "x"))
+    assert assessment.is_warning(ErrorEntry(0, "Warning", None, "x"))
+    assert not assessment.is_warning(ErrorEntry(0, "broker", None, "x"))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_any_text_is_a_filter(text: str) -> None:
 
 @given(st.integers(0, 250), st.dictionaries(st.integers(0, 7), st.integers(0, 60)))
 def test_columns_never_overlap_and_fill_no_more_than_there_is(width: int, needs: dict[int, int]) -> None:
-    columns = [Column(str(i), str(i), 5 + i, drop=i, grow=12) for i in range(8)]
+    columns = [GridColumn(str(i), str(i), 5 + i, drop=i, grow=12) for i in range(8)]
     placed = place(columns, width, needs)
     assert placed[0].column == 0
     for left, right in itertools.pairwise(placed):
@@ -202,7 +202,7 @@ def test_columns_never_overlap_and_fill_no_more_than_there_is(width: int, needs:
 
 
 def test_a_text_that_would_be_cut_has_room_before_empty_space() -> None:
-    columns = [Column("table", "Table", 10, grow=40), Column("key", "Key", 10, grow=20)]
+    columns = [GridColumn("table", "Table", 10, grow=40), GridColumn("key", "Key", 10, grow=20)]
     widths = [placed.width for placed in place(columns, 64, {0: 12, 1: 45})]
     assert widths == [15, 45]
     assert [placed.width for placed in place(columns, 64)] == [40, 20]

@@ -11,13 +11,13 @@ from textual.pilot import Pilot
 from bwtui.errors import ConnectionFailed
 from bwtui.model.status import Status
 from bwtui.model.verdict import ended, killed
-from bwtui.relay.process.control import DoesNotAnswer
+from bwtui.relay.process.control import RelayUnresponsive
 from bwtui.tui.fleet import model as module
 from bwtui.tui.fleet.app import FleetApp
 from bwtui.tui.fleet.model import FleetModel, Relays
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.state import Session
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.state import ViewSettings
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui.doubles import Clock, Stage
 from tests.tui.picture import help_cells, lines, text
 from tests.tui.pictured import compare
@@ -58,7 +58,7 @@ class Machine:
         if name in self.slow:
             await self.slow[name].wait()
         if name in self.frozen:
-            raise DoesNotAnswer(
+            raise RelayUnresponsive(
                 f"relay {name} runs, but does not answer: its process 4711 is suspended",
                 "'kill -CONT 4711' goes on with it",
             )
@@ -114,11 +114,11 @@ class FleetStage:
 
     @property
     def names(self) -> list[str]:
-        return [row.key for row in self.app.screen.query_one("#relays", Listing).rows]
+        return [row.key for row in self.app.screen.query_one("#relays", ItemList).rows]
 
     def row(self, name: str) -> list[str]:
         """The cells of a relay's row."""
-        rows = self.app.screen.query_one("#relays", Listing).rows
+        rows = self.app.screen.query_one("#relays", ItemList).rows
         return next([cell.text for cell in row.cells] for row in rows if row.key == name)
 
 
@@ -234,7 +234,7 @@ async def test_enter_attaches_and_it_begins_where_one_came_from() -> None:
     for name in ("a", "b", "c"):
         stage.machine.start(name)
     async with stage.run():
-        assert stage.app.screen.query_one("#relays", Listing).cursor_key == "b"
+        assert stage.app.screen.query_one("#relays", ItemList).cursor_key == "b"
         await stage.press("down", "enter")
     assert (stage.app.chosen, stage.app.return_value) == ("c", "attach")
 
@@ -287,7 +287,7 @@ async def test_a_hundred_relays_fit() -> None:
 
 @pytest.mark.parametrize(("fleet", "key"), [("named", "F"), ("listed", "F"), ("listed", "escape")])
 async def test_f_leads_to_the_list_and_escape_back_to_it(fleet: str, key: str) -> None:
-    stage = Stage(session=Session(fleet=fleet))  # type: ignore[arg-type]
+    stage = Stage(session=ViewSettings(fleet=fleet))  # type: ignore[arg-type]
     async with stage.run():
         await stage.press("2")
         await stage.pilot.press(key)
@@ -295,20 +295,20 @@ async def test_f_leads_to_the_list_and_escape_back_to_it(fleet: str, key: str) -
 
 
 async def test_escape_undoes_what_there_is_first_and_leads_nowhere_from_a_named_relay() -> None:
-    stage = Stage(session=Session(fleet="listed"))
+    stage = Stage(session=ViewSettings(fleet="listed"))
     async with stage.run():
         await stage.press("enter", "escape")
         assert stage.app.is_running
         await stage.press("slash", "o", "enter", "escape")
         assert stage.app.is_running
-    named = Stage(session=Session(fleet="named"))
+    named = Stage(session=ViewSettings(fleet="named"))
     async with named.run():
         await named.press("escape", "escape")
         assert named.app.is_running
 
 
 async def test_who_started_the_relay_is_told_where_the_list_is() -> None:
-    stage = Stage(session=Session(owned=True))
+    stage = Stage(session=ViewSettings(owned=True))
     async with stage.run():
         told: list[str] = []
         stage.app.notify = lambda message, **more: told.append(message)  # type: ignore[method-assign]

@@ -8,10 +8,10 @@ import pytest
 from textual.events import Resize
 from textual.geometry import Size
 
-from bwtui.recording.reading.target import FORMS, Range, parse_target
+from bwtui.recording.reading.seek_target import FORMS, SeekContext, parse_target
 from bwtui.tui.screens.jump import JumpScreen
 from bwtui.tui.screens.transport import places
-from bwtui.tui.widgets.completing import CompletingInput
+from bwtui.tui.widgets.completing_input import CompletingInput
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from tests.tui.doubles import Stage
@@ -145,7 +145,7 @@ async def test_a_place_is_completed_and_each_form_is_one() -> None:
         await stage.press("enter")
         assert not stage.screen.query_one(SeekBar).display
         head = stage.head
-        within = Range(head.first_time, head.last_time, head.time, head.length)
+        within = SeekContext(head.first_time, head.last_time, head.time, head.length)
         for place in places(head):
             parse_target(place, within)
     assert all(form in FORMS for form in ("+30s", "-5m", "xid", "%", "#", "start", "end"))

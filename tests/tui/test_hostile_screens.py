@@ -16,10 +16,10 @@ from bwtui.model.status import ChangeSample, ErrorEntry, SchemaEntry, Status
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.recording.change import Change
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.kafka import Record
+from bwtui.tui.audit.kafka_records import TopicRecord
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.audit.session import AuditSession, Connections
-from bwtui.tui.plain import LastWord
+from bwtui.tui.plain import PrintableFilter
 from bwtui.tui.report_app import ReportApp
 from tests.hostile import ALL, TEXTS, harm
 from tests.recorded_shop import MemoryRecording, Tape, shop_tape
@@ -33,7 +33,7 @@ from tests.tui.test_compared_screens import read
 LARGE = "\x1b[2J" * 2_500_000
 
 
-class Watch(LastWord):
+class Watch(PrintableFilter):
     """Notes what it would have had to take out, and every action behind a text."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ async def test_screens_of_a_report(watch: Watch, question: str) -> None:
         dict(read("database").raw) | report() | {"question": question, "verdict": "anomalies"}
     )
     row = json.dumps({text: text for text in TEXTS.values()} | {"large": LARGE}).encode()
-    kafka = FakeKafka({(ALL, 0, 7): Record(row, row, NOW_MS, ((ALL, b"x"),))})
+    kafka = FakeKafka({(ALL, 0, 7): TopicRecord(row, row, NOW_MS, ((ALL, b"x"),))})
     audit = AuditSession(Connections("", "", (), lambda broker, registry: kafka), found)
     app = ReportApp(ALL, audit, Clock())
     async with app.run_test(size=(120, 36)) as pilot:

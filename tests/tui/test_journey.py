@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.kafka.key_reader import KeyRecords, Stored
-from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
+from bwtui.kafka.key_reader import KeyRecords, StoredRecord
+from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
 from bwtui.recording.reading import explain as explaining
-from bwtui.recording.reading.explain import Key
-from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.recording.reading.explain import RowKey
+from bwtui.tui.audit.kafka_records import SingleRecordReader
 from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
 from bwtui.tui.screens.journey import recorded
 from bwtui.tui.screens.journey.recorded import RecordedJourney
@@ -23,18 +23,18 @@ from tests.tui.picture import lines, text
 from tests.tui.pictured import compare
 
 
-class KeyedKafka(KafkaSide):
+class KeyedKafka(SingleRecordReader):
     """The records of a recording, as they were sent; a test changes them, or lets it hang."""
 
     def __init__(self, recording: MemoryRecording | None) -> None:
         super().__init__({"bootstrap.servers": "kafka:9092"}, lambda number: None)
-        self.records: dict[tuple[str, int, int], Stored] = {}
+        self.records: dict[tuple[str, int, int], StoredRecord] = {}
         for change in recording.changes() if recording is not None else ():
             for one in change.messages:
                 if one.partition is not None and one.offset is not None:
                     place = (one.topic, one.partition, one.offset)
                     stamp = change.commit_time // 1000
-                    self.records[place] = Stored(one.partition, one.offset, stamp, one.key, one.value)
+                    self.records[place] = StoredRecord(one.partition, one.offset, stamp, one.key, one.value)
         self.answers = threading.Event()
         self.answers.set()
         self.error: ConnectionFailed | None = None
@@ -54,7 +54,7 @@ class KeyedKafka(KafkaSide):
         found.looked = len(self.records)
         return found
 
-    def record(self, topic: str, partition: int, offset: int) -> Stored | str:
+    def record(self, topic: str, partition: int, offset: int) -> StoredRecord | str:
         self._wait("record")
         return self.records.get((topic, partition, offset), "expired")
 
@@ -82,7 +82,7 @@ class JourneyStage(AuditedStage):
 
     async def journey(self, key: str, table: str = "public.orders") -> RecordedJourney:
         """Open the journey of a key."""
-        screen = RecordedJourney(self.app, Key(table, ("id",), (key.encode(),)))
+        screen = RecordedJourney(self.app, RowKey(table, ("id",), (key.encode(),)))
         self.app.push_screen(screen)
         await self.settle()
         return screen
@@ -158,7 +158,7 @@ async def test_a_frozen_kafka_keeps_nothing_back(tmp_path: Path) -> None:
     stage = JourneyStage(tmp_path)
     stage.keyed.answers.clear()
     async with stage.run((160, 45)):
-        screen = RecordedJourney(stage.app, Key("public.orders", ("id",), (b"9",)))
+        screen = RecordedJourney(stage.app, RowKey("public.orders", ("id",), (b"9",)))
         stage.app.push_screen(screen)
         await stage.until_asked()
         shown = text(stage.app)
@@ -284,7 +284,7 @@ async def test_a_key_is_sent_again_after_a_dry_run(tmp_path: Path) -> None:
 async def test_sending_again_says_what_would_be_overwritten(tmp_path: Path) -> None:
     stage = JourneyStage(tmp_path)
     last = [change for change in stage.recording.changes() if change.key == (b"9",)][-1].messages[0]
-    later = Stored(0, 999, 1_768_478_999_000, last.key, b'{"id": "9"}')
+    later = StoredRecord(0, 999, 1_768_478_999_000, last.key, b'{"id": "9"}')
     stage.keyed.records["orders", 0, 999] = later
     async with stage.run((160, 45)):
         await stage.journey("9")

@@ -17,16 +17,16 @@ from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.backfills import BackfillsScreen
 from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.dead_letters import DeadLettersScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.journey.live import LiveJourney
 from bwtui.tui.screens.jump import JumpScreen
-from bwtui.tui.screens.letters import LettersScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.screens.versions import VersionsScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, text
@@ -59,10 +59,10 @@ def grid(stage: Stage) -> Grid:
     return screen(stage).main_grid()
 
 
-def listing(stage: Stage) -> Listing:
+def listing(stage: Stage) -> ItemList:
     """Return its main list where that is one that sorts."""
     found = grid(stage)
-    assert isinstance(found, Listing)
+    assert isinstance(found, ItemList)
     return found
 
 
@@ -138,7 +138,7 @@ async def _versions(stage: Stage, press: Press) -> None:
 @check("look_closer('letters')")
 async def _letters(stage: Stage, press: Press) -> None:
     await press()
-    assert isinstance(stage.app.screen, LettersScreen)
+    assert isinstance(stage.app.screen, DeadLettersScreen)
 
 
 @check("try_ddl")

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.kafka.letters import identity
-from bwtui.model.looks import LetterPlace, Letters
-from bwtui.relay.dead_letters.handled import Handled, Note
-from bwtui.sink.dead_letter import DeadLetters, DroppedRow, Identity
-from bwtui.sink.letters import LetterFile
+from bwtui.kafka.dead_letter_topic import identity
+from bwtui.model.service_views import DeadLetterPosition, DeadLetterTopic
+from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
+from bwtui.sink.dead_letter_file import DeadLetterFile
+from bwtui.sink.dead_letter_writer import ChangeIdentity, DeadLetterWriter, DroppedRow
 from bwtui.state_folder import state_folder
 from bwtui.tui.screens.audit.forms import AskScreen
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
 from tests.tui.pictured import compare
@@ -23,20 +23,20 @@ SIZES = ((80, 24), (160, 45), (250, 70))
 
 
 @pytest.fixture
-def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetters:
+def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetterWriter:
     """The made-up relay's."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
-    return DeadLetters(state_folder("shop"))
+    return DeadLetterWriter(state_folder("shop"))
 
 
-def keep(letters: DeadLetters, number: int, operation: str = "update", title: str = "Kettle") -> None:
+def keep(letters: DeadLetterWriter, number: int, operation: str = "update", title: str = "Kettle") -> None:
     values = (str(number).encode(), b"K-1", title.encode(), b"9.50", None)
     gone = operation == "delete"
     row = DroppedRow(
         "public.products",
         "products",
         operation,
-        Identity(0x16_B3740000 + number, 3, 740 + number),
+        ChangeIdentity(0x16_B3740000 + number, 3, 740 + number),
         ("id", "sku", "title", "price", "photo"),
         values if gone else None,
         None if gone else values,
@@ -47,7 +47,7 @@ def keep(letters: DeadLetters, number: int, operation: str = "update", title: st
 
 
 def keys(stage: Stage) -> list[str]:
-    return [row.cells[2].text for row in stage.app.screen.query_one("#letters", Listing).rows]
+    return [row.cells[2].text for row in stage.app.screen.query_one("#letters", ItemList).rows]
 
 
 async def opened(stage: Stage) -> str:
@@ -58,7 +58,7 @@ async def opened(stage: Stage) -> str:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_letter_is_shown_with_its_row(letters: DeadLetters, size: tuple[int, int]) -> None:
+async def test_a_letter_is_shown_with_its_row(letters: DeadLetterWriter, size: tuple[int, int]) -> None:
     keep(letters, 1)
     keep(letters, 2, "delete")
     stage = Stage(Shop(trouble=True))
@@ -67,7 +67,7 @@ async def test_a_letter_is_shown_with_its_row(letters: DeadLetters, size: tuple[
         assert "2 letters in " in seen
         assert "public.products" in seen
         assert sorted(keys(stage)) == ["id=1", "id=2"]
-        grid = stage.app.screen.query_one("#letters", Listing)
+        grid = stage.app.screen.query_one("#letters", ItemList)
         grid.move_to(keys(stage).index("id=1"))
         await stage.settle()
         await stage.press("enter", "m")
@@ -85,10 +85,10 @@ async def test_a_letter_is_shown_with_its_row(letters: DeadLetters, size: tuple[
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bwtui.tui.screens.letters.state_folder", lambda name: Path("state") / name)
+    monkeypatch.setattr("bwtui.tui.screens.dead_letters.state_folder", lambda name: Path("state") / name)
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     for number in range(1, 6):
-        keep(DeadLetters(Path("state/shop")), number, "delete" if number == 3 else "update")
+        keep(DeadLetterWriter(Path("state/shop")), number, "delete" if number == 3 else "update")
     stage = Stage(Shop(trouble=True))
     async with stage.run(size):
         await stage.advance(8)
@@ -96,7 +96,7 @@ async def test_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tu
         await compare(stage, f"letters-{size[0]}x{size[1]}")
 
 
-async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetters) -> None:
+async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetterWriter) -> None:
     stage = Stage()
     async with stage.run():
         assert "no row was dropped" in await opened(stage)
@@ -108,20 +108,20 @@ async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetters) -> Non
         assert keys(stage) == ["id=7"]
 
 
-async def test_what_was_done_about_one_is_told_as_soon_as_it_is_done(letters: DeadLetters) -> None:
+async def test_what_was_done_about_one_is_told_as_soon_as_it_is_done(letters: DeadLetterWriter) -> None:
     keep(letters, 1)
-    file = LetterFile(letters.path, lambda _: ("id",))
+    file = DeadLetterFile(letters.path, lambda _: ("id",))
     file.read()
     [letter] = file.letters
     stage = Stage(Shop(trouble=True))
     async with stage.run((160, 45)):
         assert f"id {letter.id}" in await opened(stage)
-        Handled("shop").add([Note("drop", (letter.id,), text="a test row")])
+        DeadLetterActionLog("shop").add([DeadLetterAction("drop", (letter.id,), text="a test row")])
         await stage.advance(2)
         assert "dropped: a test row" in text(stage.app)
 
 
-async def test_one_is_sent_again_by_a_statement(letters: DeadLetters) -> None:
+async def test_one_is_sent_again_by_a_statement(letters: DeadLetterWriter) -> None:
     keep(letters, 1)
     stage = Stage()
     async with stage.run((120, 40)):
@@ -136,7 +136,7 @@ async def test_one_is_sent_again_by_a_statement(letters: DeadLetters) -> None:
         assert """ WHERE "id" IN ('1')$q1$;""" in stage.app.clipboard
 
 
-async def test_a_deleted_row_is_not_offered_and_that_is_said(letters: DeadLetters) -> None:
+async def test_a_deleted_row_is_not_offered_and_that_is_said(letters: DeadLetterWriter) -> None:
     keep(letters, 2, "delete")
     stage = Stage()
     async with stage.run((120, 40)):
@@ -149,7 +149,7 @@ async def test_a_deleted_row_is_not_offered_and_that_is_said(letters: DeadLetter
         assert stage.app.clipboard == ""
 
 
-async def test_all_that_the_filter_passes_are_sent_again(letters: DeadLetters) -> None:
+async def test_all_that_the_filter_passes_are_sent_again(letters: DeadLetterWriter) -> None:
     for number in range(1, 13):
         keep(letters, number, "delete" if number == 3 else "update")
     stage = Stage()
@@ -163,7 +163,7 @@ async def test_all_that_the_filter_passes_are_sent_again(letters: DeadLetters) -
         assert "4 rows, as they are by then" in " ".join(text(stage.app).split())
 
 
-async def test_ten_thousand_letters_are_listed(letters: DeadLetters) -> None:
+async def test_ten_thousand_letters_are_listed(letters: DeadLetterWriter) -> None:
     keep(letters, 1)
     line = letters.path.read_bytes()
     letters.path.write_bytes(b"".join(line.replace(b'"id": "1"', b'"id": "%d"' % n) for n in range(10_000)))
@@ -175,7 +175,7 @@ async def test_ten_thousand_letters_are_listed(letters: DeadLetters) -> None:
         assert len(keys(stage)) == 10_000
 
 
-async def test_hostile_rows_and_lines_are_shown_as_they_are(letters: DeadLetters) -> None:
+async def test_hostile_rows_and_lines_are_shown_as_they_are(letters: DeadLetterWriter) -> None:
     keep(letters, 1, title="[b]x[/b]\x1b[31m\nsecond")
     with letters.path.open("ab") as file:
         file.write(b'no letter\n{"table": "public.[red]t", "operation": "\\u001b[2J", "time": "never", ')
@@ -185,7 +185,7 @@ async def test_hostile_rows_and_lines_are_shown_as_they_are(letters: DeadLetters
         seen = await opened(stage)
         assert "1 lines of it are no letters" in seen
         assert "public.[red]t" in seen
-        grid = stage.app.screen.query_one("#letters", Listing)
+        grid = stage.app.screen.query_one("#letters", ItemList)
         for at in range(2):
             grid.move_to(at)
             await stage.settle()
@@ -199,7 +199,7 @@ async def test_a_recording_says_where_the_letters_are() -> None:
         assert "A recording holds no dead letters, of which there were 1 up to here" in stage.told[0]
 
 
-async def test_a_file_that_can_t_be_read_says_so(letters: DeadLetters) -> None:
+async def test_a_file_that_can_t_be_read_says_so(letters: DeadLetterWriter) -> None:
     letters.path.mkdir(parents=True)
     stage = Stage()
     async with stage.run((160, 45)):
@@ -207,7 +207,7 @@ async def test_a_file_that_can_t_be_read_says_so(letters: DeadLetters) -> None:
         assert "✗ the dead letters can't be read" in seen
 
 
-async def test_the_keys_stand_in_the_footer_where_they_are_for(letters: DeadLetters) -> None:
+async def test_the_keys_stand_in_the_footer_where_they_are_for(letters: DeadLetterWriter) -> None:
     stage = Stage(Shop(trouble=True))
     async with stage.run((160, 45)):
         await stage.show("errors")
@@ -218,20 +218,20 @@ async def test_the_keys_stand_in_the_footer_where_they_are_for(letters: DeadLett
         assert "Ctrl+R Send all" in text(stage.app)
 
 
-async def test_the_place_in_the_topic_is_told_and_what_others_wrote_there(letters: DeadLetters) -> None:
+async def test_the_place_in_the_topic_is_told_and_what_others_wrote_there(letters: DeadLetterWriter) -> None:
     keep(letters, 1)
     stage = Stage()
     async with stage.run((160, 45)):
         await opened(stage)
         assert "partition@offset" not in text(stage.app)
         which = identity("public.products", "update", "16/B3740001", 3)
-        look = Letters(stage.clock.now, "", (), "dead", 12, 7, 0, (LetterPlace(which, 2, 5),))
+        look = DeadLetterTopic(stage.clock.now, "", (), "dead", 12, 7, 0, (DeadLetterPosition(which, 2, 5),))
         stage.relay.looks["letters"] = look
         await stage.advance(2)
         seen = text(stage.app)
         assert "dead, partition@offset 2@5" in seen
         assert "12 records in topic dead, 7 of which are no letters" in seen
-        stage.relay.looks["letters"] = replace(look, places=(LetterPlace(which, 2, 5, 4),))
+        stage.relay.looks["letters"] = replace(look, places=(DeadLetterPosition(which, 2, 5, 4),))
         await stage.advance(2)
         assert "dead, partition@offset 2@5, and 4 older ones" in text(stage.app)
         stage.relay.looks["letters"] = replace(look, places=())

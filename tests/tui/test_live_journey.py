@@ -5,21 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.kafka.key_reader import Stored
-from bwtui.model.looks import StageEntry, Stages
+from bwtui.kafka.key_reader import StoredRecord
+from bwtui.model.service_views import StageEntry, Stages
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui.audit.session import RelayAuditSession
 from bwtui.tui.screens.journey.live import LiveJourney
+from bwtui.tui.widgets.item_list import ItemList
 from bwtui.tui.widgets.journey.key_bar import KeyBar
-from bwtui.tui.widgets.listing import Listing
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
 from tests.tui.pictured import compare
 from tests.tui.shop import NOON, Shop
 from tests.tui.test_journey import KeyedKafka
 
-ORDER = Key("public.orders", ("id",), (b"7",))
+ORDER = RowKey("public.orders", ("id",), (b"7",))
 
 
 def change(number: int, operation: str, status: str, **more: object) -> ChangeSample:
@@ -60,7 +60,9 @@ class LiveStage(Stage):
             row = {field.name: field.after for field in one.fields}
             stamp = round(one.commit_time * 1000)
             key = json.dumps({"id": "7"}).encode()
-            self.keyed.records["orders", 0, number] = Stored(0, number, stamp, key, json.dumps(row).encode())
+            self.keyed.records["orders", 0, number] = StoredRecord(
+                0, number, stamp, key, json.dumps(row).encode()
+            )
         self.app.audit = RelayAuditSession("shop", lambda: self.keyed)
 
     async def journey(self, *keys: str) -> LiveJourney:
@@ -111,7 +113,9 @@ async def test_what_the_relay_notes_later_is_shown() -> None:
 async def test_a_record_that_was_not_sampled_says_so() -> None:
     stage = LiveStage()
     async with stage.run((160, 45)):
-        stage.keyed.records["orders", 0, 9] = Stored(0, 9, round((NOON + 90) * 1000), b'{"id": "7"}', None)
+        stage.keyed.records["orders", 0, 9] = StoredRecord(
+            0, 9, round((NOON + 90) * 1000), b'{"id": "7"}', None
+        )
         await stage.journey()
         await stage.press("end")
         shown = " ".join(text(stage.app).split())
@@ -143,7 +147,9 @@ async def test_a_frozen_kafka_and_one_that_is_away() -> None:
 async def test_a_key_without_samples_is_looked_for_by_its_text() -> None:
     stage = LiveStage()
     async with stage.run((160, 45)):
-        stage.keyed.records["orders", 0, 9] = Stored(0, 9, 0, b'{"id": "8"}', b'{"id": "8", "status": "new"}')
+        stage.keyed.records["orders", 0, 9] = StoredRecord(
+            0, 9, 0, b'{"id": "8"}', b'{"id": "8", "status": "new"}'
+        )
         stage.app.push_screen(LiveJourney(stage.app, replace(ORDER, values=(b"8",))))
         await stage.advance(1)
         assert [row.key for row in stage.app.screen.main_grid().rows] == ["record 0@9"]  # type: ignore[attr-defined]
@@ -170,7 +176,7 @@ async def test_the_key_that_a_row_had_has_its_tombstone_and_not_the_row_s_place(
     moved = change(1, "update", "paid", fields=fields, partition=0, offset=40)
     stage = LiveStage(moved)
     stage.keyed.records = {
-        ("orders", 0, 5): Stored(0, 5, round(moved.commit_time * 1000), b'{"id": "7"}', None)
+        ("orders", 0, 5): StoredRecord(0, 5, round(moved.commit_time * 1000), b'{"id": "7"}', None)
     }
     async with stage.run((250, 70)):
         await stage.journey()
@@ -191,7 +197,7 @@ async def test_headers_of_others_end_no_screen() -> None:
     async with stage.run((160, 45)):
         headers = tuple((f"bwtui.{name}", b"\xff" * 4_000) for name in ("lsn", "ordinal", "xid"))
         at = round((NOON + 90) * 1000)
-        stage.keyed.records["orders", 0, 9] = Stored(0, 9, at, b'{"id": "7"}', None, headers)
+        stage.keyed.records["orders", 0, 9] = StoredRecord(0, 9, at, b'{"id": "7"}', None, headers)
         await stage.journey()
         await stage.press("end")
         assert "not known: the record has no headers of a relay (--headers)" in " ".join(
@@ -230,7 +236,7 @@ async def test_a_key_is_typed_on_the_overview() -> None:
     async with stage.run((160, 45)):
         await stage.press("slash", *"orders id=7")
         assert "Enter: the journey of public.orders id=7" in text(stage.app)
-        assert len(stage.app.screen.query_one(Listing).rows) == 6, "tables are all there"
+        assert len(stage.app.screen.query_one(ItemList).rows) == 6, "tables are all there"
         await stage.press("enter")
         await stage.advance(1)
         assert isinstance(stage.app.screen, LiveJourney)
@@ -244,7 +250,7 @@ async def test_a_key_is_typed_on_the_overview() -> None:
 async def test_a_plain_value_is_a_key_of_the_selected_table_and_a_filter_stays_one() -> None:
     stage = LiveStage()
     async with stage.run((160, 45)):
-        grid = stage.app.screen.query_one(Listing)
+        grid = stage.app.screen.query_one(ItemList)
         grid.move_to_key("public.orders")
         await stage.press("slash", *"ord")
         assert {row.key for row in grid.rows} == {"public.orders", "public.order_items"}

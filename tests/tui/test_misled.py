@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
+from bwtui.model.service_views import Consumers, GroupEntry, PartitionLag
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
@@ -24,7 +24,7 @@ class Stalled(Shop):
     def status(self, now: float) -> Status:
         """Return the status of a moment."""
         says = f"{_CAUSE}; the slot is safe for ≈ 2 h 05 m"
-        verdict = Verdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
+        verdict = RelayVerdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
         return replace(super().status(now), state="stalled", verdict=verdict)
 
 

@@ -11,11 +11,11 @@ from bwtui.cli.status import _in_full
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.model.verdict import Verdict
-from bwtui.relay.measured.measures import Measures
-from bwtui.relay.watch.seen import Names
+from bwtui.model.verdict import RelayVerdict
+from bwtui.relay.metrics.measures import Measures
+from bwtui.relay.watch.observation import ServiceNames
 from bwtui.relay.watch.wait import lost_slot, standby_slot
 from bwtui.tui.actions import tabs
 from tests.tui.doubles import Stage
@@ -23,7 +23,7 @@ from tests.tui.picture import lines, text
 from tests.tui.shop import NOON, Shop
 from tests.unit.test_metrics import samples_of
 
-DELETED = NotProven(
+DELETED = UnprovenTable(
     "public.orders",
     0x16B3748,
     "topic orders was deleted while rows were sent to it, and what was in it is gone",
@@ -43,7 +43,7 @@ FOREIGN = (
     "it has 20 records in topic orders that this relay did not send: "
     "another producer, or another relay, writes to it"
 )
-EXPIRES = NotProven(
+EXPIRES = UnprovenTable(
     "public.orders",
     7,
     "it lacks rows: topic orders has cleanup.policy=delete, so Kafka also deletes records of rows that are "
@@ -64,12 +64,12 @@ LOCKED = ErrorEntry(
     hint="to end it: SELECT pg_terminate_backend(4711);",
     since=NOON,
 )
-NAMES = Names("PostgreSQL at db:5432/shop", slot="bottledwater")
+NAMES = ServiceNames("PostgreSQL at db:5432/shop", slot="bottledwater")
 
 
-def wait(sentence: str, hint: str) -> Verdict:
+def wait(sentence: str, hint: str) -> RelayVerdict:
     """Return the verdict on a relay that waits for PostgreSQL."""
-    return Verdict("stalled", sentence, "postgresql", NAMES.postgresql, hint=hint)
+    return RelayVerdict("stalled", sentence, "postgresql", NAMES.postgresql, hint=hint)
 
 
 STANDBY, LOST_SLOT = standby_slot(NAMES, NOON), lost_slot(NAMES, NOON)
@@ -81,13 +81,15 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "▲ NOT PROVEN",
         {
             "not_proven": (
-                NotProven("public.orders", 7, "it lacks its topic: orders was deleted, with every row in it"),
+                UnprovenTable(
+                    "public.orders", 7, "it lacks its topic: orders was deleted, with every row in it"
+                ),
             )
         },
     ),
     "Another producer writes into a topic": (
         "▲ NOT PROVEN",
-        {"not_proven": (NotProven("public.orders", 7, FOREIGN),)},
+        {"not_proven": (UnprovenTable("public.orders", 7, FOREIGN),)},
     ),
     "A keyed topic deletes records": ("✗ NOT PROVEN", {"not_proven": (EXPIRES,)}),
     "Rows are missing": ("✗ NOT PROVEN", {"backfills": (JOINED,)}),

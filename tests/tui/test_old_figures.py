@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict
-from bwtui.relay.process.control import DoesNotAnswer
-from bwtui.tui.widgets.listing import Listing
+from bwtui.model.verdict import RelayVerdict
+from bwtui.relay.process.control import RelayUnresponsive
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import Shop
@@ -25,7 +25,7 @@ async def test_figures_that_are_old_look_old(
 
     async def silent() -> Status:
         long = "relay shop runs, but does not answer: " + "its process 4711 is suspended; " * 5
-        raise DoesNotAnswer(long, "'kill -CONT 4711' goes on with it")
+        raise RelayUnresponsive(long, "'kill -CONT 4711' goes on with it")
 
     async with stage.run(size):
         assert "as of" not in text(stage.app)
@@ -39,7 +39,7 @@ async def test_figures_that_are_old_look_old(
         assert "figures are 40 s old" in lines(stage.app)[1]
         assert "✓" not in shown
         assert not re.search(r"[0-9]/s\b", "\n".join(shown.splitlines()[:12])), "no rate is known"
-        listing = stage.app.screen.query_one(Listing)
+        listing = stage.app.screen.query_one(ItemList)
         at = [column.key for column in listing.columns].index("rate")
         assert {row.cells[at].text for row in listing.rows} == {"–"}
         if end != "failed":
@@ -55,7 +55,9 @@ class Waiting(Shop):
 
     def status(self, now: float) -> Status:
         """Return the status of a moment."""
-        verdict = Verdict("stalled", "Kafka has acknowledged nothing for 4.0 s", "kafka", stage="acknowledge")
+        verdict = RelayVerdict(
+            "stalled", "Kafka has acknowledged nothing for 4.0 s", "kafka", stage="acknowledge"
+        )
         return replace(super().status(now), state="stalled", verdict=verdict)
 
 

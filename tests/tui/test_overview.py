@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from bwtui.model.history import History
-from bwtui.tui.plot import Span, area, levels, rounded_up
+from bwtui.model.history import RelayHistory
+from bwtui.tui.plot import ChartSpan, area, levels, rounded_up
 from bwtui.tui.widgets.changes import ChangeList
 from bwtui.tui.widgets.events import EventList
 from bwtui.tui.widgets.latency import histogram
@@ -16,7 +16,7 @@ from tests.tui.shop import NOON, Shop
 from tests.tui.shop_history import history
 
 
-def stage_with(past: History) -> Stage:
+def stage_with(past: RelayHistory) -> Stage:
     stage = Stage()
     stage.relay.past = past
     return stage
@@ -85,7 +85,7 @@ async def test_a_burst_is_cut_off_and_told() -> None:
 
 
 async def test_without_a_history_nothing_is_drawn_as_zero() -> None:
-    stage = stage_with(History())
+    stage = stage_with(RelayHistory())
     async with stage.run((160, 45)):
         assert "no second is known yet" in text(stage.app)
 
@@ -131,7 +131,7 @@ async def test_the_chart_is_painted_once_a_second() -> None:
 
 
 def test_columns_stand_still_while_time_goes_by() -> None:
-    one, later = Span.until(1_000_000.0, 600, 105), Span.until(1_000_002.0, 600, 105)
+    one, later = ChartSpan.until(1_000_000.0, 600, 105), ChartSpan.until(1_000_002.0, 600, 105)
     assert (one.step, one.columns) == (3, 200)
     assert (one.first + one.columns) * 3 > 1_000_000
     assert later.first - one.first in (0, 1)

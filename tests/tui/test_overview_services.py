@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.strip import Strip
 
-from bwtui.model.looks import Consumers, GroupEntry, SlotEntry, Slots
+from bwtui.model.service_views import Consumers, GroupEntry, SlotEntry, Slots
 from bwtui.model.status import Status
-from bwtui.tui.screens.overview import _LATEST, _TABLES, _VAST, Rooms
+from bwtui.tui.screens.overview import _LATEST, _TABLES, _VAST, PanelHeights
 from bwtui.tui.widgets.chart import RateChart
 from bwtui.tui.widgets.latency import LatencyPanel
-from bwtui.tui.widgets.overview.groups import Groups
-from bwtui.tui.widgets.overview.runway import Runway
+from bwtui.tui.widgets.overview.consumer_groups import GroupsPanel
+from bwtui.tui.widgets.overview.retained_wal import RetainedWalPanel
 from tests.tui import services
 from tests.tui.doubles import FakeRelay, Stage
 from tests.tui.picture import lines, text
@@ -24,7 +24,7 @@ from tests.tui.shop_history import history
 SIZES = ((160, 45), (250, 70))
 
 
-def panel(stage: Stage, kind: type[Runway] | type[Groups]) -> list[str]:
+def panel(stage: Stage, kind: type[RetainedWalPanel] | type[GroupsPanel]) -> list[str]:
     """The lines of a panel."""
     region = stage.app.screen.query_one(kind).content_region
     shown = [line.ljust(region.right) for line in lines(stage.app)]
@@ -36,7 +36,7 @@ async def test_runway_and_groups_say_who_is_behind(size: tuple[int, int]) -> Non
     stage = Stage()
     async with stage.run(size):
         await stage.advance(12)
-        runway = panel(stage, Runway)
+        runway = panel(stage, RetainedWalPanel)
         assert runway[0].startswith("retained 16.1 MB of 10.0 GB")
         assert runway[0].endswith("<1%")
         assert set(runway[1]) == {"▰", "▱"}
@@ -44,7 +44,7 @@ async def test_runway_and_groups_say_who_is_behind(size: tuple[int, int]) -> Non
         assert "✗ trial lost its WAL 9 d 0 h" in runway
         assert "▲ reporting_2024 37.0 GB, nobody reads 3 d 0 h" in runway
         assert "trial" in runway[4], "what is lost comes first"
-        groups = panel(stage, Groups)
+        groups = panel(stage, GroupsPanel)
         assert [line.split()[1] for line in groups[1:4]] == ["reporting", "search-indexer", "mailer"]
         assert groups[1].split()[-5:] == ["47.4k", "1", "h", "30", "m"]
         assert "caught up" in groups[3]
@@ -85,15 +85,15 @@ async def test_failures_and_old_answers_are_told_whole() -> None:
         stage.relay.looks["consumers"] = Consumers(stage.clock.now + 6, f"{refused}")
         stage.relay.looks["slots"] = replace(services.slots(stage.clock.now), slots=())
         await stage.advance(8)
-        assert refused in " ".join(line.strip() for line in panel(stage, Groups))
-        assert "✓ there is no other slot" in panel(stage, Runway)
+        assert refused in " ".join(line.strip() for line in panel(stage, GroupsPanel))
+        assert "✓ there is no other slot" in panel(stage, RetainedWalPanel)
         await stage.advance(30)
-        assert any("▲ no answer for 3" in line for line in panel(stage, Runway))
+        assert any("▲ no answer for 3" in line for line in panel(stage, RetainedWalPanel))
         # After another screen it is old, and that is nobody's fault.
         await stage.press("2")
         await stage.advance(60)
         await stage.press("1")
-        assert any(line.startswith("· 1 m") for line in panel(stage, Runway))
+        assert any(line.startswith("· 1 m") for line in panel(stage, RetainedWalPanel))
 
 
 class Held(FakeRelay):
@@ -120,7 +120,7 @@ async def test_a_slot_in_danger_says_so(changes: dict[str, object], told: str) -
     stage.app.model._source = relay  # type: ignore[attr-defined]
     async with stage.run((160, 45)):
         await stage.advance(6)
-        assert told in " ".join(line.strip() for line in panel(stage, Runway))
+        assert told in " ".join(line.strip() for line in panel(stage, RetainedWalPanel))
 
 
 async def test_more_than_there_is_room_for_is_counted() -> None:
@@ -131,13 +131,15 @@ async def test_more_than_there_is_room_for_is_counted() -> None:
         now = stage.clock.now
         stage.relay.looks = {"slots": Slots(now, slots=slots), "consumers": Consumers(now, groups=groups)}
         await stage.advance(8)
-        assert panel(stage, Groups)[-1] == "and 36 more: Enter shows all"
-        assert panel(stage, Runway)[-1] == "and 39 more: Enter shows all"
-        assert "\\x1b" in "".join(panel(stage, Groups))
+        assert panel(stage, GroupsPanel)[-1] == "and 36 more: Enter shows all"
+        assert panel(stage, RetainedWalPanel)[-1] == "and 39 more: Enter shows all"
+        assert "\\x1b" in "".join(panel(stage, GroupsPanel))
 
 
-@pytest.mark.parametrize(("kind", "mode"), [(Runway, "slots"), (Groups, "consumers")])
-async def test_enter_goes_to_the_screen_that_has_more(kind: type[Runway] | type[Groups], mode: str) -> None:
+@pytest.mark.parametrize(("kind", "mode"), [(RetainedWalPanel, "slots"), (GroupsPanel, "consumers")])
+async def test_enter_goes_to_the_screen_that_has_more(
+    kind: type[RetainedWalPanel] | type[GroupsPanel], mode: str
+) -> None:
     stage = Stage()
     async with stage.run((160, 45)):
         stage.app.screen.query_one(kind).focus()
@@ -179,7 +181,7 @@ async def test_the_chart_and_the_latencies_can_have_the_whole_screen(size: tuple
 @given(st.integers(80, 320), st.integers(24, 120), st.integers(0, 4), st.integers(0, 300))
 def test_what_is_shown_has_room(width: int, height: int, trouble: int, tables: int) -> None:
     body = height - 3 - trouble
-    rooms = Rooms.of(width, height, body, tables)
+    rooms = PanelHeights.of(width, height, body, tables)
     pipeline = 12 if width >= 150 else 8
     used = rooms.chart + rooms.latency + (rooms.tables or _TABLES) + rooms.latest
     if rooms.chart:

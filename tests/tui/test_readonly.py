@@ -6,17 +6,17 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.tui.actions import ACTIONS, actions
-from bwtui.tui.audit.child import Child
-from bwtui.tui.audit.session import Job
-from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.audit.command_process import CommandProcess
+from bwtui.tui.audit.session import BackgroundJob
+from bwtui.tui.choices.choices import Choices
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.screens.dialogs import LeaveScreen
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
 from tests.tui.doubles import Stage
 from tests.tui.picture import help_cells, lines
 from tests.tui.recorded import RecordedStage
 
-READONLY = Session(choices=Choices(readonly=True))
+READONLY = ViewSettings(choices=Choices(readonly=True))
 CHANGING = [action for action in ACTIONS if action.changes]
 #: An action whose words have one of these changes something, or says in `NOT` why it does not.
 WORDS = re.compile(r"\b(send|write|replay|retry|drop|stop|mend|register|apply|delete|reset)", re.IGNORECASE)
@@ -63,7 +63,7 @@ async def test_a_key_that_would_change_something_says_why_it_does_not(name: str,
 
 async def test_the_palette_does_not_offer_it() -> None:
     offered = {}
-    for session in (READONLY, Session()):
+    for session in (READONLY, ViewSettings()):
         stage = RecordedStage(session=session)
         async with stage.run():
             provider = ActionProvider(stage.app.screen)
@@ -74,7 +74,9 @@ async def test_the_palette_does_not_offer_it() -> None:
 async def test_no_command_that_changes_something_can_be_started() -> None:
     stage = RecordedStage(session=READONLY)
     async with stage.run():
-        stage.app.start_job(Job("Replay", Child(("replay", "x", "--yes")), lambda *_: None))
+        stage.app.start_job(
+            BackgroundJob("Replay", CommandProcess(("replay", "x", "--yes")), lambda *_: None)
+        )
         await stage.settle()
         assert stage.app.audit.job is None
         assert "with --readonly" in stage.told[-1]
@@ -83,12 +85,12 @@ async def test_no_command_that_changes_something_can_be_started() -> None:
         (("replay", "x", "--dry-run"), True),
         (("snapshot", "orders"), False),
     ):
-        assert Child(arguments).only_looks is looks
+        assert CommandProcess(arguments).only_looks is looks
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
 async def test_leaving_only_detaches(key: str) -> None:
-    stage = Stage(session=Session(owned=True, choices=Choices(readonly=True)))
+    stage = Stage(session=ViewSettings(owned=True, choices=Choices(readonly=True)))
     async with stage.run() as pilot:
         await pilot.press(key)
         await pilot.pause()

@@ -8,7 +8,7 @@ import pytest
 
 from bwtui.model.backfill import BackfillStatus
 from bwtui.recording.reading import window as window_module
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
 from bwtui.tui.screens.journey.recorded import RecordedJourney
@@ -267,7 +267,7 @@ async def test_errors_only_in_a_recording() -> None:
 async def test_an_explained_key_shows_the_values_before_and_follows_a_changed_key() -> None:
     stage = RecordedStage()
     async with stage.run((120, 40)):
-        stage.app.push_screen(RecordedJourney(stage.app, Key("public.orders", ("id",), (b"900",))))
+        stage.app.push_screen(RecordedJourney(stage.app, RowKey("public.orders", ("id",), (b"900",))))
         await stage.settle()
         assert "was another key before" in text(stage.app)
         await stage.press("down")

@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from bwtui.recording.reading import window as window_module
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.screens.audit.comparison import ComparisonScreen
 from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.widgets.pipeline import Pipeline
 from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
@@ -187,7 +187,7 @@ async def test_keys_that_mean_nothing_on_a_screen_are_not_offered() -> None:
         assert "! Errors only" not in lines(stage.app)[-1], "findings are errors"
         assert "/ Filter" in lines(stage.app)[-1]
         await stage.press("enter", "enter")
-        assert isinstance(stage.app.screen, SidesScreen)
+        assert isinstance(stage.app.screen, ComparisonScreen)
         assert "! Errors only" in lines(stage.app)[-1], "fields that differ"
         await stage.press("2")
         await stage.seek("#18")

@@ -12,10 +12,10 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.heal import HealStatus
 from bwtui.model.status import Status
 from bwtui.tui.audit.session import RelayAuditSession
+from bwtui.tui.screens.audit.comparison import ComparisonScreen
 from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
 from bwtui.tui.screens.audit.progress import JobScreen
 from bwtui.tui.screens.audit.report import ReportScreen
-from bwtui.tui.screens.audit.sides import SidesScreen
 from bwtui.tui.screens.dialogs import LeaveScreen
 from tests.tui.audited import REPORTS, FakeKafka
 from tests.tui.commands import Commands
@@ -78,7 +78,7 @@ async def test_a_finding_shows_what_the_topic_has(tmp_path: Path) -> None:
         await stage.until_reading()
         await stage.end(stage.raw, code=1)
         await stage.press("enter", "enter")
-        assert isinstance(stage.app.screen, SidesScreen)
+        assert isinstance(stage.app.screen, ComparisonScreen)
         assert "Expected: the table's row" in text(stage.app)
         assert "expired" in text(stage.app) or "the log begins behind it now" in text(stage.app)
         await stage.press("escape", "1")

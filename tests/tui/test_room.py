@@ -5,7 +5,7 @@ import re
 import pytest
 from textual.geometry import Size
 
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -36,9 +36,9 @@ async def test_the_first_picture_of_a_new_size_is_laid_out_for_it(monkeypatch: p
     stage = Stage()
     async with stage.run((160, 45)):
         await stage.show("registry")
-        grid = stage.app.screen.query_one(Listing)
+        grid = stage.app.screen.query_one(ItemList)
         # As after a layout whose message has not arrived yet.
-        monkeypatch.setattr(Listing, "size", Size(40, 20))
+        monkeypatch.setattr(ItemList, "size", Size(40, 20))
         line = grid.render_line(1).text.rstrip()
         assert len(line) <= 40
         last = grid._placed[-1]

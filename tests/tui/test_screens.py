@@ -8,17 +8,17 @@ import pytest
 
 from bwtui.model.gaps import with_gaps
 from bwtui.model.status import LAG_IS_OLD, ErrorEntry, State, Status
-from bwtui.model.verdict import Verdict, ended, suspended
+from bwtui.model.verdict import RelayVerdict, ended, suspended
 from bwtui.relay.process import outcome
-from bwtui.relay.process.control import DoesNotAnswer
-from bwtui.relay.process.outcome import Outcome
+from bwtui.relay.process.control import RelayUnresponsive
+from bwtui.relay.process.outcome import RunOutcome
 from bwtui.state_folder import state_folder
 from bwtui.tui import keys
 from bwtui.tui.screens.dialogs import LeaveScreen
 from bwtui.tui.screens.table import TableScreen
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import NOON, TABLES, Shop
@@ -116,25 +116,25 @@ async def test_a_snapshot_shows_its_progress() -> None:
 async def test_unimportant_columns_fold_away() -> None:
     stage = Stage()
     async with stage.run((80, 24)):
-        columns = stage.app.screen.query_one(Listing).shown_columns
+        columns = stage.app.screen.query_one(ItemList).shown_columns
         assert {"table", "wal", "share", "rate", "trend", "p99", "errors", "dead"} <= set(columns)
         assert "topic" not in columns
     stage = Stage()
     async with stage.run((200, 60)):
-        assert len(stage.app.screen.query_one(Listing).shown_columns) == 19
+        assert len(stage.app.screen.query_one(ItemList).shown_columns) == 19
 
 
 async def test_the_filter_narrows_while_typing_and_says_so() -> None:
     stage = Stage()
     async with stage.run((80, 24)):
         await stage.press("slash", *"order")
-        assert len(stage.app.screen.query_one(Listing).rows) == 2
+        assert len(stage.app.screen.query_one(ItemList).rows) == 2
         await stage.press("enter")
         assert "/order · 2 of 6 tables" in text(stage.app)
         await stage.press("slash", "home", "exclamation_mark")
-        assert len(stage.app.screen.query_one(Listing).rows) == 4
+        assert len(stage.app.screen.query_one(ItemList).rows) == 4
         await stage.press("escape")
-        assert len(stage.app.screen.query_one(Listing).rows) == 6
+        assert len(stage.app.screen.query_one(ItemList).rows) == 6
 
 
 async def test_a_filter_that_is_no_regex_says_how_it_is_understood() -> None:
@@ -150,7 +150,7 @@ async def test_a_filter_that_is_no_regex_says_how_it_is_understood() -> None:
 async def test_the_cursor_stays_on_its_table_when_the_order_changes() -> None:
     stage = Stage()
     async with stage.run():
-        grid = stage.app.screen.query_one(Listing)
+        grid = stage.app.screen.query_one(ItemList)
         grid.move_to_key("public.orders")
         for _ in range(3):
             await stage.press("s")
@@ -230,7 +230,7 @@ async def test_a_filter_keeps_the_selection_and_gives_it_back() -> None:
         await stage.press("escape")
         assert changes.cursor_key == chosen
         await stage.show("overview")
-        listing = stage.app.screen.query_one(Listing)
+        listing = stage.app.screen.query_one(ItemList)
         listing.move_to_key("public.orders")
         await stage.press("slash", *"stock")
         assert listing.cursor_key == "warehouse.stock"
@@ -241,7 +241,7 @@ async def test_a_filter_keeps_the_selection_and_gives_it_back() -> None:
 async def test_the_sort_mark_takes_no_letter_away() -> None:
     stage = Stage()
     async with stage.run((200, 60)):
-        grid = stage.app.screen.query_one(Listing)
+        grid = stage.app.screen.query_one(ItemList)
         for column in grid.sortable:
             grid.sort_by(column)
             await stage.settle()
@@ -359,7 +359,7 @@ async def test_a_relay_that_ended_tells_on_what_it_did(
         error = ErrorEntry(stage.clock.now, "fatal", None, "the registry refuses orders-value", "undo it")
         verdict = ended(error.message, error.hint)
         last = replace(shown, state="failed", verdict=verdict, errors=(error,), exit_code=2)
-        outcome.write("shop", Outcome(2, stage.clock.now, error.message, error.hint, last))
+        outcome.write("shop", RunOutcome(2, stage.clock.now, error.message, error.hint, last))
         stage.relay.gone = True
         await stage.advance(1)
         told = text(stage.app)
@@ -376,7 +376,7 @@ async def test_a_clean_stop_is_none_that_is_gone(tmp_path: Path, monkeypatch: py
         shown = stage.app.model.live.status
         assert shown is not None
         last = replace(shown, state="stopped", verdict=ended(None, None, confirmed="0/1A"), exit_code=0)
-        outcome.write("shop", Outcome(0, stage.clock.now, None, None, last))
+        outcome.write("shop", RunOutcome(0, stage.clock.now, None, None, last))
         stage.relay.gone = True
         await stage.advance(1)
         told = text(stage.app)
@@ -390,7 +390,7 @@ async def test_a_relay_that_is_suspended_is_silent_and_not_gone(monkeypatch: pyt
     silence = suspended("shop", 4711, 7.0, is_stopped=True)
 
     async def silent() -> Status:
-        raise DoesNotAnswer(silence.sentence, silence.hint)
+        raise RelayUnresponsive(silence.sentence, silence.hint)
 
     async with stage.run((120, 30)):
         monkeypatch.setattr(stage.relay, "status", silent)
@@ -407,7 +407,7 @@ class Stalled(Shop):
     def status(self, now: float) -> Status:
         """Return the status of a moment."""
         says = "Kafka at k:9092 has acknowledged nothing for 4.0 s; the slot is safe for ≈ 2 h 05 m"
-        verdict = Verdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
+        verdict = RelayVerdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
         over = ErrorEntry(now - 9, "outage", None, "the registry was away", "wait", 1, now - 30, now - 8, "r")
         return replace(super().status(now), state="stalled", verdict=verdict, errors=(over,))
 
@@ -449,7 +449,7 @@ async def test_no_relay_at_all_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("owned", [True, False])
 async def test_leaving_offers_to_stop_or_to_detach(owned: bool) -> None:
-    stage = Stage(session=Session(owned=owned))
+    stage = Stage(session=ViewSettings(owned=owned))
     async with stage.run((80, 24)) as pilot:
         await stage.press("q")
         shown = text(stage.app)
@@ -466,7 +466,7 @@ async def test_leaving_offers_to_stop_or_to_detach(owned: bool) -> None:
 
 
 async def test_stopping_waits_for_the_relay_to_end() -> None:
-    stage = Stage(session=Session(owned=True))
+    stage = Stage(session=ViewSettings(owned=True))
     async with stage.run((80, 24)) as pilot:
         await stage.press("q", "s")
         assert stage.relay.stops == 1
@@ -483,7 +483,7 @@ async def test_stopping_waits_for_the_relay_to_end() -> None:
 async def test_the_mouse_switches_screens_sorts_selects_and_opens() -> None:
     stage = Stage()
     async with stage.run((120, 30)) as pilot:
-        grid = stage.app.screen.query_one(Listing)
+        grid = stage.app.screen.query_one(ItemList)
         top = grid.content_region
         await pilot.click(offset=(top.x + 5, top.y + 3))
         await stage.settle()
@@ -499,7 +499,7 @@ async def test_the_mouse_switches_screens_sorts_selects_and_opens() -> None:
         await pilot.click(offset=(tab, 0))
         await stage.settle()
         assert stage.app.current_mode == "registry"
-        top = stage.app.screen.query_one(Listing).content_region
+        top = stage.app.screen.query_one(ItemList).content_region
         await pilot.click(offset=(top.x + 5, top.y + 4))
         await stage.settle()
         assert '"name": "order_items_key"' in text(stage.app)
@@ -560,7 +560,7 @@ async def test_a_table_that_is_unknown_to_a_new_engine_is_no_crash() -> None:
 async def test_an_idle_sample_paints_nothing_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     async with stage.run():
-        grid = stage.app.screen.query_one(Listing)
+        grid = stage.app.screen.query_one(ItemList)
         painted: list[object] = []
         monkeypatch.setattr(grid, "refresh", lambda *regions, **_: painted.extend(regions or ["all"]))
         await stage.app.sample()

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.model.looks import Consumers, Slots
-from bwtui.tui.widgets.listing import Listing
+from bwtui.model.service_views import Consumers, Slots
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -17,7 +17,7 @@ KEYS = {"slots": "6", "consumers": "7", "log": "8", "settings": "9"}
 
 def rows(stage: Stage, name: str) -> list[str]:
     """The keys of a list's rows, in their order."""
-    return [row.key for row in stage.app.screen.query_one(f"#{name}", Listing).rows]
+    return [row.key for row in stage.app.screen.query_one(f"#{name}", ItemList).rows]
 
 
 async def shown(stage: Stage, key: str) -> str:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.model.looks import Consumers, Holder, LookName, SlotEntry, Slots
-from bwtui.tui.widgets.listing import Listing
+from bwtui.model.service_views import Consumers, LongRunningTransaction, LookName, SlotEntry, Slots
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -30,7 +30,7 @@ async def test_a_relay_that_does_not_run_is_not_said_to_ask(key: str) -> None:
         shown = said(stage)
         assert "not asked: the relay does not run → start it, or: " in shown
         assert "the relay asks" not in shown
-        for listing in stage.app.screen.query(Listing):
+        for listing in stage.app.screen.query(ItemList):
             assert listing.empty_text == "not known"
             assert listing.remark == ""
 
@@ -84,7 +84,9 @@ def held_back(now: float) -> Slots:
         retained_wal_bytes=71 * MB,
     )
     old = SlotEntry("old_report", "logical", "pgoutput", "shop", retained_wal_bytes=24 * MB)
-    holder = Holder("pid 8903", "batch", "shop", "nightly-report", "idle in transaction", now - 147, True, 1)
+    holder = LongRunningTransaction(
+        "pid 8903", "batch", "shop", "nightly-report", "idle in transaction", now - 147, True, 1
+    )
     return Slots(now, slots=(own, old), holders=(holder,))
 
 

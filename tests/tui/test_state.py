@@ -2,7 +2,7 @@
 
 import pytest
 
-from bwtui.model.history import History, Mark, Second
+from bwtui.model.history import ChartMark, RelayHistory, Second
 from bwtui.tui.state import POINTS, RelayModel
 from tests.tui.doubles import Clock, FakeRelay
 from tests.tui.shop import NOON, Shop
@@ -51,12 +51,14 @@ async def test_who_attaches_is_given_what_the_relay_has_kept(
     model: RelayModel, relay: FakeRelay, clock: Clock
 ) -> None:
     trends: dict[str, tuple[float, ...]] = {"public.orders": (7.0,) * 50}
-    relay.past = History(seconds(clock.now - 59.5, 60, 70.0), (Mark(NOON, "start", "begun"),), trends)
+    relay.past = RelayHistory(
+        seconds(clock.now - 59.5, 60, 70.0), (ChartMark(NOON, "start", "begun"),), trends
+    )
     await model.sample_status()
     assert model.live.delivered[:-1] == (70.0,) * 60
     assert model.live.rates["public.orders"][:-1] == (7.0,) * 50
     assert model.live.history.seconds == relay.past.seconds
-    relay.past = relay.past.extended(History(seconds(clock.now + 0.5, 3, 90.0)))
+    relay.past = relay.past.extended(RelayHistory(seconds(clock.now + 0.5, 3, 90.0)))
     await pass_time(model, clock, 3)
     assert model.live.delivered[:60] == (70.0,) * 60
     assert len(model.live.delivered) == 64

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from bwtui.errors import DamagedRecording
-from bwtui.model.looks import LookName, RelayedTransaction, Transactions
+from bwtui.model.service_views import LookName, RelayedTransaction, Transactions
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.relay.process.control import UNKNOWN_REQUEST, Refused
+from bwtui.relay.process.control import UNKNOWN_REQUEST, RequestRefused
 from bwtui.tui.screens.recording.changes import TransactionScreen
 from bwtui.tui.screens.recording.transactions import RecordedTransactionsScreen
 from bwtui.tui.screens.transactions import SampledTransactionScreen
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.item_list import ItemList
 from tests.recorded_shop import AUDIT, ORDERS, MemoryRecording, Tape, shop_recording
 from tests.tui import services
 from tests.tui.doubles import Stage
@@ -26,7 +26,7 @@ HOSTILE = 'ev\x1b]0;il\x07\n[red]"public"'
 
 def keys(stage: Stage | RecordedStage) -> list[str]:
     """The keys of the list's rows, in their order."""
-    return [row.key for row in stage.app.screen.query_one("#transactions", Listing).rows]
+    return [row.key for row in stage.app.screen.query_one("#transactions", ItemList).rows]
 
 
 def words(stage: Stage | RecordedStage) -> str:
@@ -66,7 +66,7 @@ async def test_sorting_by_each_column_brings_what_it_says() -> None:
     stage = Stage()
     async with stage.run((160, 45)):
         await open_live(stage)
-        listing = stage.app.screen.query_one("#transactions", Listing)
+        listing = stage.app.screen.query_one("#transactions", ItemList)
         first = {}
         for _ in listing.sortable:
             first[listing.sort_column] = keys(stage)[0]
@@ -182,7 +182,7 @@ async def test_an_older_relay_is_told_of_in_plain_words() -> None:
     stage = Stage()
 
     async def refuse(name: LookName, about: object = (), *, glance: bool = False) -> Transactions:
-        raise Refused("shop", UNKNOWN_REQUEST)
+        raise RequestRefused("shop", UNKNOWN_REQUEST)
 
     async with stage.run((80, 24)):
         stage.relay.look = refuse  # type: ignore[method-assign]
@@ -220,7 +220,7 @@ async def test_a_thousand_transactions_cost_no_more_than_a_picture() -> None:
         await open_live(stage)
         assert len(keys(stage)) == 1_000
         await stage.press("end", "pageup", "home")
-        assert stage.app.screen.query_one("#transactions", Listing).cursor_row == 0
+        assert stage.app.screen.query_one("#transactions", ItemList).cursor_row == 0
 
 
 def test_samples_know_their_transaction() -> None:
@@ -257,7 +257,7 @@ async def test_tables_and_bytes_are_read_for_what_is_on_screen() -> None:
     stage = RecordedStage()
     async with stage.run((160, 45)):
         await stage.press("0", "s", "s", "s")
-        listing = stage.app.screen.query_one("#transactions", Listing)
+        listing = stage.app.screen.query_one("#transactions", ItemList)
         page = [row.key for row in listing.rows[: listing.size.height - 1]]
         cells = {row.key: [cell.text for cell in row.cells] for row in listing.rows}
         assert all("…" not in cells[key][4:6] for key in page)
@@ -275,7 +275,7 @@ async def test_enter_and_t_open_a_recorded_transaction() -> None:
     async with stage.run((120, 36)):
         for key in ("enter", "T"):
             await stage.press("0")
-            chosen = int(stage.app.screen.query_one("#transactions", Listing).cursor_key or "-1")
+            chosen = int(stage.app.screen.query_one("#transactions", ItemList).cursor_key or "-1")
             await stage.press(key)
             assert isinstance(stage.app.screen, TransactionScreen)
             assert stage.app.screen.change.position == chosen
@@ -291,7 +291,7 @@ async def test_one_that_was_never_confirmed_or_recorded_twice_says_so() -> None:
         await stage.press("home")
         assert "and not confirmed in this recording" in words(stage)
         marks = {
-            row.key: row.cells[0].text for row in stage.app.screen.query_one("#transactions", Listing).rows
+            row.key: row.cells[0].text for row in stage.app.screen.query_one("#transactions", ItemList).rows
         }
         changes = list(stage.recording.changes())
         assert [key for key, mark in marks.items() if mark == "»"] == [

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.model.looks import Subject, VersionEntry, VersionText
+from bwtui.model.service_views import SubjectVersions, VersionEntry, VersionText
 from bwtui.model.status import SchemaEntry
-from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.item_list import ItemList
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
@@ -30,8 +30,8 @@ class Versioned(Shop):
 SIZES = ((80, 24), (160, 45), (250, 70))
 
 
-def listing(stage: Stage | RecordedStage, name: str) -> Listing:
-    return stage.app.screen.query_one(f"#{name}", Listing)
+def listing(stage: Stage | RecordedStage, name: str) -> ItemList:
+    return stage.app.screen.query_one(f"#{name}", ItemList)
 
 
 def cells(stage: Stage | RecordedStage, name: str) -> list[list[str]]:
@@ -107,7 +107,7 @@ async def test_others_are_compared_and_one_is_held() -> None:
 async def test_while_the_registry_is_silent_the_relay_s_own_is_shown_and_who_is_waited_for() -> None:
     stage = Stage(Versioned())
     async with stage.run((160, 45)):
-        stage.relay.looks["subject"] = Subject(name="orders-value")
+        stage.relay.looks["subject"] = SubjectVersions(name="orders-value")
         await stage.show("registry")
         grid = listing(stage, "schemas")
         grid.move_to_key(next(row.key for row in grid.rows if row.key.startswith("orders-value")))
@@ -119,7 +119,7 @@ async def test_while_the_registry_is_silent_the_relay_s_own_is_shown_and_who_is_
         assert "the relay asks the schema registry at http://127.0.0.1:58081, no answer for 5" in seen
         assert "1 version known to the relay" in seen
         assert "there is no version before to compare with" in seen
-        stage.relay.looks["subject"] = Subject(
+        stage.relay.looks["subject"] = SubjectVersions(
             stage.clock.now, "can't reach the schema registry at r: timed out", name="orders-value"
         )
         await stage.advance(1)
@@ -144,7 +144,7 @@ async def test_what_others_registered_can_be_no_record_and_hostile() -> None:
         hostile = "a\x1b[31m[b]red[/b]\n" + "w" * 300
         texts = (VersionText(8, '{"type": "enum"}'), VersionText(9, json.dumps({"type": hostile})))
         entries = (VersionEntry(8, 1), VersionEntry(9, 2))
-        look = Subject(stage.clock.now, "", (hostile,), "orders-value", "FULL", entries, texts)
+        look = SubjectVersions(stage.clock.now, "", (hostile,), "orders-value", "FULL", entries, texts)
         stage.relay.looks["subject"] = look
         seen = await orders(stage)
         assert "one of them is no Avro record, so that they can't be compared" in seen
@@ -214,7 +214,7 @@ async def test_two_hundred_versions_of_wide_tables_are_drawn() -> None:
     entries = (VersionEntry(800, 800), *entries)
     stage = Stage(Versioned())
     async with stage.run((250, 70)):
-        look = Subject(stage.clock.now, "", (), "orders-value", "BACKWARD", entries, texts)
+        look = SubjectVersions(stage.clock.now, "", (), "orders-value", "BACKWARD", entries, texts)
         stage.relay.looks["subject"] = look
         await orders(stage)
         assert len(cells(stage, "versions")) == 202

@@ -10,11 +10,11 @@ from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState, BackfillStatus
-from bwtui.model.history import History, Mark, Second
-from bwtui.model.looks import LOOKS, Look, LookName
+from bwtui.model.history import ChartMark, RelayHistory, Second
+from bwtui.model.service_views import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
-from bwtui.relay.measured.measures import Measures
-from bwtui.relay.watch.account import Turn
+from bwtui.relay.metrics.measures import Measures
+from bwtui.relay.watch.activity_clock import MainThreadActivity
 from bwtui.settings import RelaySettings
 
 #: An error with a secret in it, as a careless library would write it.
@@ -83,9 +83,9 @@ class DoubleEngine:
         """Return the status, and nothing that was measured."""
         return Measures(self.status(), is_stopping=self.stopped.is_set())
 
-    def turn(self) -> Turn:
+    def turn(self) -> MainThreadActivity:
         """Return that it turns."""
-        return Turn("read", 0.1)
+        return MainThreadActivity("read", 0.1)
 
     def settings(self) -> RelaySettings:
         """Return what it was given."""
@@ -99,14 +99,14 @@ class DoubleEngine:
         """Return the changes up to sequence 1000."""
         return [change(sequence) for sequence in range(after + 1, 1001)]
 
-    def history(self, after: float) -> History:
+    def history(self, after: float) -> RelayHistory:
         """Return three seconds, and the start, as far as they are behind ``after``."""
         seconds = tuple(
             Second(at, 10 * at, 9 * at, 100, 0.5, 1_000, 0.01, 0.02, 0.03) for at in (1.0, 2.0, 3.0)
         )
-        marks = (Mark(1.0, "start", "the relay started"),)
+        marks = (ChartMark(1.0, "start", "the relay started"),)
         later = tuple(second for second in seconds if second.time > after)
-        return History(
+        return RelayHistory(
             later,
             tuple(mark for mark in marks if mark.time > after),
             {"public.orders": (1.0, 2.0)},

@@ -8,10 +8,10 @@ import pytest
 
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import Change
-from bwtui.recording.query.of_rows import parse_row_query
+from bwtui.recording.query.row_query import parse_row_query
 from bwtui.recording.query.tokens import QueryError
 from bwtui.recording.reading import as_of
-from bwtui.recording.reading.as_of import Order, TableFold, pages
+from bwtui.recording.reading.as_of import RowOrder, TableFold, pages
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.view import RecordingView
 from bwtui.tui.screens.recording.rows import gap_texts
@@ -211,7 +211,9 @@ def test_it_can_be_cancelled_and_goes_on_where_it_stopped() -> None:
     made.close()
 
 
-def arranged(query: str | None, order: Order | None, table: str = "public.orders") -> list[tuple[Field, ...]]:
+def arranged(
+    query: str | None, order: RowOrder | None, table: str = "public.orders"
+) -> list[tuple[Field, ...]]:
     made = fold(shop_recording(), table)
     matches = None if query is None else parse_row_query(query).matches
     assert made.arrange(matches, order)
@@ -240,11 +242,13 @@ def test_rows_are_filtered_by_the_language_of_queries() -> None:
 
 
 def test_rows_are_sorted_by_any_column_numbers_as_numbers() -> None:
-    by_total = [row[2] for row in arranged(None, Order("total", True))]
+    by_total = [row[2] for row in arranged(None, RowOrder("total", True))]
     assert by_total == sorted(by_total, key=lambda total: -float(total or 0))  # type: ignore[arg-type]
-    by_status = [row[1] for row in arranged("key.id < 900", Order("status"))]
+    by_status = [row[1] for row in arranged("key.id < 900", RowOrder("status"))]
     assert by_status == sorted(by_status, key=lambda status: status or b"")  # type: ignore[arg-type,return-value]
-    assert arranged(None, Order(None, True)) == list(reversed(rows(fold(shop_recording(), "public.orders"))))
+    assert arranged(None, RowOrder(None, True)) == list(
+        reversed(rows(fold(shop_recording(), "public.orders")))
+    )
 
 
 def test_what_is_no_number_and_what_is_not_known_has_its_place() -> None:
@@ -254,31 +258,31 @@ def test_what_is_no_number_and_what_is_not_known_has_its_place() -> None:
     for number, value in enumerate((b"10", b"-Infinity", None, b"NaN", b"9", b"Infinity", b"-1e3")):
         tape.add("insert", table, (b"%d" % number, value, UNCHANGED))
     made = fold(MemoryRecording(tape), "public.odd")
-    assert made.arrange(None, Order("n"))
+    assert made.arrange(None, RowOrder("n"))
     values = [row[1] for row in rows_shown(made)]
     assert values == [b"-Infinity", b"-1e3", b"9", b"10", b"Infinity", b"NaN", None]
-    assert made.arrange(None, Order("n", True))
+    assert made.arrange(None, RowOrder("n", True))
     assert [row[1] for row in rows_shown(made)] == [*reversed(values[:-1]), None]
-    assert made.arrange(parse_row_query("after.big is unchanged").matches, Order("big"))
+    assert made.arrange(parse_row_query("after.big is unchanged").matches, RowOrder("big"))
     assert made.shown == 7
 
 
 def test_moving_on_forgets_the_order_and_a_column_that_is_gone_sorts_by_nothing() -> None:
     recording = shop_recording()
     made = fold(recording, "public.orders", 20)
-    assert made.arrange(None, Order("total", True))
+    assert made.arrange(None, RowOrder("total", True))
     assert made.advance(recording, recording.length)
     assert rows_shown(made) == rows(fold(shop_recording(), "public.orders"))
-    assert made.arrange(None, Order("no such column"))
+    assert made.arrange(None, RowOrder("no such column"))
     assert made.shown == made.count
 
 
 def test_arranging_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(as_of, "_STEPS", 1)
     made = fold(shop_recording(), "public.orders")
-    assert not made.arrange(None, Order("total"), lambda: True)
+    assert not made.arrange(None, RowOrder("total"), lambda: True)
     assert made.shown == made.count
-    assert made.arrange(None, Order("total"))
+    assert made.arrange(None, RowOrder("total"))
 
 
 @pytest.mark.parametrize(

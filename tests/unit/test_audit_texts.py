@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import fastavro
 import pytest
 
-from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.forms import of_text, of_value
-from bwtui.audit.texts import differing, real, says
+from bwtui.audit.canonical_values import of_text, of_value
+from bwtui.audit.decoding import Schemas, UndecodableMessage
+from bwtui.audit.postgresql_text import differing, real, says
 
 _FIELDS = [
     {"name": "id", "type": ["null", "int"], "pgName": "id", "pgType": "integer"},
@@ -47,7 +47,7 @@ def test_arrays_of_boxes() -> None:
 @pytest.mark.parametrize("value", ["abc", True, ""])
 @pytest.mark.parametrize("form", ["float4", "float8"])
 def test_a_value_of_another_producer_that_is_not_a_number(value: object, form: str) -> None:
-    with pytest.raises(Undecodable):
+    with pytest.raises(UndecodableMessage):
         of_value(value, form)
 
 

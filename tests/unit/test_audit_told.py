@@ -11,16 +11,18 @@ from rich.console import Console
 
 from bwtui.audit import classes
 from bwtui.audit.classes import DATABASE, RECORDINGS, Question
-from bwtui.audit.page import page
-from bwtui.audit.report import Finding, Report
+from bwtui.audit.html_report import page
+from bwtui.audit.report import AuditFinding, AuditSummary
 from bwtui.audit.terminal import line, show
 from bwtui.cli.verify import _write
-from bwtui.durable import private_file
+from bwtui.durable_files import private_file
 
 
-def report(question: Question, classes: dict[str, int], findings: list[Finding], **more: Any) -> Report:
+def report(
+    question: Question, classes: dict[str, int], findings: list[AuditFinding], **more: Any
+) -> AuditSummary:
     """Return a report with what a test needs."""
-    return Report(
+    return AuditSummary(
         verdict="anomalies" if classes else "clean",
         window={},
         expected=7,
@@ -37,7 +39,7 @@ def report(question: Question, classes: dict[str, int], findings: list[Finding],
     )
 
 
-def told(one: Report) -> str:
+def told(one: AuditSummary) -> str:
     """Return what the terminal says."""
     console = Console(file=io.StringIO(), width=100)
     show(one, console)
@@ -52,7 +54,7 @@ def told(one: Report) -> str:
     ],
 )
 def test_every_class_is_counted_and_shown(question: Question, names: tuple[str, ...], sides: str) -> None:
-    findings = [Finding(name, topic="t", partition=1, offset=5, key={"id": 7}) for name in names]
+    findings = [AuditFinding(name, topic="t", partition=1, offset=5, key={"id": 7}) for name in names]
     one = report(question, dict.fromkeys(names, 1), findings)
     text = told(one)
     assert text.startswith(f"anomalies: {len(names)} in {sides}\n")
@@ -84,13 +86,13 @@ def test_the_page_says_when_and_not_how_many_microseconds() -> None:
 def test_null_is_a_value_and_a_mask_is_none() -> None:
     shown = {"field": "note", "postgresql": "a", "sent": "a", "kafka": None}
     masked = {"field": "note", "postgresql": "…", "kafka": "…"}
-    assert line(Finding("corrupted", fields=[shown])) == "differs: note (a → a → NULL)"
-    assert line(Finding("corrupted", fields=[masked])) == "differs: note"
-    assert line(Finding("corrupted", fields=[{"field": "note"}])) == "differs: note"
+    assert line(AuditFinding("corrupted", fields=[shown])) == "differs: note (a → a → NULL)"
+    assert line(AuditFinding("corrupted", fields=[masked])) == "differs: note"
+    assert line(AuditFinding("corrupted", fields=[{"field": "note"}])) == "differs: note"
 
 
 def test_a_masked_report_says_so_where_there_is_something_to_mask() -> None:
-    finding = Finding("missing_key", key={"id": "…"})
+    finding = AuditFinding("missing_key", key={"id": "…"})
     note = "note: keys and values are masked; --show-values shows them"
     assert note in told(report("database", {"missing_key": 1}, [finding], details={"masked": True}))
     assert note not in told(report("database", {"missing_key": 1}, [finding], details={"masked": False}))

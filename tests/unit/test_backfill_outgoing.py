@@ -4,15 +4,15 @@ import pytest
 
 from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.backfill.outgoing import refuse_unlike, spelling_of
-from bwtui.relay.report import TableCounters
-from bwtui.relay.routes.route import Route
+from bwtui.relay.backfill.outgoing_chunk import refuse_unlike, spelling_of
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import TableCounters
 
 
-def route(key_schema_id: int | None) -> Route:
+def route(key_schema_id: int | None) -> TableRoute:
     relation = Relation(1, "public", "orders", "d", (Column("id", 23, -1, True),))
     counters = TableCounters(topic="shop.orders", key_schema_id=key_schema_id)
-    return Route(relation, "shop.orders", ("id",), counters, None, None)
+    return TableRoute(relation, "shop.orders", ("id",), counters, None, None)
 
 
 def test_as_they_were_compared_they_are_sent() -> None:

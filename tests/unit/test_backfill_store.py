@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.durable import write_durably
+from bwtui.durable_files import write_durably
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest
 from bwtui.relay.backfill.keys import read_keys, write_keys
-from bwtui.relay.backfill.store import KEPT, Store
-from bwtui.relay.backfill.task import Task
+from bwtui.relay.backfill.store import KEPT, BackfillStore
+from bwtui.relay.backfill.task import BackfillTask
 
 ORDERS = BackfillRequest("public.orders", where="id > 7")
 USERS = BackfillRequest("public.users")
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "relay" / "backfills"
 
 
-def in_hand(store: Store, id: str) -> Task:
+def in_hand(store: BackfillStore, id: str) -> BackfillTask:
     """The task that the main thread works on, as it begins."""
     task = store.next()
     assert task is not None
@@ -38,12 +38,12 @@ def in_hand(store: Store, id: str) -> Task:
 
 
 def test_it_is_durable_private_and_told(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(ORDERS)
     assert id == "1-orders"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / f"{id}.json").stat().st_mode) == 0o600
-    for one in (store, Store(folder)):
+    for one in (store, BackfillStore(folder)):
         (status,) = one.statuses()
         assert (status.id, status.table, status.where, status.state) == (
             id,
@@ -55,7 +55,7 @@ def test_it_is_durable_private_and_told(folder: Path) -> None:
 
 
 def test_they_run_one_by_one_the_oldest_first(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     orders, users = store.submit(ORDERS), store.submit(USERS)
     task = in_hand(store, orders)
     assert store.next() is task
@@ -65,18 +65,18 @@ def test_they_run_one_by_one_the_oldest_first(folder: Path) -> None:
 
 
 def test_progress_is_what_was_saved(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     task = in_hand(store, store.submit(ORDERS))
     task.after, task.rows, task.chunks = ("7", "ü\x01"), 1000, 1
     store.save(task)
     task.rows = 2000
-    again = Store(folder).next()
+    again = BackfillStore(folder).next()
     assert again is not None
     assert (again.after, again.rows, again.chunks, again.state) == (("7", "ü\x01"), 1000, 1, "waiting")
 
 
 def test_no_second_of_the_same_table_and_reason(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(ORDERS)
     with pytest.raises(RefusedError, match=f"public.orders is being sent again already: {id}"):
         store.submit(BackfillRequest("public.orders"))
@@ -87,16 +87,16 @@ def test_no_second_of_the_same_table_and_reason(folder: Path) -> None:
 
 @pytest.mark.parametrize(("what", "state"), [("pause", "paused"), ("cancel", "cancelled")])
 def test_one_that_nobody_works_on_obeys_at_once(folder: Path, what: BackfillCommand, state: str) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(ORDERS)
     assert store.ask(id, what).state == state
     assert store.next() is None
-    assert [one.state for one in Store(folder).statuses()] == [state]
+    assert [one.state for one in BackfillStore(folder).statuses()] == [state]
 
 
 @pytest.mark.parametrize(("what", "state"), [("pause", "paused"), ("cancel", "cancelled")])
 def test_one_under_way_obeys_at_the_end_of_its_chunk(folder: Path, what: BackfillCommand, state: str) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     orders, users = store.submit(ORDERS), store.submit(USERS)
     task = in_hand(store, orders)
     status = store.ask(orders, what)
@@ -108,16 +108,16 @@ def test_one_under_way_obeys_at_the_end_of_its_chunk(folder: Path, what: Backfil
     following = store.next()
     assert following is not None
     assert following.id == users
-    for one in (store, Store(folder)):
+    for one in (store, BackfillStore(folder)):
         assert one.statuses()[0].state == state
         assert one.statuses()[0].rows == 1000
 
 
 def test_a_pause_ends(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(ORDERS)
     store.ask(id, "pause")
-    store = Store(folder)
+    store = BackfillStore(folder)
     assert store.next() is None
     assert store.ask(id, "resume").state == "waiting"
     in_hand(store, id)
@@ -127,7 +127,7 @@ def test_a_pause_ends(folder: Path) -> None:
 
 
 def test_one_that_goes_on_has_its_turn_before_those_asked_for_later(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     orders, users = store.submit(ORDERS), store.submit(USERS)
     store.ask(orders, "pause")
     task = in_hand(store, users)
@@ -137,7 +137,7 @@ def test_one_that_goes_on_has_its_turn_before_those_asked_for_later(folder: Path
 
 
 def test_what_is_asked_is_refused_of_unknown_ones_and_those_that_are_over(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     with pytest.raises(RefusedError, match="there is no task 7"):
         store.ask("7", "cancel")
     id = store.submit(ORDERS)
@@ -151,7 +151,7 @@ def test_what_is_asked_is_refused_of_unknown_ones_and_those_that_are_over(folder
 
 
 def test_it_is_told_as_over_only_once_that_is_durable(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     task = in_hand(store, store.submit(ORDERS))
     task.state, task.error = "failed", "the table is gone"
     assert store.statuses()[0].state == "running"
@@ -159,16 +159,16 @@ def test_it_is_told_as_over_only_once_that_is_durable(folder: Path) -> None:
     assert (store.statuses()[0].state, store.statuses()[0].error) == ("failed", "the table is gone")
     task.state = "running"
     store.save(task)
-    assert Store(folder).statuses()[0].state == "failed"
+    assert BackfillStore(folder).statuses()[0].state == "failed"
 
 
 def test_keys_are_taken_over_and_removed_with_their_task(folder: Path, tmp_path: Path) -> None:
     listed = tmp_path / "keys"
     assert write_keys(listed, [("1", "a"), b"\x00\xff", ("2", "")]) == 3
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(BackfillRequest("public.orders", keys=str(listed), reason="repair"))
     listed.unlink()
-    task = Store(folder).next()
+    task = BackfillStore(folder).next()
     assert task is not None
     assert task.estimate == 3
     assert stat.S_IMODE(Path(task.request.keys).stat().st_mode) == 0o600
@@ -180,7 +180,7 @@ def test_keys_are_taken_over_and_removed_with_their_task(folder: Path, tmp_path:
 def test_a_list_that_is_no_file_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
-    store = Store(folder)
+    store = BackfillStore(folder)
     for name in ("pipe", "link", "missing", "."):
         with pytest.raises(StateFailed, match=r"what is to be sent again of public.orders can't be kept: \w"):
             store.submit(BackfillRequest("public.orders", keys=str(tmp_path / name)))
@@ -189,10 +189,10 @@ def test_a_list_that_is_no_file_is_refused_and_leaves_nothing(folder: Path, tmp_
 
 
 def test_lists_without_a_task_are_removed(folder: Path) -> None:
-    Store(folder).submit(ORDERS)
+    BackfillStore(folder).submit(ORDERS)
     (folder / "2-orders.keys").write_text('["1"]\n')
     (folder / "2-orders.json.partial").write_text("{")
-    Store(folder)
+    BackfillStore(folder)
     assert [path.name for path in folder.iterdir()] == ["1-orders.json"]
 
 
@@ -213,11 +213,11 @@ def test_lists_without_a_task_are_removed(folder: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_one_task_that_failed(folder: Path, content: bytes) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     id, users = store.submit(ORDERS), store.submit(USERS)
     (folder / f"{id}.json").write_bytes(content)
     for _ in range(2):
-        store = Store(folder)
+        store = BackfillStore(folder)
         failed, waiting = store.statuses()
         assert (failed.id, failed.state) == (id, "failed")
         assert "is damaged" in failed.error
@@ -229,9 +229,9 @@ def test_a_damaged_file_is_one_task_that_failed(folder: Path, content: bytes) ->
 
 def test_a_task_whose_keys_are_gone_fails(folder: Path, tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", [("1",)])
-    id = Store(folder).submit(BackfillRequest("public.orders", keys=str(tmp_path / "keys")))
+    id = BackfillStore(folder).submit(BackfillRequest("public.orders", keys=str(tmp_path / "keys")))
     (folder / f"{id}.keys").unlink()
-    store = Store(folder)
+    store = BackfillStore(folder)
     assert store.next() is None
     assert "is gone" in store.statuses()[0].error
 
@@ -259,7 +259,7 @@ def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
 ) -> None:
     """Once each client has seen the end of its own."""
     monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
-    store = Store(folder)
+    store = BackfillStore(folder)
     first = store.submit(USERS)
     ids = [first]
     for _ in range(KEPT + 5):
@@ -267,7 +267,7 @@ def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(
         store.ask(ids[-1], "cancel")
     for _ in range(2):
         assert [status.id for status in store.statuses()] == [first, *ids[-KEPT:]]
-        store = Store(folder)
+        store = BackfillStore(folder)
         assert [status.id for status in store.statuses()] == [first, *ids[-KEPT:]]
         ids.append(store.submit(ORDERS))
         store.ask(ids[-1], "cancel")
@@ -279,7 +279,7 @@ def test_what_was_not_sent_is_kept_until_the_ledger_records_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bwtui.relay.backfill.store.KEPT_SECONDS", 0.0)
-    store = Store(folder)
+    store = BackfillStore(folder)
     joined = store.submit(BackfillRequest("public.users", reason="joined"))
     store.ask(joined, "cancel")
 
@@ -288,31 +288,31 @@ def test_what_was_not_sent_is_kept_until_the_ledger_records_it(
             store.ask(store.submit(ORDERS), "cancel")
 
     forget()
-    assert [one.id for one in Store(folder).unnoted()] == [joined]
+    assert [one.id for one in BackfillStore(folder).unnoted()] == [joined]
     store.note(joined)
-    assert store.unnoted() == Store(folder).unnoted() == []
+    assert store.unnoted() == BackfillStore(folder).unnoted() == []
     forget()
-    assert Store(folder).task(joined) is None
+    assert BackfillStore(folder).task(joined) is None
 
 
 def test_a_new_slot_owes_nothing_of_a_former_one(folder: Path) -> None:
-    store = Store(folder)
+    store = BackfillStore(folder)
     store.ask(store.submit(BackfillRequest("public.users", reason="joined")), "cancel")
     store.forget_firsts(())
-    assert Store(folder).unnoted() == []
+    assert BackfillStore(folder).unnoted() == []
 
 
 def test_a_folder_that_can_not_be_used_is_told(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("")
-    store = Store(folder)
+    store = BackfillStore(folder)
     with pytest.raises(StateFailed, match=r"what is to be sent again of public.orders can't be kept"):
         store.submit(ORDERS)
 
 
 def test_what_is_asked_from_other_threads_is_not_overwritten(folder: Path) -> None:
     """The main thread saves as fast as it can, while others submit tasks and cancel them."""
-    store = Store(folder)
+    store = BackfillStore(folder)
     asked: list[str] = []
     failures: list[BaseException] = []
 
@@ -340,7 +340,7 @@ def test_what_is_asked_from_other_threads_is_not_overwritten(folder: Path) -> No
                 store.save(task)
     assert failures == []
     assert store.next() is None
-    for one in (store, Store(folder)):
+    for one in (store, BackfillStore(folder)):
         assert {status.state for status in one.statuses()} == {"cancelled"}
     assert len(set(asked)) == 30
 
@@ -349,7 +349,7 @@ def test_a_cancel_that_comes_while_progress_is_written_holds(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`save` has made its text, and is at the disk, when somebody asks."""
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(ORDERS)
     task = in_hand(store, id)
     asking: list[threading.Thread] = []
@@ -366,7 +366,7 @@ def test_a_cancel_that_comes_while_progress_is_written_holds(
     asking[0].join()
     assert json.loads((folder / f"{id}.json").read_text())["wanted"] == "cancel"
     store.save(task)
-    assert Store(folder).statuses()[0].state == "cancelled"
+    assert BackfillStore(folder).statuses()[0].state == "cancelled"
 
 
 def test_a_list_that_is_copied_is_nobody_elses_from_the_beginning(
@@ -386,7 +386,7 @@ def test_a_list_that_is_copied_is_nobody_elses_from_the_beginning(
     monkeypatch.setattr(shutil, "copyfile", copied)
     keys = tmp_path / "keys"
     write_keys(keys, iter([("1",)]))
-    store = Store(folder)
+    store = BackfillStore(folder)
     id = store.submit(BackfillRequest("public.orders", keys=str(keys)))
     assert modes == [0o600]
     assert list(read_keys(folder / f"{id}.keys")) == list(read_keys(keys))

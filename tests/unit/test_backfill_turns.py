@@ -9,16 +9,16 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.beside import Stream, seconds_beside
-from bwtui.relay.backfill.first import First
-from bwtui.relay.backfill.running import Backfill
-from bwtui.relay.backfill.store import Store
-from bwtui.relay.backfill.streamed import Streamed
+from bwtui.relay.backfill.backfill import Backfill
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
+from bwtui.relay.backfill.sent_transactions import SentTransactions
+from bwtui.relay.backfill.store import BackfillStore
+from bwtui.relay.backfill.stream_hook import BackfillStream, seconds_beside
 from bwtui.relay.context import RelayContext
 from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.reading import Asked, NotThere, SessionEnded, Unkeyed
+from bwtui.source.chunks.chunk_reader import ChunkRequest, SessionEnded, TableNotPublished, TableWithoutKey
 from bwtui.source.failover.stream_server import StreamServer
 from tests.waiting import eventually
 
@@ -31,7 +31,7 @@ class Reader:
     fails: BwtuiError | None = None
     asked: tuple[str, ...] = ()
 
-    def __init__(self, _: str, asked: Asked, *__: object, **___: object) -> None:
+    def __init__(self, _: str, asked: ChunkRequest, *__: object, **___: object) -> None:
         type(self).asked += (asked.qualified_name,)
         self.chunk = None
         self.error = self.fails
@@ -91,22 +91,22 @@ class Turns:
     """The rows that are put into one session of the stream."""
 
     def __init__(self, folder: Path, settings: RelaySettings, tables: list[str]) -> None:
-        self.report = Report()
+        self.report = RunState()
         self.coverage = Marked()
-        self.store = Store(folder / "backfills")
-        self.first = First(folder, ("7", "shop", "slot"), self.store, self.report)
+        self.store = BackfillStore(folder / "backfills")
+        self.first = ChunkSnapshot(folder, ("7", "shop", "slot"), self.store, self.report)
         if tables:
             self.first.forget()
         self.first.ask(tables)
         self.first.begin(0x10)
         self.first.begun()
-        said = {"settings": settings, "report": self.report, "streamed": Streamed(), "exactly": None}
+        said = {"settings": settings, "report": self.report, "streamed": SentTransactions(), "exactly": None}
         said["coverage"] = self.coverage
         server = SimpleNamespace(server=StreamServer(""))
         context = SimpleNamespace(**said, patience=server, policy=SimpleNamespace(shut=None))
         self._batch: Any = SimpleNamespace(careful=None, window=None, flush=lambda: None)
         self._backfill = Backfill(cast(RelayContext, context), self.store, ("p",), self.first, bool)
-        self._backfill.begin_session(cast(Stream, SimpleNamespace(batch=self._batch)))
+        self._backfill.begin_session(cast(BackfillStream, SimpleNamespace(batch=self._batch)))
 
     def until(self, what: str, condition: Callable[[], object], *, truncates: str = "") -> None:
         """Take turns, while others empty the table ``truncates`` all the time."""
@@ -128,7 +128,7 @@ class Turns:
 def reader(monkeypatch: pytest.MonkeyPatch) -> type[Reader]:
     """What reads the chunks."""
     made = type("Reader", (Reader,), {})
-    monkeypatch.setattr("bwtui.relay.backfill.running.Reading", made)
+    monkeypatch.setattr("bwtui.relay.backfill.backfill.ChunkRead", made)
     return made
 
 
@@ -147,7 +147,7 @@ def test_a_table_that_is_left_out_is_not_read(tmp_path: Path, reader: type[Reade
     ("error", "hint"),
     [
         (
-            Unkeyed("no key", "ask for that with --unkeyed"),
+            TableWithoutKey("no key", "ask for that with --unkeyed"),
             "give it a primary key again, or leave it out with ",
         ),
         (RefusedError("no right", "run: GRANT SELECT;"), "leave it out with "),
@@ -199,7 +199,7 @@ def test_a_condition_that_ends_its_session_is_not_tried_for_ever(
     error: BwtuiError,
     ends: bool,
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.backfill.running._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("bwtui.relay.backfill.backfill._PAUSE_SECONDS", 0.0)
     reader.fails = error
     turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
     turns.store.ask("1-orders", "cancel")
@@ -255,14 +255,14 @@ def test_a_request_that_failed_is_no_clean_end(tmp_path: Path, reader: type[Read
 
 def test_rows_of_a_table_that_is_gone_are_not_missing(tmp_path: Path, reader: type[Reader]) -> None:
     turns = Turns(tmp_path, RelaySettings(), [])
-    reader.fails = NotThere("there is no table public.users", "create it")
+    reader.fails = TableNotPublished("there is no table public.users", "create it")
     turns.store.submit(BackfillRequest("public.users", reason="joined"))
     turns.until("its end", lambda: turns.states()["public.users"] == "failed")
     assert turns.store.unsent() is None
 
 
 def test_a_later_request_of_the_whole_table_makes_up_for_it(tmp_path: Path) -> None:
-    store = Store(tmp_path / "backfills")
+    store = BackfillStore(tmp_path / "backfills")
     store.failed("public.users", "no right")
     for where in ("id > 7", ""):
         assert store.unsent() is not None
@@ -281,20 +281,20 @@ def test_rows_that_were_cancelled_are_recorded_before_the_request_is_forgotten(t
     turns.store.ask("1-orders", "cancel")
     turns.coverage.is_kept = False
     turns.until("a mark that is not kept", lambda: turns.coverage.marks)
-    assert Store(tmp_path / "backfills").task("1-orders").is_noted is False  # type: ignore[union-attr]
+    assert BackfillStore(tmp_path / "backfills").task("1-orders").is_noted is False  # type: ignore[union-attr]
     turns.coverage.is_kept = True
     turns.until("a second one", lambda: turns.store.statuses()[0].is_noted)
     assert set(turns.coverage.marks) == {
         ("public.orders", "lacks rows of the first snapshot: request 1-orders was cancelled", True)
     }
-    assert Store(tmp_path / "backfills").task("1-orders").is_noted  # type: ignore[union-attr]
+    assert BackfillStore(tmp_path / "backfills").task("1-orders").is_noted  # type: ignore[union-attr]
 
 
 def test_rows_of_a_table_that_is_gone_and_of_a_person_are_not_recorded(
     tmp_path: Path, reader: type[Reader]
 ) -> None:
     turns = Turns(tmp_path, RelaySettings(), ["public.orders"])
-    reader.fails = NotThere("it is gone", "")
+    reader.fails = TableNotPublished("it is gone", "")
     id = turns.store.submit(BackfillRequest("public.users"))
     turns.store.ask(id, "cancel")
     turns.until("its end", lambda: turns.states()["public.orders"] == "failed")
@@ -304,7 +304,7 @@ def test_rows_of_a_table_that_is_gone_and_of_a_person_are_not_recorded(
 
 
 def test_a_damaged_request_may_be_of_any_table(tmp_path: Path) -> None:
-    store = Store(tmp_path / "backfills")
+    store = BackfillStore(tmp_path / "backfills")
     id = store.submit(BackfillRequest("public.users", reason="joined"))
     (tmp_path / "backfills" / f"{id}.json").write_text("{")
     turns = Turns(tmp_path, RelaySettings(), [])

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.backfill.streamed import Origin, Streamed
-from bwtui.relay.backfill.window import Window
+from bwtui.relay.backfill.chunk_window import ChunkWindow
+from bwtui.relay.backfill.sent_transactions import SentTransactions, StreamOrigin
 
-SERVER = Origin("server", 1, False)
+SERVER = StreamOrigin("server", 1, False)
 XIDS = st.integers(min_value=3, max_value=(1 << 32) - 1)
 
 
@@ -26,7 +26,7 @@ def route(*keys: bytes | None, table: str = "public.t", schema: int = 1, oid: in
 
 
 def test_keys_of_the_table_are_collected_and_of_no_other() -> None:
-    window = Window("public.t")
+    window = ChunkWindow("public.t")
     window.see([route(b"1", b"2"), route(b"3", table="public.other")])
     assert (b"1" in window, b"2" in window, b"3" in window) == (True, True, False)
     window.narrow([b"2", b"4"])
@@ -35,7 +35,7 @@ def test_keys_of_the_table_are_collected_and_of_no_other() -> None:
 
 
 def test_keys_of_another_form_can_not_be_compared() -> None:
-    window = Window("public.t")
+    window = ChunkWindow("public.t")
     assert window.fits(route())
     window.see([route(b"1")])
     assert window.fits(route())
@@ -44,7 +44,7 @@ def test_keys_of_another_form_can_not_be_compared() -> None:
 
 
 def test_a_truncation_of_the_table_breaks_it() -> None:
-    window = Window("public.t")
+    window = ChunkWindow("public.t")
     window.truncate(["public.other"])
     assert not window.broken
     window.truncate(["public.other", "public.t"])
@@ -52,13 +52,13 @@ def test_a_truncation_of_the_table_breaks_it() -> None:
 
 
 def test_too_many_keys_break_it_until_those_of_the_chunk_are_known(monkeypatch: Any) -> None:
-    monkeypatch.setattr("bwtui.relay.backfill.window._MOST_KEYS", 3)
-    window = Window("public.t")
+    monkeypatch.setattr("bwtui.relay.backfill.chunk_window._MOST_KEYS", 3)
+    window = ChunkWindow("public.t")
     window.see([route(b"1", b"2", b"3")])
     window.narrow([b"1"])
     window.see([route(*(bytes([n]) for n in range(9)))])
     assert not window.broken
-    window = Window("public.t")
+    window = ChunkWindow("public.t")
     window.see([route(b"1", b"2", b"3", b"4")])
     assert window.broken
 
@@ -67,7 +67,7 @@ def test_too_many_keys_break_it_until_those_of_the_chunk_are_known(monkeypatch: 
 def test_what_was_sent_is_known_until_all_can_see_it(
     sent: list[int], others: list[int], tidied: set[int]
 ) -> None:
-    streamed = Streamed()
+    streamed = SentTransactions()
     streamed.begin(SERVER, ())
     for number, xid in enumerate(sent):
         streamed.note(xid)
@@ -78,7 +78,7 @@ def test_what_was_sent_is_known_until_all_can_see_it(
 
 @given(XIDS, st.integers(0, 1_000), st.booleans())
 def test_numbers_go_round(oldest: int, distance: int, packed: bool) -> None:
-    streamed = Streamed()
+    streamed = SentTransactions()
     streamed.begin(SERVER, ())
     before, after = (oldest - 1 - distance) & 0xFFFFFFFF, (oldest + distance) & 0xFFFFFFFF
     for xid in (before, after):
@@ -95,7 +95,7 @@ def test_numbers_go_round(oldest: int, distance: int, packed: bool) -> None:
 
 
 def test_who_ran_before_the_relay_may_have_been_sent() -> None:
-    streamed = Streamed()
+    streamed = SentTransactions()
     streamed.begin(SERVER, [7, 8])
     streamed.note(9)
     assert streamed.among([7, 8, 9, 10]) == {7, 8, 9}
@@ -109,7 +109,7 @@ def test_who_ran_before_the_relay_may_have_been_sent() -> None:
 
 
 def test_a_look_that_began_before_a_promotion_forgets_nothing() -> None:
-    streamed = Streamed()
+    streamed = SentTransactions()
     streamed.begin(SERVER, ())
     streamed.begin(SERVER._replace(timeline=2), ())
     streamed.note(5)

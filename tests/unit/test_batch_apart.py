@@ -6,17 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.relay import batch as batches
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import BATCH_ROWS, Batch
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
+from bwtui.relay.batch import BATCH_ROWS, OutgoingBatch
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.sink.base import Sink
 
 
 class _NoSink:
-    def send(self, topic: str, messages: Any, span: Span, receipt: Any = None) -> None:
+    def send(self, topic: str, messages: Any, span: DeliverySpan, receipt: Any = None) -> None:
         """Accept, and forget."""
 
 
@@ -36,25 +36,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
-def batch(clock: SimpleNamespace) -> Batch:
-    return Batch(cast(Sink, _NoSink()), Acknowledgements(0, None), Report(), None)
+def batch(clock: SimpleNamespace) -> OutgoingBatch:
+    return OutgoingBatch(cast(Sink, _NoSink()), Acknowledgements(0, None), RunState(), None)
 
 
 @pytest.fixture
-def route() -> Route:
+def route() -> TableRoute:
     made: Any = SimpleNamespace(messages=[], positions=array("I"), bytes=0, topic="t")
     made.max_message_bytes = 1 << 20
     made.counters, made.relation = TableCounters(), SimpleNamespace(qualified_name="public.t")
-    return cast(Route, made)
+    return cast(TableRoute, made)
 
 
-def _add(batch: Batch, route: Route, rows: int = 1) -> None:
+def _add(batch: OutgoingBatch, route: TableRoute, rows: int = 1) -> None:
     for _ in range(rows):
         batch.rows += 1
         batch.add(route, b"k", b"v", 0, None)
 
 
-def test_the_first_waits_for_nobody(batch: Batch, route: Route, clock: SimpleNamespace) -> None:
+def test_the_first_waits_for_nobody(batch: OutgoingBatch, route: TableRoute, clock: SimpleNamespace) -> None:
     assert batch.too_soon == 0
     _add(batch, route)
     assert batch.too_soon == 0
@@ -65,7 +65,7 @@ def test_the_first_waits_for_nobody(batch: Batch, route: Route, clock: SimpleNam
 
 
 def test_what_follows_closely_waits_for_the_rest_of_two_milliseconds(
-    batch: Batch, route: Route, clock: SimpleNamespace
+    batch: OutgoingBatch, route: TableRoute, clock: SimpleNamespace
 ) -> None:
     _add(batch, route)
     batch.flush()
@@ -77,7 +77,7 @@ def test_what_follows_closely_waits_for_the_rest_of_two_milliseconds(
     assert batch.too_soon == 0
 
 
-def test_one_that_is_sent_with_care_waits_for_nothing_else(batch: Batch, route: Route) -> None:
+def test_one_that_is_sent_with_care_waits_for_nothing_else(batch: OutgoingBatch, route: TableRoute) -> None:
     _add(batch, route)
     batch.flush()
     _add(batch, route)
@@ -85,7 +85,9 @@ def test_one_that_is_sent_with_care_waits_for_nothing_else(batch: Batch, route: 
     assert batch.too_soon == 0
 
 
-def test_what_comes_meanwhile_is_in_the_batch(batch: Batch, route: Route, clock: SimpleNamespace) -> None:
+def test_what_comes_meanwhile_is_in_the_batch(
+    batch: OutgoingBatch, route: TableRoute, clock: SimpleNamespace
+) -> None:
     """Where it has to end at a commit by then it stays as it is."""
     ends = [False, True, False, False]
     _add(batch, route)

@@ -11,18 +11,18 @@ import pytest
 from confluent_kafka import Message
 
 from bwtui.errors import StateFailed
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import DeliverySpan, Receipt
 from bwtui.model.status import SchemaEntry
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.recover import recover
 from bwtui.relay.batch import BATCH_BYTES
 from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
-from bwtui.relay.samples import Commit, Samples
-from bwtui.sink.delivery_reports import DeliveryReports, Section
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.samples import SampledCommit, Samples
+from bwtui.sink.delivery_reports import DeliveryReports, ReceiptSection
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
 from tests.waiting import eventually
@@ -33,7 +33,7 @@ COLUMNS = ["id", *(f"c{number}" for number in range(10))]
 @pytest.fixture(autouse=True)
 def no_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripted relay's catalog answers every question with the same row."""
-    monkeypatch.setattr("bwtui.source.identity.unused_key", lambda connection, table: None)
+    monkeypatch.setattr("bwtui.source.replica_identity.unused_key", lambda connection, table: None)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # What is kept up to a bound is so soon.
     monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 5)
     for bound in ("_MOST", "_MOST_LARGE", "NEWEST", "LARGEST"):
-        monkeypatch.setattr(f"bwtui.relay.measured.transactions.{bound}", 5)
+        monkeypatch.setattr(f"bwtui.relay.metrics.transaction_log.{bound}", 5)
     monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()
@@ -166,7 +166,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     write = Recorder.write_batch
 
-    def note(recorder: Recorder, routes: Sequence[Route]) -> Any:
+    def note(recorder: Recorder, routes: Sequence[TableRoute]) -> Any:
         found.append((sum(map(len, recorder.frames)), sum(route.bytes for route in routes)))
         return write(recorder, routes)
 
@@ -255,8 +255,8 @@ def test_callbacks_of_an_outage_are_freed_after_it() -> None:
     arrived = Message("t", 0, 0)
     reports = DeliveryReports(lambda *failure: None)
 
-    def send() -> Section:
-        section = reports.take("t", [(b"k", b"v", 0, None)], Span(), Receipt(0, 0, 1))
+    def send() -> ReceiptSection:
+        section = reports.take("t", [(b"k", b"v", 0, None)], DeliverySpan(), Receipt(0, 0, 1))
         weak.append(weakref.ref(section))
         return section
 
@@ -270,7 +270,7 @@ def test_callbacks_of_an_outage_are_freed_after_it() -> None:
 
 
 def test_schemas_kept_for_the_screens_are_few_of_each_subject() -> None:
-    report = Report()
+    report = RunState()
 
     def register(subject: str, number: int) -> None:
         report.schema(SchemaEntry(subject, number, number, "public.t", "t", "value", "{}", 0.0))
@@ -286,8 +286,8 @@ def test_samples_of_wide_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 500)
     samples = Samples()
     relation = table(7, "t", [f"c{number}" for number in range(500)])
-    route = Route(relation, "t", (), TableCounters(), None, None)
-    commit = Commit(1, 1, 0.0, 1)
+    route = TableRoute(relation, "t", (), TableCounters(), None, None)
+    commit = SampledCommit(1, 1, 0.0, 1)
     for _ in range(200):
         samples.take("update", route, None, [b"x" * 9_000] * 500, [b"y" * 9_000] * 500, commit)
     kept = samples.after(0)
@@ -343,7 +343,9 @@ def test_a_segment_ends_with_its_index_however_little_its_blocks_hold(
     relay.connect()
     assert relay.recorder is not None
     for number in range(100):
-        relay.recorder._json(Kind.ERROR, {"time": number, "kind": "notice", "table": None, "message": ""})
+        relay.recorder._json(
+            BlockKind.ERROR, {"time": number, "kind": "notice", "table": None, "message": ""}
+        )
         relay.recorder.settle()
     relay.close()
     assert len(segments(relay.folder)) > 4

@@ -14,7 +14,7 @@ from bwtui.errors import BwtuiError, SlotLost
 from bwtui.options import BY_NAME, parse
 from bwtui.relay.process import outcome
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.outcome import Outcome
+from bwtui.relay.process.outcome import RunOutcome
 from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
@@ -71,13 +71,13 @@ def test_screens_that_crash_leave_the_relay_and_say_so(run: Callable[..., int], 
 
 def test_a_relay_that_stopped_cleanly_is_fine(screens: Screens) -> None:
     screens(lambda name, *, owned, fleet, kafka, choices: 0)
-    outcome.write("one", Outcome(0, 1.0, None, None, None))
+    outcome.write("one", RunOutcome(0, 1.0, None, None, None))
     show("one", owned=True)
 
 
 def test_the_error_of_the_relay_behind_the_screens_becomes_ours(screens: Screens) -> None:
     screens(lambda name, *, owned, fleet, kafka, choices: 0)
-    outcome.write("one", Outcome(5, 1.0, "slot is lost", "drop it", None))
+    outcome.write("one", RunOutcome(5, 1.0, "slot is lost", "drop it", None))
     with pytest.raises(SlotLost, match="slot is lost"):
         show("one", owned=False)
 

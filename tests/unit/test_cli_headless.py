@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.cli.output.headless import Lines
+from bwtui.cli.output.headless import StatusReporter
 from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process.last_status import at_the_end
 from bwtui.relay.process.main import log_listener
 
@@ -35,7 +35,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_each_error_and_notice_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = StatusReporter()
     full = ErrorEntry(2.0, "recording", None, "the recording in /r can't be written:\nno space", "free it")
     lines.emit(status(LATE))
     lines.emit(status(LATE, full))
@@ -50,7 +50,7 @@ def test_each_error_and_notice_is_told_once(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = StatusReporter()
     lines.emit(status(row(1), dropped=1))
     lines.emit(status(row(1), row(2), dropped=2))
     assert told(capsys) == [
@@ -68,19 +68,19 @@ def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixt
 def test_a_recording_that_was_given_up_is_told_of_again_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = Lines()
+    lines = StatusReporter()
     lines.emit(status(recording="stopped"))
     lines.emit_last(status(state="stopped"))
     assert told(capsys)[-1] == "the recording in /r was given up, and lacks what came after"
 
 
 def test_the_error_that_ends_the_relay_is_left_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    Lines().emit_last(status(ErrorEntry(1.0, "fatal", None, "slot is lost"), state="failed"))
+    StatusReporter().emit_last(status(ErrorEntry(1.0, "fatal", None, "slot is lost"), state="failed"))
     assert told(capsys) == ["failed"]
 
 
 def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = StatusReporter()
     for number in range(1_000):
         lines.emit(status(ErrorEntry(1.0, "outage", None, f"the connection was lost at 0/{number:X}")))
     assert len(told(capsys)) == 1_001
@@ -88,7 +88,7 @@ def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[st
 
 
 def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = StatusReporter()
     for detail in (
         "",
         "checking PostgreSQL",
@@ -108,11 +108,13 @@ def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFi
 
 
 def test_a_stall_that_changes_its_cause_makes_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = StatusReporter()
 
     def stalled(dependency: str, seconds: float) -> Status:
         sentence = f"{dependency} has said nothing for {seconds:.0f} s"
-        verdict = Verdict("stalled", sentence, "kafka", dependency, since=100.0 + seconds, seconds=seconds)
+        verdict = RelayVerdict(
+            "stalled", sentence, "kafka", dependency, since=100.0 + seconds, seconds=seconds
+        )
         return replace(status(state="stalled"), verdict=verdict, time=103.0 + 2 * seconds)
 
     for one in (stalled("Kafka", 3.0), stalled("Kafka", 4.0), stalled("PostgreSQL", 3.0)):
@@ -133,7 +135,7 @@ def test_the_log_has_a_line_for_each_cause_of_a_stall(
     listener = log_listener("shop")
     with caplog.at_level("INFO"):
         for dependency in ("Kafka", "Kafka", "PostgreSQL"):
-            verdict = Verdict("stalled", f"{dependency} is away", "kafka", dependency)
+            verdict = RelayVerdict("stalled", f"{dependency} is away", "kafka", dependency)
             listener.emit(replace(status(state="stalled"), verdict=verdict))
     assert caplog.messages == ["stalled: Kafka is away", "stalled: PostgreSQL is away"]
 
@@ -160,8 +162,10 @@ def test_a_relay_that_is_stopped_in_its_first_snapshot_says_what_becomes_of_it(
 
 
 def test_a_gap_is_told_when_it_opens_and_when_all_are_closed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
-    orders = NotProven("public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders")
+    lines = StatusReporter()
+    orders = UnprovenTable(
+        "public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders"
+    )
     heal = HealStatus(0.0, "slot shop is gone", "comparing", "0/1", "1 of 7")
     lines.emit(status(state="starting"))
     lines.emit(replace(status(), heal=heal))
@@ -185,7 +189,7 @@ def test_the_log_of_a_relay_in_the_background_has_it_once(caplog: pytest.LogCapt
     caplog.set_level("INFO")
     emit = log_listener("shop").emit
     heal = HealStatus(0.0, "slot shop is gone", "comparing", "0/1", "1 of 7")
-    verdict = Verdict("healthy", "rows pass")
+    verdict = RelayVerdict("healthy", "rows pass")
     for detail in ("1 of 7", "2 of 7"):
         emit(with_gaps(replace(status(), verdict=verdict, heal=replace(heal, detail=detail))))
     emit(replace(status(), verdict=verdict))

@@ -12,7 +12,7 @@ from bwtui.model.status import Status
 from bwtui.relay.process import last_status
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.main import Listener, run
+from bwtui.relay.process.main import StatusListener, run
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine
@@ -82,7 +82,7 @@ def test_a_run_that_ends_at_once_leaves_none(home: Path) -> None:
             return super().status()
 
     settings = RelaySettings(name="shop")
-    listener = Listener(lambda _: None, 0.01, lambda _: None)
+    listener = StatusListener(lambda _: None, 0.01, lambda _: None)
     umask = os.umask(0o077)
     try:
         for _ in range(5):

@@ -12,14 +12,14 @@ from click.testing import CliRunner, Result
 from bwtui.cli.main import cli
 from bwtui.errors import ConnectionFailed
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.model.backfill_told import share, told
+from bwtui.model.backfill_texts import share, told
 from bwtui.model.sql import split_qualified
 from bwtui.model.status import Status
-from bwtui.relay.backfill.first import First
-from bwtui.relay.backfill.store import FOLDER, Store
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot
+from bwtui.relay.backfill.store import FOLDER, BackfillStore
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.server import ControlServer
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine
@@ -186,24 +186,24 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     assert run("--status").exit_code == 4
     RelayLock.acquire("one").release()
     assert run("--status", "--relay", "one").stdout.startswith("nothing is sent again")
-    store = Store(tmp_path / "one" / FOLDER)
+    store = BackfillStore(tmp_path / "one" / FOLDER)
     id = store.submit(BackfillRequest("public.orders"))
     assert "waiting" in run("--status").stdout
     assert "paused" in run("--pause", id).stdout
-    assert Store(tmp_path / "one" / FOLDER).next() is None
+    assert BackfillStore(tmp_path / "one" / FOLDER).next() is None
     assert json.loads(run("--resume", id, "--json").stdout)["state"] == "waiting"
     assert "cancelled" in run("--cancel", id, "--relay", "one").stdout
-    begun = First(tmp_path / "one", ("7", "shop", "slot"), store, Report())
+    begun = ChunkSnapshot(tmp_path / "one", ("7", "shop", "slot"), store, RunState())
     begun.ask(["public.users", "public.items"])
     assert "public.users" not in run("--status").stdout
     begun.begin(0x10)
     assert "public.users" in run("--status").stdout
     over = run("--cancel", id)
     assert (over.exit_code, "is over: cancelled" in over.stderr) == (2, True)
-    assert Store(tmp_path / "one" / FOLDER).next() is None
+    assert BackfillStore(tmp_path / "one" / FOLDER).next() is None
     # Of two, one has to be named; and one that is being started may work on it already.
     RelayLock.acquire("two").release()
-    Store(tmp_path / "two" / FOLDER).submit(BackfillRequest("public.orders"))
+    BackfillStore(tmp_path / "two" / FOLDER).submit(BackfillRequest("public.orders"))
     assert "name one of them with --relay: one, two" in run("--status").stderr
     lock = RelayLock.acquire("two")
     refused = run("--cancel", "1-orders", "--relay", "two")

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.status import _as_table, _in_full, status
 from bwtui.model.gaps import with_gaps
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status, TableStatus
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.process import control
 from bwtui.relay.process.control import socket_path
 from bwtui.relay.process.server import ControlServer
@@ -88,11 +88,11 @@ def test_the_one_that_was_asked_for_does_not_answer() -> None:
 
 def test_what_the_sentence_does_not_say_stands_below_it() -> None:
     old = "PostgreSQL has not told of the slot since 12:00:00: the lag shown is that old"
-    shown = Status("streaming", "one", "one", detail=old, verdict=Verdict("healthy", "nothing waits"))
+    shown = Status("streaming", "one", "one", detail=old, verdict=RelayVerdict("healthy", "nothing waits"))
     lines = _in_full(shown)
     assert lines[1].endswith("streaming: nothing waits")
     assert lines[2].endswith(old)
-    shown = replace(shown, detail="waiting", verdict=Verdict("starting", "waiting for Kafka"))
+    shown = replace(shown, detail="waiting", verdict=RelayVerdict("starting", "waiting for Kafka"))
     assert sum("waiting" in line for line in _in_full(shown)) == 1
 
 
@@ -107,10 +107,10 @@ def test_what_postgresql_was_not_asked_for_yet_is_not_known() -> None:
 
 def test_tables_that_are_not_proven_are_listed_with_their_commands() -> None:
     entries = (
-        NotProven("public.a", 0x16B3748, "topic a was deleted", "bwtui snapshot public.a"),
-        NotProven("public.b", 0x16B3750, "it left the publication"),
+        UnprovenTable("public.a", 0x16B3748, "topic a was deleted", "bwtui snapshot public.a"),
+        UnprovenTable("public.b", 0x16B3750, "it left the publication"),
     )
-    verdict = Verdict("healthy", "nothing waits")
+    verdict = RelayVerdict("healthy", "nothing waits")
     shown = with_gaps(Status("streaming", "one", "one", verdict=verdict, not_proven=entries))
     lines = _in_full(shown)
     assert lines[1] == (

@@ -9,9 +9,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from bwtui.command_log import KAFKA, POSTGRES, UNDER_WAY, CommandLog
 from bwtui.kafka.commands import LoggedAdmin
-from bwtui.model.looks import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
-from bwtui.relay.process import attention
-from bwtui.relay.process.attention import Watch
+from bwtui.model.service_views import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
+from bwtui.relay.process import on_demand_poller
+from bwtui.relay.process.on_demand_poller import OnDemandPoller
 from bwtui.source.raw.session import exec_logged
 from tests.waiting import eventually
 
@@ -77,15 +77,15 @@ def test_a_look_survives_json_and_an_older_version() -> None:
 
 
 def test_nobody_is_waited_for_and_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "ATTENTION_SECONDS", 0.2)
-    monkeypatch.setattr(attention, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(on_demand_poller, "ATTENTION_SECONDS", 0.2)
+    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.01)
     answered, closed = threading.Event(), threading.Event()
 
     def look() -> Consumers:
         assert answered.wait(60)
         return Consumers(7.0)
 
-    watch = Watch(look, closed.set, Consumers, "consumers")
+    watch = OnDemandPoller(look, closed.set, Consumers, "consumers")
     # The look hangs, and the answer is there all the same.
     assert watch.latest() == Consumers()
     answered.set()
@@ -98,14 +98,14 @@ def test_nobody_is_waited_for_and_nothing_stays_open(monkeypatch: pytest.MonkeyP
 
 
 def test_glances_have_kafka_asked_every_few_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.005)
     taken: list[float] = []
 
     def look() -> Consumers:
         taken.append(time.monotonic())
         return Consumers(1.0 + len(taken))
 
-    watch = Watch(look, lambda: None, Consumers, "consumers")
+    watch = OnDemandPoller(look, lambda: None, Consumers, "consumers")
     begun = time.monotonic()
     watch.latest(glance=True)
     eventually("the first look is taken at once", lambda: taken)
@@ -120,8 +120,8 @@ def test_glances_have_kafka_asked_every_few_seconds_alone(monkeypatch: pytest.Mo
 
 
 def test_a_thread_that_has_ended_does_not_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_PAUSE_SECONDS", 0.005)
-    monkeypatch.setattr(attention, "GLANCE_SECONDS", 0.05)
+    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(on_demand_poller, "GLANCE_SECONDS", 0.05)
     closed, taken = threading.Event(), 0
 
     def look() -> Consumers:
@@ -129,7 +129,7 @@ def test_a_thread_that_has_ended_does_not_look_sooner(monkeypatch: pytest.Monkey
         taken += 1
         return Consumers(1.0)
 
-    watch = Watch(look, closed.set, Consumers, "consumers")
+    watch = OnDemandPoller(look, closed.set, Consumers, "consumers")
     for _ in range(3):
         watch.latest(glance=True)
         assert closed.wait(60)
@@ -142,14 +142,14 @@ def test_a_look_that_breaks_says_so() -> None:
     def look() -> Consumers:
         raise ZeroDivisionError
 
-    watch = Watch(look, lambda: None, Consumers, "consumers")
+    watch = OnDemandPoller(look, lambda: None, Consumers, "consumers")
     eventually("it says so", lambda: "ZeroDivisionError" in watch.latest().failure)
     watch.stop()
 
 
 def test_a_thread_that_can_not_hang_up_does_not_freeze_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "ATTENTION_SECONDS", 0.1)
-    monkeypatch.setattr(attention, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(on_demand_poller, "ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.01)
     closed, taken = threading.Event(), 0
 
     def look() -> Consumers:
@@ -161,7 +161,7 @@ def test_a_thread_that_can_not_hang_up_does_not_freeze_the_look(monkeypatch: pyt
         closed.set()
         raise ZeroDivisionError
 
-    watch = Watch(look, close, Consumers, "consumers")
+    watch = OnDemandPoller(look, close, Consumers, "consumers")
     watch.latest()
     assert closed.wait(60)
     eventually("it says so", lambda: "ZeroDivisionError" in watch.shown.failure)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.sink.commit import Commit
+from bwtui.sink.transaction_commits import PendingCommit
 
 
 class Committing:
@@ -25,8 +25,8 @@ class Committing:
             raise end
 
 
-def commit(*ends: BaseException | None) -> Commit:
-    made = Commit(cast(Producer, Committing(*ends)), "position", b"key", b"value", 0, lambda: True)
+def commit(*ends: BaseException | None) -> PendingCommit:
+    made = PendingCommit(cast(Producer, Committing(*ends)), "position", b"key", b"value", 0, lambda: True)
     assert made.wait(10)
     # What its thread raises belongs to this test, and not to the next one.
     for thread in threading.enumerate():

@@ -6,7 +6,7 @@ import pytest
 
 from bwtui import config
 from bwtui.errors import UsageError
-from bwtui.places import usual_place
+from bwtui.setting_origins import usual_place
 from bwtui.settings import RelaySettings
 
 

@@ -10,8 +10,8 @@ import pytest
 from psycopg import pq
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.source.failover import connecting
-from bwtui.source.failover.connecting import attempts, open_session
+from bwtui.source.failover import libpq_session
+from bwtui.source.failover.libpq_session import attempts, open_session
 from bwtui.source.raw.session import connect_raw
 
 TICK = 0.02
@@ -47,7 +47,7 @@ def test_other_threads_run_while_a_server_says_nothing(silent: str) -> None:
 
 def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
     """As libpq does: here the first address refuses, and the second says nothing."""
-    monkeypatch.setattr(connecting, "_addresses", lambda host: ["127.0.0.2", "127.0.0.1"])
+    monkeypatch.setattr(libpq_session, "_addresses", lambda host: ["127.0.0.2", "127.0.0.1"])
     dsn = silent.replace("host=127.0.0.1", "host=db.example").replace(
         "connect_timeout=2", "connect_timeout=1"
     )
@@ -134,7 +134,7 @@ def test_every_time_limit_of_libpq_is_one_here(limit: str) -> None:
 
 def test_an_address_of_one_link_keeps_its_zone() -> None:
     (index,) = [number for number, name in socket.if_nameindex() if name == "lo"]
-    assert connecting._addresses("fe80::1%lo") == [f"fe80::1%{index}"]
+    assert libpq_session._addresses("fe80::1%lo") == [f"fe80::1%{index}"]
 
 
 @pytest.mark.parametrize("name", ["db..example", "a" * 64 + ".example", "b\u00fccher.invalid"])
@@ -150,7 +150,7 @@ def test_a_name_is_looked_up_when_it_is_its_turn(monkeypatch: pytest.MonkeyPatch
         looked_up.append(host)
         return ["127.0.0.2"]
 
-    monkeypatch.setattr(connecting, "_addresses", look_up)
+    monkeypatch.setattr(libpq_session, "_addresses", look_up)
     places = iter(attempts("host=127.0.0.1,db.example"))
     assert _pairs(next(places))["host"] == "127.0.0.1"
     assert not looked_up

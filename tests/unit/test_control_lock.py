@@ -14,13 +14,13 @@ import pytest
 from bwtui.cli.options.relay_name import status_of
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.status import Status
-from bwtui.relay.coverage.ledger import Ledger
+from bwtui.relay.coverage.ledger import CoverageLedger
 from bwtui.relay.process import last_status, outcome
 from bwtui.relay.process.last_status import LastStatus, of_ended
 from bwtui.relay.process.lock import RelayLock, is_held, wait_until_free
-from bwtui.relay.process.log import _PrivateFile, log_path, open_log, trim
-from bwtui.relay.process.outcome import Outcome
-from bwtui.relay.report import Report
+from bwtui.relay.process.log import _PrivateLogFile, log_path, open_log, trim
+from bwtui.relay.process.outcome import RunOutcome
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 
 
@@ -73,7 +73,7 @@ def test_an_outcome_comes_back_as_the_same_error() -> None:
     RelayLock.acquire("one").release()
     assert outcome.read("one") is None
     status = Status("failed", "one", "slot", confirmed_lsn=77)
-    outcome.write("one", Outcome(5, 1.5, "slot is lost", "drop it", status))
+    outcome.write("one", RunOutcome(5, 1.5, "slot is lost", "drop it", status))
     found = outcome.read("one")
     assert found is not None
     error = found.error()
@@ -87,22 +87,22 @@ def test_an_outcome_comes_back_as_the_same_error() -> None:
 def test_a_run_that_ended_at_once_hides_no_gap(state_home: Path) -> None:
     RelayLock.acquire("one").release()
     settings = RelaySettings(name="one", slot="slot")
-    ledger = Ledger(state_home / "one", ("1", "db", "slot"), settings, Report())
+    ledger = CoverageLedger(state_home / "one", ("1", "db", "slot"), settings, RunState())
     ledger.mark("public.orders", "lost what topic orders held")
-    outcome.write("one", Outcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
+    outcome.write("one", RunOutcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
     LastStatus("one").keep(Status("starting", "one", "slot"))
     for ended in (of_ended("one"), last_status.read("one")):
         assert ended is not None
         (entry,) = ended.not_proven
         assert entry.reason == "it lost what topic orders held"
         assert "public.orders is not proven: it lost what topic orders held" in ended.verdict.sentence
-    outcome.write("one", Outcome(0, 1.5, None, None, Status("stopped", "one", "slot")))
+    outcome.write("one", RunOutcome(0, 1.5, None, None, Status("stopped", "one", "slot")))
     with pytest.raises(ConnectionFailed) as raised:
         status_of("one")
     assert raised.value.hint == (
         "its last run was stopped cleanly; public.orders is not proven: it lost what topic orders held"
     )
-    outcome.write("one", Outcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
+    outcome.write("one", RunOutcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
     ledger.proven(["public.orders"], ledger.moment())
     assert of_ended("one") == Status("failed", "one", "slot")
 
@@ -119,8 +119,8 @@ def test_on_a_full_disk_a_relay_still_says_why_it_ended(
     outcome.clear("one")
     monkeypatch.setattr(outcome, "write_whole", full)
     reason = "the state of relay one can't be written: No space left on device"
-    outcome.write("one", Outcome(2, 1.5, reason, "free disk space", Status("failed", "one", "slot")))
-    assert outcome.read("one") == Outcome(2, 1.5, reason, "free disk space", None)
+    outcome.write("one", RunOutcome(2, 1.5, reason, "free disk space", Status("failed", "one", "slot")))
+    assert outcome.read("one") == RunOutcome(2, 1.5, reason, "free disk space", None)
     # What it was doing then is what was kept of it last.
     LastStatus("one").keep(Status("streaming", "one", "slot", confirmed_lsn=80))
     ended = of_ended("one")
@@ -130,7 +130,7 @@ def test_on_a_full_disk_a_relay_still_says_why_it_ended(
     assert (kept, (state_home / "one" / kept).stat().st_mode & 0o777) == ("outcome.json", 0o600)
     # Without the room that was kept it is what it was: said where the log goes.
     with pytest.raises(OSError, match="No space left"):
-        outcome.write("one", Outcome(2, 1.5, reason, "free disk space", None))
+        outcome.write("one", RunOutcome(2, 1.5, reason, "free disk space", None))
 
 
 def test_a_reason_that_does_not_go_into_its_room_as_a_whole_is_not_taken_for_written() -> None:
@@ -141,7 +141,7 @@ def test_a_reason_that_does_not_go_into_its_room_as_a_whole_is_not_taken_for_wri
     try:
         outcome.clear("one")
         with pytest.raises(OSError, match="File too large"):
-            outcome.write("one", Outcome(2, 1.5, "no space left on device", "free disk space", None))
+            outcome.write("one", RunOutcome(2, 1.5, "no space left on device", "free disk space", None))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert outcome.read("one") is None
@@ -194,7 +194,7 @@ def test_a_line_that_cannot_be_logged_is_lost_and_not_shown(
     state_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (state_home / "full").symlink_to("/dev/full")
-    handler = _PrivateFile(state_home / "full", maxBytes=1 << 20, backupCount=1, delay=True)
+    handler = _PrivateLogFile(state_home / "full", maxBytes=1 << 20, backupCount=1, delay=True)
     handler.handle(logging.makeLogRecord({"msg": "password=hunter2"}))
     assert capfd.readouterr().err == ""
     with contextlib.suppress(OSError):

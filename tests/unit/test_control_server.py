@@ -15,12 +15,12 @@ import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.model.history import History
+from bwtui.model.history import RelayHistory
 from bwtui.model.status import Status
 from bwtui.relay.process import control, server, sockets
 from bwtui.relay.process.control import (
     ControlClient,
-    DoesNotAnswer,
+    RelayUnresponsive,
     control_backfill,
     request,
     send_again,
@@ -146,7 +146,7 @@ async def test_a_relay_of_an_older_version_has_no_history(
     monkeypatch.setattr(server, "_data", refuse)
     with ControlServer("one", engine):
         client = ControlClient("one")
-        assert await client.history() == History()
+        assert await client.history() == RelayHistory()
         await client.close()
 
 
@@ -403,7 +403,7 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
     with socket.socket(socket.AF_UNIX) as suspended:
         suspended.bind(str(socket_path("two")))
         suspended.listen()
-        with pytest.raises(DoesNotAnswer, match="relay two runs, but does not answer"):
+        with pytest.raises(RelayUnresponsive, match="relay two runs, but does not answer"):
             request("two", {"request": "status"}, 0.1)
         # The one that answers may take its time.
         patient = {"one": 60.0}

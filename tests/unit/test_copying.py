@@ -13,11 +13,11 @@ from bwtui.encode.lines import EncodedLines
 from bwtui.model.headers import ORDINAL
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.batch import BATCH_BYTES, BATCH_ROWS
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
-from bwtui.relay.snapshot import gathering as gathering_module
-from bwtui.relay.snapshot.copying import Copying
-from bwtui.relay.snapshot.gathering import gathering
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState
+from bwtui.relay.snapshot import row_batching as gathering_module
+from bwtui.relay.snapshot.row_batching import gathering
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
@@ -37,10 +37,10 @@ class Recorder:
         self.batches: list[Any] = []
         self._without: list[Any] = []
 
-    def without(self, route: Route, reason: Any) -> None:
+    def without(self, route: TableRoute, reason: Any) -> None:
         self._without.append((len(self.frames), reason))
 
-    def write_batch(self, routes: list[Route]) -> list[Any]:
+    def write_batch(self, routes: list[TableRoute]) -> list[Any]:
         sections = [(route.value_schema_id, list(route.messages), list(route.positions)) for route in routes]
         self.batches.append((list(self.frames), sections, self._without))
         self.frames.clear()
@@ -51,25 +51,25 @@ class Recorder:
         pass
 
 
-class Wide(Copying):
+class Wide(SnapshotCopier):
     """Has a second route, whose schema has room for bytes that are no text."""
 
-    def _with_room(self, route: Route) -> Route:
+    def _with_room(self, route: TableRoute) -> TableRoute:
         return route_of(self._context.report, any_bytes=True)
 
 
-def route_of(report: Report, any_bytes: bool = False) -> Route:
+def route_of(report: RunState, any_bytes: bool = False) -> TableRoute:
     counters = report.table("public.t")
     counters.key_schema_id, counters.value_schema_id = 1, 3 if any_bytes else 2
     bound = build_encoder(RELATION, ("id",), {}, any_bytes).bind(1, counters.value_schema_id)
-    return Route(RELATION, "t", ("id",), counters, bound, TopicLimits(LIMIT, compacted=False))
+    return TableRoute(RELATION, "t", ("id",), counters, bound, TopicLimits(LIMIT, compacted=False))
 
 
 def copying(headers: bool) -> tuple[Wide, Any]:
-    sink, report = MemorySink(), Report()
+    sink, report = MemorySink(), RunState()
     seen = SimpleNamespace(sink=sink, report=report, recorder=Recorder(), dropped=[], sampled=[])
 
-    def refuse(route: Route, row: Any, error: Any, span: Any) -> None:
+    def refuse(route: TableRoute, row: Any, error: Any, span: Any) -> None:
         seen.dropped.append((row.identity, row.after, str(error)))
 
     def take(*sample: Any) -> None:
@@ -109,7 +109,7 @@ def lines_of(seed: int) -> list[bytes]:
     return found
 
 
-def result(made: Copying, seen: Any) -> Any:
+def result(made: SnapshotCopier, seen: Any) -> Any:
     messages: list[MessageTuple] = [tuple(message) for _, message in seen.sink.delivered]
     counters = seen.report.table("public.t")
     return {
@@ -208,7 +208,7 @@ def test_messages_that_are_far_larger_than_their_lines_make_more_batches() -> No
     columns = tuple(Column(f"{'a name of some length':_>60}{n}", 25, -1, n == 0) for n in range(300))
     relation = Relation(1, "public", "t", "d", columns)
     keys = (columns[0].name,)
-    made._route = Route(
+    made._route = TableRoute(
         relation,
         "t",
         keys,

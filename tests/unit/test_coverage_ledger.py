@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, StateFailed
-from bwtui.relay.coverage.ledger import TOPICS, Ledger
-from bwtui.relay.report import Report
+from bwtui.relay.coverage.ledger import TOPICS, CoverageLedger
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
-from bwtui.source.table_facts import Leaf, TableFacts, moved_tables
+from bwtui.source.table_facts import LeafPartition, TableFacts, moved_tables
 
 ORDERS = "public.orders"
-LEAF = Leaf("public.low", "public.low", "r", "p", 31, "d id:20", "700 701")
+LEAF = LeafPartition("public.low", "public.low", "r", "p", 31, "d id:20", "700 701")
 FACTS = TableFacts(
     oid=20,
     name=ORDERS,
@@ -35,14 +35,16 @@ FACTS = TableFacts(
 SETTINGS = RelaySettings(slot="shop", schema_registry="http://me:secret@registry:8081")
 
 
-def ledger(folder: Path, report: Report | None = None, settings: RelaySettings = SETTINGS) -> Ledger:
+def ledger(
+    folder: Path, report: RunState | None = None, settings: RelaySettings = SETTINGS
+) -> CoverageLedger:
     """Return the ledger of a slot, opened from its file."""
-    return Ledger(folder, ("1", "db", "shop"), settings, report or Report())
+    return CoverageLedger(folder, ("1", "db", "shop"), settings, report or RunState())
 
 
-def begun(folder: Path, *, is_whole: bool = True) -> tuple[Ledger, Report]:
+def begun(folder: Path, *, is_whole: bool = True) -> tuple[CoverageLedger, RunState]:
     """Return a ledger that has recorded one table."""
-    report = Report()
+    report = RunState()
     made = ledger(folder, report)
     made.begin({ORDERS: FACTS}, 0x100, is_whole=is_whole)
     return made, report
@@ -140,13 +142,13 @@ def test_only_a_comparison_that_began_later_ends_it(tmp_path: Path) -> None:
     made.proven([ORDERS], ledger(tmp_path).moment())
     assert report.not_proven, "the comparison began under an earlier run"
     # It outlives the process.
-    again = Report()
+    again = RunState()
     assert ledger(tmp_path, again).to_compare() == [ORDERS]
     assert again.not_proven == report.not_proven
     made.proven([ORDERS], made.moment())
     assert report.not_proven == ()
     assert not made.is_comparing
-    again = Report()
+    again = RunState()
     ledger(tmp_path, again)
     assert again.not_proven == ()
 
@@ -160,7 +162,7 @@ def test_a_clock_that_was_set_back_keeps_no_table_from_being_proven(
     made.proven([ORDERS], made.moment())
     assert report.not_proven == ()
     made.mark(ORDERS, "was changed")
-    again = Report()
+    again = RunState()
     opened = ledger(tmp_path, again)
     assert again.not_proven
     opened.proven([ORDERS], opened.moment())
@@ -240,7 +242,7 @@ def test_a_ledger_of_an_earlier_version_marks_nothing(tmp_path: Path) -> None:
     del facts["leaves"]["40"]["by_attach"], facts["labels"]["type 51"], facts["numbers"], facts["index"]
     facts["leaves"]["40"]["attached"] = "700"
     path.write_text(json.dumps(content))
-    report = Report()
+    report = RunState()
     made = ledger(tmp_path, report)
     made._compare({ORDERS: FACTS}, [])
     made._publish()
@@ -258,7 +260,7 @@ def test_what_no_comparison_proves_keeps_its_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["d ", "d id:20"])
 def test_records_of_another_producer_are_found_by_keys_alone(tmp_path: Path, key: str) -> None:
-    report = Report()
+    report = RunState()
     made = ledger(tmp_path, report)
     made.begin({ORDERS: replace(FACTS, key=key)}, 0x100)
     made.mark(ORDERS, "has 3 records that this relay did not send", has_extra=True)
@@ -306,7 +308,7 @@ def test_a_topic_that_changed_while_stopped_is_unproven_since_the_look_before(tm
     made.seen(TOPICS)
     made._lsn = 0x300
     made._write()
-    report = Report()
+    report = RunState()
     again = ledger(tmp_path, report)
     # The first look at the catalog of the new run, before the first one at topics.
     again._lsn = 0x900
@@ -398,7 +400,7 @@ def test_other_settings_are_refused_on_a_slot(tmp_path: Path, changed: dict[str,
         ledger(tmp_path, settings=settings).check_settings()
     assert says in refused.value.message
     assert "--accept-settings" in refused.value.hint
-    report = Report()
+    report = RunState()
     accepted = ledger(tmp_path, report, replace(settings, accept_settings=True))
     accepted.check_settings()
     assert [entry.table for entry in report.not_proven] == [ORDERS]
@@ -419,7 +421,7 @@ def test_a_damaged_ledger_is_not_taken_for_none(tmp_path: Path, damage: Callable
 
 def test_the_ledger_of_another_database_counts_as_none(tmp_path: Path) -> None:
     begun(tmp_path)
-    assert Ledger(tmp_path, ("1", "other", "shop"), SETTINGS, Report()).is_empty
+    assert CoverageLedger(tmp_path, ("1", "other", "shop"), SETTINGS, RunState()).is_empty
     assert not ledger(tmp_path).is_empty
 
 

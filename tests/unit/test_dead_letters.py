@@ -14,18 +14,18 @@ from click.testing import CliRunner, Result
 from bwtui.cli.main import cli
 from bwtui.errors import RowError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.backfill.keys import read_keys
-from bwtui.relay.backfill.store import FOLDER, Store
-from bwtui.relay.dead_letters.handled import NAME, Handled, Note
-from bwtui.relay.dead_letters.retrying import plan
-from bwtui.relay.dead_letters.standing import settled, standing
+from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.relay.dead_letters.action_log import NAME, DeadLetterAction, DeadLetterActionLog
+from bwtui.relay.dead_letters.letter_state import settled, standing
+from bwtui.relay.dead_letters.retry import plan
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.process.server import ControlServer
-from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.run_state import RunState, TableCounters
 from bwtui.settings import RelaySettings
-from bwtui.sink.dead_letter import ENCODED, DeadLetters, DroppedRow, Identity
-from bwtui.sink.letters import Letter, LetterFile, letter_id
+from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, letter_id
+from bwtui.sink.dead_letter_writer import ENCODED, ChangeIdentity, DeadLetterWriter, DroppedRow
 from bwtui.state_folder import LOCK_NAME
 from tests.faults.doubles import MemorySink
 from tests.unit.relay_double import DoubleEngine
@@ -36,16 +36,16 @@ Fields = tuple[bytes | None, ...]
 
 
 @pytest.fixture
-def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetters:
+def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetterWriter:
     """Those of a relay that does not run."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / LOCK_NAME).touch()
-    return DeadLetters(tmp_path / "one")
+    return DeadLetterWriter(tmp_path / "one")
 
 
 @pytest.fixture
-def engine(letters: DeadLetters) -> Iterator[DoubleEngine]:
+def engine(letters: DeadLetterWriter) -> Iterator[DoubleEngine]:
     """The relay, which runs and never does anything."""
     engine = DoubleEngine(RelaySettings(name="one"))
     with ControlServer("one", engine):
@@ -53,7 +53,7 @@ def engine(letters: DeadLetters) -> Iterator[DoubleEngine]:
 
 
 def keep(
-    letters: DeadLetters,
+    letters: DeadLetterWriter,
     after: Fields | None,
     before: Fields | None = None,
     *,
@@ -64,18 +64,18 @@ def keep(
     xid: int = 7,
 ) -> str:
     """Drop a row; return its letter's id."""
-    row = DroppedRow(table, "orders", operation, Identity(1, 1, xid), columns, before, after, key)
+    row = DroppedRow(table, "orders", operation, ChangeIdentity(1, 1, xid), columns, before, after, key)
     letters.keep(letters.letter(row, "the message is too large", "RowTooLarge"))
     return read(letters)[-1].id
 
 
-def whole(letters: DeadLetters) -> LetterFile:
-    file = LetterFile(letters.path, lambda _: ("id",))
+def whole(letters: DeadLetterWriter) -> DeadLetterFile:
+    file = DeadLetterFile(letters.path, lambda _: ("id",))
     file.read()
     return file
 
 
-def read(letters: DeadLetters) -> list[Letter]:
+def read(letters: DeadLetterWriter) -> list[DeadLetter]:
     return whole(letters).letters
 
 
@@ -91,7 +91,7 @@ def states(*arguments: str) -> dict[str, str]:
 # -- what is asked for -------------------------------------------------------------------------------------
 
 
-def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters: DeadLetters) -> None:
+def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters: DeadLetterWriter) -> None:
     keep(letters, (b"1", b"x"))
     keep(letters, (b"1", b"y"), (b"1", b"x"))
     keep(letters, (b"3", b"y"), (b"2", None))
@@ -121,7 +121,7 @@ def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters
     ],
 )
 def test_what_names_no_row_is_refused_with_the_way_out(
-    letters: DeadLetters, keeps: Callable[[DeadLetters], str], why: str
+    letters: DeadLetterWriter, keeps: Callable[[DeadLetterWriter], str], why: str
 ) -> None:
     keeps(letters)
     made = plan(read(letters))
@@ -134,7 +134,7 @@ def test_what_names_no_row_is_refused_with_the_way_out(
     assert f"error: 1 letter can't be sent by key\nhint: {told}" in ended.stderr
 
 
-def test_letters_from_before_a_table_got_another_key_are_left_out(letters: DeadLetters) -> None:
+def test_letters_from_before_a_table_got_another_key_are_left_out(letters: DeadLetterWriter) -> None:
     keep(letters, (b"1", b"x"), key=("body",))
     keep(letters, (b"1", b"x"))
     made = plan(read(letters))
@@ -144,7 +144,9 @@ def test_letters_from_before_a_table_got_another_key_are_left_out(letters: DeadL
     ]
 
 
-def test_a_letter_of_a_table_that_was_refused_as_a_whole_takes_the_key_of_now(letters: DeadLetters) -> None:
+def test_a_letter_of_a_table_that_was_refused_as_a_whole_takes_the_key_of_now(
+    letters: DeadLetterWriter,
+) -> None:
     keep(letters, (b"1", b"x"), key=())
     assert [letter.key for letter in read(letters)] == [(("id", "1"),)]
 
@@ -152,13 +154,13 @@ def test_a_letter_of_a_table_that_was_refused_as_a_whole_takes_the_key_of_now(le
 # -- what is noted -----------------------------------------------------------------------------------------
 
 
-def test_a_torn_line_takes_nothing_else_with_it(letters: DeadLetters) -> None:
-    handled = Handled("one")
-    handled.add([Note("drop", ("a", "b"), text="first")])
+def test_a_torn_line_takes_nothing_else_with_it(letters: DeadLetterWriter) -> None:
+    handled = DeadLetterActionLog("one")
+    handled.add([DeadLetterAction("drop", ("a", "b"), text="first")])
     with handled.path.open("ab") as out:
         out.write(b'{"what": "drop", "letters": ["c"], "ti')
     assert set(handled.read()) == {"a", "b"}
-    handled.add([Note("drop", ("d",)), Note("sent", ("a",), task="1-orders")])
+    handled.add([DeadLetterAction("drop", ("d",)), DeadLetterAction("sent", ("a",), task="1-orders")])
     assert [note.what for note in handled.read()["a"]] == ["drop", "sent"]
     assert set(handled.read()) == {"a", "b", "d"}
     assert handled.path.stat().st_mode & 0o777 == 0o600
@@ -168,10 +170,10 @@ def test_a_torn_line_takes_nothing_else_with_it(letters: DeadLetters) -> None:
     "line",
     [b"5", b"[]", b"{}", b'{"what": "x", "letters": []}', b'{"what": "drop", "letters": [1]}', b"\xff"],
 )
-def test_what_is_no_note_is_left_out(letters: DeadLetters, line: bytes) -> None:
-    handled = Handled("one")
+def test_what_is_no_note_is_left_out(letters: DeadLetterWriter, line: bytes) -> None:
+    handled = DeadLetterActionLog("one")
     handled.path.write_bytes(line + b"\n")
-    handled.add([Note("drop", ("a",))])
+    handled.add([DeadLetterAction("drop", ("a",))])
     assert list(handled.read()) == ["a"]
 
 
@@ -181,25 +183,42 @@ TASK = BackfillStatus("1-orders", ORDERS, "retry", requested=5.0)
 @pytest.mark.parametrize(
     ("note", "task", "state", "says"),
     [
-        (Note("drop", ("a",), text="a test"), None, "dropped", "a test"),
-        (Note("retry", ("a",), task="1-orders", requested=5.0), TASK, "asked", "1-orders waits for its turn"),
+        (DeadLetterAction("drop", ("a",), text="a test"), None, "dropped", "a test"),
+        (
+            DeadLetterAction("retry", ("a",), task="1-orders", requested=5.0),
+            TASK,
+            "asked",
+            "1-orders waits for its turn",
+        ),
         # Forgotten, and another one of that name in a state folder that is new.
-        (Note("retry", ("a",), task="1-orders", requested=5.0), None, "open", "not known how it ended"),
-        (Note("retry", ("a",), task="1-orders", requested=4.0), TASK, "open", "not known how it ended"),
+        (
+            DeadLetterAction("retry", ("a",), task="1-orders", requested=5.0),
+            None,
+            "open",
+            "not known how it ended",
+        ),
+        (
+            DeadLetterAction("retry", ("a",), task="1-orders", requested=4.0),
+            TASK,
+            "open",
+            "not known how it ended",
+        ),
     ],
 )
-def test_how_a_letter_stands(note: Note, task: BackfillStatus | None, state: str, says: str) -> None:
+def test_how_a_letter_stands(
+    note: DeadLetterAction, task: BackfillStatus | None, state: str, says: str
+) -> None:
     how = standing([note], {} if task is None else {task.id: task})
     assert (how.state, says in how.detail) == (state, True)
 
 
 def test_a_relay_that_does_not_say_is_not_taken_for_one_that_has_sent_nothing() -> None:
-    assert standing([Note("retry", ("a",), task="1-orders")], None).state == "asked"
+    assert standing([DeadLetterAction("retry", ("a",), task="1-orders")], None).state == "asked"
 
 
-def test_what_is_over_is_noted_once(letters: DeadLetters) -> None:
+def test_what_is_over_is_noted_once(letters: DeadLetterWriter) -> None:
     first, second = keep(letters, (b"1", b"x")), keep(letters, (b"3", b"x"), (b"2", None))
-    asked = Note("retry", (first, second), task="1-orders", requested=5.0)
+    asked = DeadLetterAction("retry", (first, second), task="1-orders", requested=5.0)
     # Of the stream, of another table and of another key.
     keep(letters, (b"1", b"y"))
     keep(letters, (b"1", b"y"), operation="backfill", table="public.two", xid=0)
@@ -221,7 +240,7 @@ def test_what_is_over_is_noted_once(letters: DeadLetters) -> None:
 # -- the command -------------------------------------------------------------------------------------------
 
 
-def test_they_are_listed_by_what_is_chosen(letters: DeadLetters) -> None:
+def test_they_are_listed_by_what_is_chosen(letters: DeadLetterWriter) -> None:
     keep(letters, (b"1", b"secret"))
     other = keep(letters, (b"2", b"x"), table="sales.items")
     ended = run("list")
@@ -240,7 +259,7 @@ def test_they_are_listed_by_what_is_chosen(letters: DeadLetters) -> None:
     assert second.split()[0] == other
 
 
-def test_values_are_shown_where_they_are_asked_for(letters: DeadLetters) -> None:
+def test_values_are_shown_where_they_are_asked_for(letters: DeadLetterWriter) -> None:
     id = keep(letters, (b"1", b"secret\x1b"), (b"2", None))
     masked, shown = run("show", id), run("show", id[:4], "--show-values")
     assert "secret" not in masked.stdout
@@ -251,7 +270,7 @@ def test_values_are_shown_where_they_are_asked_for(letters: DeadLetters) -> None
     assert (told["after"], told["before"]) == ({"id": "1", "body": "secret\x1b"}, {"id": "2", "body": None})
 
 
-def test_one_is_set_aside_and_taken_up_again(letters: DeadLetters, engine: DoubleEngine) -> None:
+def test_one_is_set_aside_and_taken_up_again(letters: DeadLetterWriter, engine: DoubleEngine) -> None:
     id = keep(letters, (b"1", b"x"))
     before = letters.path.read_bytes()
     assert "would be set aside" in run("drop", "--all", "--dry-run").stdout
@@ -266,7 +285,9 @@ def test_one_is_set_aside_and_taken_up_again(letters: DeadLetters, engine: Doubl
     assert states() == {id: "asked"}
 
 
-def test_the_relay_is_asked_for_keys_and_the_end_is_told(letters: DeadLetters, engine: DoubleEngine) -> None:
+def test_the_relay_is_asked_for_keys_and_the_end_is_told(
+    letters: DeadLetterWriter, engine: DoubleEngine
+) -> None:
     id = keep(letters, (b"1", b"x"))
     lists: list[list[object]] = []
     submit = engine.backfill
@@ -279,7 +300,7 @@ def test_the_relay_is_asked_for_keys_and_the_end_is_told(letters: DeadLetters, e
     engine.backfill = backfill  # type: ignore[method-assign]
 
     def work() -> None:
-        eventually("it is asked for", lambda: id in Handled("one").read())
+        eventually("it is asked for", lambda: id in DeadLetterActionLog("one").read())
         keep(letters, (b"1", b"x"), operation="backfill", xid=0)
         engine.backfills["1-orders"] = replace(engine.backfills["1-orders"], state="done")
 
@@ -294,7 +315,7 @@ def test_the_relay_is_asked_for_keys_and_the_end_is_told(letters: DeadLetters, e
     assert states() == {first: "refused", second: "open"}
 
 
-def test_each_table_is_asked_for_by_itself(letters: DeadLetters, engine: DoubleEngine) -> None:
+def test_each_table_is_asked_for_by_itself(letters: DeadLetterWriter, engine: DoubleEngine) -> None:
     gone = keep(letters, (b"1", b"x"), table="public.gone")
     id = keep(letters, (b"1", b"x"))
     ended = run("retry", "--all", "--no-wait")
@@ -304,12 +325,12 @@ def test_each_table_is_asked_for_by_itself(letters: DeadLetters, engine: DoubleE
     assert states() == {gone: "open", id: "asked"}
 
 
-def test_a_relay_that_does_not_run_keeps_what_is_asked_for(letters: DeadLetters, tmp_path: Path) -> None:
+def test_a_relay_that_does_not_run_keeps_what_is_asked_for(letters: DeadLetterWriter, tmp_path: Path) -> None:
     id = keep(letters, (b"1", b"x"))
     ended = run("retry", id)
     assert ended.exit_code == 4
     assert "error: relay one does not run: 1-orders waits for its next start" in ended.stderr
-    store = Store(tmp_path / "one" / FOLDER)
+    store = BackfillStore(tmp_path / "one" / FOLDER)
     task = store.next()
     assert task is not None
     assert task.request.key_columns == ("id",)
@@ -323,10 +344,10 @@ def test_a_relay_that_does_not_run_keeps_what_is_asked_for(letters: DeadLetters,
     assert states() == {id: "sent"}
 
 
-def test_a_clock_that_was_set_back_hides_no_refusal(letters: DeadLetters) -> None:
+def test_a_clock_that_was_set_back_hides_no_refusal(letters: DeadLetterWriter) -> None:
     first = keep(letters, (b"1", b"x"))
     tomorrow = read(letters)[0].time + 86_400
-    asked = Note(
+    asked = DeadLetterAction(
         "retry", (first,), time=tomorrow, task="1-orders", requested=5.0, place=whole(letters).size()
     )
     new = keep(letters, (b"1", b"x"), operation="backfill", xid=0)
@@ -336,23 +357,23 @@ def test_a_clock_that_was_set_back_hides_no_refusal(letters: DeadLetters) -> Non
 
 
 def test_a_file_too_long_to_be_read_proves_nothing_sent(
-    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+    letters: DeadLetterWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = keep(letters, (b"1", b"x"))
-    asked = Note("retry", (first,), task="1-orders", requested=5.0, place=whole(letters).size())
+    asked = DeadLetterAction("retry", (first,), task="1-orders", requested=5.0, place=whole(letters).size())
     of_it = read(letters)
     keep(letters, (b"1", b"x"), operation="backfill", xid=0)
     for _ in range(3):
         keep(letters, (b"2", b"x"))
     done = {"1-orders": replace(TASK, state="done")}
-    monkeypatch.setattr("bwtui.sink.letters._MOST_LETTERS", 3)
+    monkeypatch.setattr("bwtui.sink.dead_letter_file._MOST_LETTERS", 3)
     assert settled(of_it, {first: [asked]}, done, whole(letters)) == []
-    monkeypatch.setattr("bwtui.sink.letters._MOST_LETTERS", 20_000)
-    monkeypatch.setattr("bwtui.sink.letters._MOST_BYTES", 3 * of_it[0].size)
+    monkeypatch.setattr("bwtui.sink.dead_letter_file._MOST_LETTERS", 20_000)
+    monkeypatch.setattr("bwtui.sink.dead_letter_file._MOST_BYTES", 3 * of_it[0].size)
     assert settled(of_it, {first: [asked]}, done, whole(letters)) == []
 
 
-def test_a_log_that_can_t_be_written_stops_no_list(letters: DeadLetters) -> None:
+def test_a_log_that_can_t_be_written_stops_no_list(letters: DeadLetterWriter) -> None:
     keep(letters, (b"1", b"x"))
     (letters.path.parent / NAME).mkdir()
     ended = run("list")
@@ -360,7 +381,7 @@ def test_a_log_that_can_t_be_written_stops_no_list(letters: DeadLetters) -> None
     assert "what was done about dead letters can't be read" in ended.stderr
 
 
-def test_ids(letters: DeadLetters) -> None:
+def test_ids(letters: DeadLetterWriter) -> None:
     ids = [keep(letters, (str(number).encode(), b"x")) for number in range(300)]
     assert len(set(ids)) == 300
     # Two with the same first four digits are as good as sure among so many only by chance: make one.
@@ -371,13 +392,15 @@ def test_ids(letters: DeadLetters) -> None:
     assert "is no id of a letter" in run("show", "xyz").stderr
 
 
-def test_a_row_that_is_read_again_has_one_letter_in_the_topic_as_in_the_file(letters: DeadLetters) -> None:
+def test_a_row_that_is_read_again_has_one_letter_in_the_topic_as_in_the_file(
+    letters: DeadLetterWriter,
+) -> None:
     settings, sink = RelaySettings(on_error="log", dead_letter_topic="dead"), MemorySink()
-    policy = RowPolicy(settings, Report(), letters, sink)
-    row = DroppedRow(ORDERS, "orders", "update", Identity(1, 1, 7), ("id",), None, (b"1",), ("id",))
+    policy = RowPolicy(settings, RunState(), letters, sink)
+    row = DroppedRow(ORDERS, "orders", "update", ChangeIdentity(1, 1, 7), ("id",), None, (b"1",), ("id",))
     route: Any = SimpleNamespace(counters=TableCounters("orders"))
     for _ in range(2):
-        policy.refuse(route, row, RowError("it is too large", ""), Span())
+        policy.refuse(route, row, RowError("it is too large", ""), DeliverySpan())
     sink.poll(0)
     [letter] = read(letters)
     sent = [json.loads(message.value or b"") for _, message in sink.delivered]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from bwtui.model.delivery import UNKNOWN, Receipt, Span
+from bwtui.model.delivery import UNKNOWN, DeliverySpan, Receipt
 from bwtui.settings import RelaySettings
 from bwtui.sink import delivery_reports
 from bwtui.sink.base import Message, MessageTuple
 from bwtui.sink.delivery_failures import delivery_failure
-from bwtui.sink.delivery_reports import DeliveryReports, Section
+from bwtui.sink.delivery_reports import DeliveryReports, ReceiptSection
 from bwtui.sink.kafka import KafkaSink
 from tests.compiled_twin import COMPILER, built
 from tests.waiting import eventually
@@ -57,9 +57,9 @@ class Producing:
 
 class Taken:
     def __init__(self, reports: DeliveryReports, messages: list[MessageTuple], receipt: Receipt) -> None:
-        self.messages, self.receipt, self.span = messages, receipt, Span()
+        self.messages, self.receipt, self.span = messages, receipt, DeliverySpan()
         self.span.pending = len(messages)
-        self.section: Section = reports.take("t", messages, self.span, receipt)
+        self.section: ReceiptSection = reports.take("t", messages, self.span, receipt)
         self.callbacks = list(self.section.callbacks[: len(messages)])
 
     def deliver(self, *indexes: int, first_offset: int = 100) -> None:
@@ -70,7 +70,7 @@ class Taken:
 
 @pytest.fixture(params=["Python", "C"] if COMPILER else ["Python"])
 def producing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Producing:
-    places = built().Places if request.param == "C" else delivery_reports.Places
+    places = built().Places if request.param == "C" else delivery_reports.OffsetRecorder
     monkeypatch.setattr(delivery_reports, "places_class", places)
     return Producing()
 
@@ -180,7 +180,7 @@ def test_sections_of_two_sizes_keep_their_callbacks(producing: Producing) -> Non
 def test_a_receipt_of_another_size_is_none(producing: Producing) -> None:
     """A report too few, and what Kafka lacks would count as delivered."""
     with pytest.raises(ValueError, match="a receipt for 1 of 2 messages"):
-        producing.reports.take("t", [(b"k", b"v", 0, None)] * 2, Span(), Receipt(1, 0, 1))
+        producing.reports.take("t", [(b"k", b"v", 0, None)] * 2, DeliverySpan(), Receipt(1, 0, 1))
 
 
 def test_few_callbacks_are_idle(producing: Producing) -> None:
@@ -203,7 +203,7 @@ def test_what_librdkafka_says_of_brokers_is_no_message() -> None:
 
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC])
 def test_a_message_to_a_deleted_topic_names_the_topic_and_no_refusal(code: int) -> None:
-    failure = delivery_failure("orders", KafkaError(code), Message(b"1", b"row", 0), Span(), None, 0)
+    failure = delivery_failure("orders", KafkaError(code), Message(b"1", b"row", 0), DeliverySpan(), None, 0)
     assert failure.reason.startswith("topic orders does not exist: ")
     assert (failure.is_outage, failure.is_final) == (True, True), "the relay tries again as before"
     assert failure.hint.startswith("topic orders was deleted; it is made again")

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.demo.compare import canonical
 from bwtui.demo.topics import TopicContents, _decided
-from bwtui.demo.verdict import Comparison, TableVerdict
+from bwtui.demo.verdict import ShopComparison, TableVerdict
 from bwtui.errors import DifferencesFound, Indeterminate
 from bwtui.kafka.client import WITHOUT_LEADER
 
@@ -113,29 +113,29 @@ def verdict(**changes: int) -> TableVerdict:
 
 
 def test_equal() -> None:
-    comparison = Comparison((verdict(),))
+    comparison = ShopComparison((verdict(),))
     assert (comparison.outcome, comparison.error()) == ("equal", None)
     assert comparison.sentence.startswith("equal: 3 rows")
 
 
 @pytest.mark.parametrize("name", ["missing", "extra", "different", "unreadable", "split_keys"])
 def test_each_kind_of_difference_is_enough(name: str) -> None:
-    comparison = Comparison((verdict(), verdict(**{name: 1})))
+    comparison = ShopComparison((verdict(), verdict(**{name: 1})))
     assert comparison.outcome == "different"
     assert comparison.sentence.startswith("NOT equal: 1 ")
     assert isinstance(comparison.error(), DifferencesFound)
 
 
 def test_a_topic_of_no_table_is_a_difference() -> None:
-    comparison = Comparison((verdict(),), ("shop.other",))
+    comparison = ShopComparison((verdict(),), ("shop.other",))
     assert comparison.outcome == "different"
     assert "shop.other" in comparison.sentence
 
 
 def test_a_log_with_holes_never_proves_equality_but_can_prove_a_difference() -> None:
-    undecided = Comparison((verdict(holes=2),))
+    undecided = ShopComparison((verdict(holes=2),))
     assert isinstance(undecided.error(), Indeterminate)
-    assert Comparison((verdict(holes=2, missing=1),)).outcome == "different"
+    assert ShopComparison((verdict(holes=2, missing=1),)).outcome == "different"
 
 
 def test_a_partition_without_a_leader_is_waited_for() -> None:

@@ -8,15 +8,15 @@ from collections import Counter
 import pytest
 
 from bwtui.demo.interrupts import Interrupts
-from bwtui.demo.rows import RowMaker
+from bwtui.demo.rows import ShopRowMaker
 from bwtui.demo.shop import TABLES
-from bwtui.demo.transactions import ACTIONS, Memory, cancel_orders, choose, close_account
-from bwtui.demo.workload import Counts
+from bwtui.demo.transactions import ACTIONS, ShopKeys, cancel_orders, choose, close_account
+from bwtui.demo.workload import WorkloadCounts
 from bwtui.errors import Interrupted
 
 
 def rows(seed: int) -> list[tuple[object, ...]]:
-    make = RowMaker(seed)
+    make = ShopRowMaker(seed)
     return [
         row
         for number in range(200)
@@ -50,7 +50,7 @@ def test_topics_leave_public_out() -> None:
 
 
 def test_the_shop_does_not_grow_without_bound() -> None:
-    draw, full = RowMaker(1).random, Memory(list(range(10_001)), list(range(20_001)), [1])
+    draw, full = ShopRowMaker(1).random, ShopKeys(list(range(10_001)), list(range(20_001)), [1])
     drawn = {choose(draw, full).__name__ for _ in range(500)}
     assert "place_order" not in drawn
     assert "sign_up" not in drawn
@@ -59,7 +59,7 @@ def test_the_shop_does_not_grow_without_bound() -> None:
 
 
 def test_counts_are_grouped_by_table() -> None:
-    counts = Counts(committed=1)
+    counts = WorkloadCounts(committed=1)
     counts.rows["public.orders", "inserts"] += 2
     counts.rows["public.orders", "deletes"] += 1
     data = counts.to_json()

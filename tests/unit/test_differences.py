@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.encode.differences import differences, directions, incompatibilities, misread
+from bwtui.encode.schema_differences import differences, directions, incompatibilities, misread
 
 
 def schema(*fields: tuple[str, Any], name: str = "Value", default: bool = True) -> str:

@@ -6,11 +6,11 @@ import pytest
 
 from bwtui.cli import doctor
 from bwtui.settings import RelaySettings
-from bwtui.source import coverage, publication
+from bwtui.source import publication, publication_coverage
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection
-from bwtui.source.coverage import Shortfall
 from bwtui.source.doctor.advice import outside_publication
+from bwtui.source.publication_coverage import Shortfall
 
 CONNECTION = Connection.__new__(Connection)
 OWN = RelaySettings(publication="shop")
@@ -24,7 +24,7 @@ def lacking(name: str, says: str = "is not in the publication") -> Shortfall:
 
 def results(monkeypatch: pytest.MonkeyPatch, settings: RelaySettings, *found: Shortfall) -> dict[str, str]:
     """Return the result of each check, by its name."""
-    monkeypatch.setattr(coverage, "shortfalls", lambda *_: iter(found))
+    monkeypatch.setattr(publication_coverage, "shortfalls", lambda *_: iter(found))
     monkeypatch.setattr(publication, "existing", lambda *_: ("shop",))
     return {
         one.name: f"FAIL {one.error.message}" if one.error else f"ok {one.message}"

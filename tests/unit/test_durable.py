@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.durable import write_durably, write_whole
+from bwtui.durable_files import write_durably, write_whole
 
 
 @pytest.mark.parametrize("write", [write_durably, write_whole])

@@ -13,38 +13,38 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.errors import ConnectionFailed, SlotLost, StateFailed
-from bwtui.model.delivery import Span
-from bwtui.model.position import Position, Recorded
-from bwtui.relay.exactly.known import Exactly
-from bwtui.relay.exactly.once import ExactlyOnce
-from bwtui.relay.exactly.probing import Probing
-from bwtui.relay.following import Following
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.report import Report
+from bwtui.model.delivery import DeliverySpan
+from bwtui.model.position import Position, RecordedPosition
+from bwtui.relay.exactly_once.position_store import PositionStore
+from bwtui.relay.exactly_once.rejected_row_finder import RejectedRowFinder
+from bwtui.relay.exactly_once.transactional_stream import TransactionalStream
+from bwtui.relay.run_state import RunState
+from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaService, KafkaSink
-from bwtui.sink.positions import Positions
+from bwtui.sink.position_topic import PositionTopic
 from bwtui.sink.transactions import TransactionalSink
-from bwtui.source.raw.timeline import Server
+from bwtui.source.raw.timeline import ServerIdentity
 from tests.waiting import eventually
 
 SETTINGS = RelaySettings(slot="bottledwater")
 IDENTITY = ("7", "shop", "bottledwater")
 
 
-def exactly() -> Exactly:
+def exactly() -> PositionStore:
     """What a run knows, without a connection."""
-    return Exactly(SETTINGS, TransactionalSink(SETTINGS), b"session1")
+    return PositionStore(SETTINGS, TransactionalSink(SETTINGS), b"session1")
 
 
-def server(timeline: int, *forks: tuple[int, int]) -> Server:
+def server(timeline: int, *forks: tuple[int, int]) -> ServerIdentity:
     """A server of the cluster."""
-    return Server("7", timeline, forks, 0x9000, False)
+    return ServerIdentity("7", timeline, forks, 0x9000, False)
 
 
-def begin(known: Exactly, position: Position) -> None:
+def begin(known: PositionStore, position: Position) -> None:
     """Begin a session, in which Kafka says ``position``."""
-    once = cast(Any, object.__new__(ExactlyOnce))
+    once = cast(Any, object.__new__(TransactionalStream))
     once._sink, once._policy = SimpleNamespace(refused=[]), SimpleNamespace(is_sought=False)
     # What this process sent, long ago, says nothing of what Kafka has.
     memory = SimpleNamespace(last=SimpleNamespace(sent=lambda: 0x100), remember_sent=lambda lsn: None)
@@ -66,7 +66,7 @@ def test_what_another_relay_has_sent_since_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("now", [server(2, (1, 0x700)), server(3, (1, 0x700), (2, 0x900))])
-def test_what_this_server_has_in_its_place_is_not_left_out(now: Server) -> None:
+def test_what_this_server_has_in_its_place_is_not_left_out(now: ServerIdentity) -> None:
     known, position = exactly(), Position(*IDENTITY, 1, 0x800)
     known.server = now
     with pytest.raises(SlotLost, match=r"parted from it at 0/700") as raised:
@@ -83,10 +83,15 @@ def test_positions_say_which_history_they_are_of() -> None:
 
 
 def marked(
-    known: Exactly, commit_lsn: int, ordinal: int, *, at_boundary: bool, recorded: Recorded | None = None
+    known: PositionStore,
+    commit_lsn: int,
+    ordinal: int,
+    *,
+    at_boundary: bool,
+    recorded: RecordedPosition | None = None,
 ) -> Position:
     """Return the position of what was sent when the stream stands at a change; Kafka keeps it so."""
-    once = cast(Any, object.__new__(ExactlyOnce))
+    once = cast(Any, object.__new__(TransactionalStream))
     once._exactly = known
     recorder = SimpleNamespace(recorded=lambda *, anew: recorded)
     once._context = SimpleNamespace(recorder=recorder)
@@ -107,8 +112,8 @@ def test_a_position_counts_the_changes_of_a_transaction_that_is_whole() -> None:
     assert (now.ordinal, now.changes) == (7, None)
 
 
-@pytest.mark.parametrize("recorded", [None, Recorded("ab", 3, 70)])
-def test_a_position_says_up_to_where_a_recording_is_in(recorded: Recorded | None) -> None:
+@pytest.mark.parametrize("recorded", [None, RecordedPosition("ab", 3, 70)])
+def test_a_position_says_up_to_where_a_recording_is_in(recorded: RecordedPosition | None) -> None:
     assert marked(exactly(), 0x800, 7, at_boundary=True, recorded=recorded).recorded == recorded
 
 
@@ -135,9 +140,9 @@ class Thread:
         raise ConnectionFailed("PostgreSQL is gone", "")
 
 
-def recalled(folder: Path, settings: RelaySettings = SETTINGS) -> tuple[Exactly, Any]:
+def recalled(folder: Path, settings: RelaySettings = SETTINGS) -> tuple[PositionStore, Any]:
     """What a run knows that has asked a Kafka which knows nothing; and what was done there."""
-    known = Exactly(settings, TransactionalSink(settings), b"session1")
+    known = PositionStore(settings, TransactionalSink(settings), b"session1")
     kafka = SimpleNamespace(connected=[], last=lambda key: None, prepare=lambda: None, topic="positions")
     known._positions = cast(Any, kafka)
 
@@ -147,7 +152,7 @@ def recalled(folder: Path, settings: RelaySettings = SETTINGS) -> tuple[Exactly,
         return kafka
 
     known._sink = cast(Any, SimpleNamespace(connect=connect))
-    known.recall(IDENTITY, None, SlotMemory(folder, *IDENTITY))
+    known.recall(IDENTITY, None, SlotCheckpointStore(folder, *IDENTITY))
     return known, kafka
 
 
@@ -271,7 +276,7 @@ def test_kafka_commits_what_is_on_the_recordings_disk_and_nothing_else() -> None
     sink.poll(0.01)
     assert not recorded.committed and not sink.is_clean
     # What comes meanwhile is of the next transaction.
-    sink.send("topic", [(b"k", b"v", 0, None)], Span())
+    sink.send("topic", [(b"k", b"v", 0, None)], DeliverySpan())
     assert sink.has_uncommitted
     sink._next.clear()
     recorded.is_kept = True
@@ -336,7 +341,7 @@ def test_what_is_delivered_is_reported_one_by_one_only_to_those_who_note_it(
     how = {"snapshot": is_snapshot, "one_by_one": is_careful}
     sink.begin(sink.connect("bwtui", **how), **how)
     assert made[0]["delivery.report.only.error"] is is_quiet
-    span = Span()
+    span = DeliverySpan()
     sink.send("topic", [(b"k", b"v", 0, None), (b"l", b"w", 0, None)], span)
     sink.send("topic", [(b"k", b"x", 0, None)], span)
     # The transaction's own end is one more, but for a snapshot, which its slot confirms.
@@ -375,7 +380,7 @@ def test_a_commit_that_gets_through_while_all_is_called_back_counts(
     code: int | None, is_seen_first: bool
 ) -> None:
     error = None if code is None else KafkaException(KafkaError(code, retriable=True))
-    sink, producer, span = cast(Any, TransactionalSink(SETTINGS)), Slow(error), Span()
+    sink, producer, span = cast(Any, TransactionalSink(SETTINGS)), Slow(error), DeliverySpan()
     sink._producer, sink._is_open, sink.is_eager = producer, True, True
     span.pending = 1
     sink._spans, sink._rows = [span], 3
@@ -410,12 +415,12 @@ def test_a_disk_that_fails_ends_the_search_for_a_row_that_kafka_refuses() -> Non
         assert not is_enough(), "it waits for ever"
 
     with pytest.raises(StateFailed):
-        Probing(sink, cast(Any, None), pulse, {}, recorder).settle(Span())
+        RejectedRowFinder(sink, cast(Any, None), pulse, {}, recorder).settle(DeliverySpan())
 
 
 def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
     sink, recorder, is_enough = waiting_on_a_disk_that_fails()
-    report, session = Report(), cast(Any, object.__new__(Following))
+    report, session = RunState(), cast(Any, object.__new__(SessionLoop))
     session._report = SimpleNamespace(account=report.account, take_deliveries=lambda sink: None)
     session._context = SimpleNamespace(
         sink=sink, recorder=recorder, exactly=exactly(), stop_requested=is_enough
@@ -425,7 +430,7 @@ def test_a_disk_that_fails_ends_the_waiting_for_what_is_in_flight() -> None:
 
 
 def test_a_leader_that_changes_ends_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    positions, position = Positions(SETTINGS, {"bootstrap.servers": "nowhere:1"}), Position(*IDENTITY)
+    positions, position = PositionTopic(SETTINGS, {"bootstrap.servers": "nowhere:1"}), Position(*IDENTITY)
     answers: list[Any] = [
         KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)),
         KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)),

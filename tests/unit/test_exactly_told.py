@@ -11,16 +11,16 @@ from bwtui.cli.status import _in_full
 from bwtui.errors import ServiceRefused
 from bwtui.model.status import ExactlyOnceStatus, Status
 from bwtui.settings import RelaySettings
-from bwtui.sink.commit import Commits
 from bwtui.sink.transaction_checks import judged
-from bwtui.tui.state import Picture
+from bwtui.sink.transaction_commits import CommitStatistics
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.pipeline import _commits
 
 SETTINGS = RelaySettings(slot="shop", exactly_once=True)
 
 
 def test_commits_are_told_of_the_last_ten_seconds() -> None:
-    commits = Commits()
+    commits = CommitStatistics()
     assert commits.told("id", "topic") == ExactlyOnceStatus("id", "topic")
     for seconds in (0.02, 0.01, 0.5):
         commits.note(time.monotonic() - seconds)
@@ -51,7 +51,7 @@ def test_status_says_it_in_json_and_in_words() -> None:
 def test_the_pipeline_says_it(p50: float | None, as_of: float | None, says: list[str]) -> None:
     said = ExactlyOnceStatus("id", "topic", 1_234, 8.5, p50, p50)
     status = Status(state="streaming", name="shop", slot="shop", exactly_once=said)
-    picture = cast(Picture, SimpleNamespace(as_of=as_of))
+    picture = cast(ScreenSnapshot, SimpleNamespace(as_of=as_of))
     assert [part.plain for part in _commits(picture, status)] == says
     assert _commits(picture, replace(status, exactly_once=None)) == []
 

@@ -8,15 +8,15 @@ import pytest
 from bwtui.errors import DamagedRecording
 from bwtui.recording.fields import differences, key_text
 from bwtui.recording.reading import explain as module
-from bwtui.recording.reading.explain import Key, Story, explain, key_before, key_of, row_before
+from bwtui.recording.reading.explain import KeyHistory, RowKey, explain, key_before, key_of, row_before
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.view import RecordingView
 from tests.recorded_shop import AUDIT, ORDERS, PRODUCTS, MemoryRecording, Tape, shop_recording
 from tests.recorded_stream import Stream, table
 
 
-def story_of(recording: RecordingView, table: str, *values: bytes) -> Story:
-    story = Story(Key(table, ("id",), values))
+def story_of(recording: RecordingView, table: str, *values: bytes) -> KeyHistory:
+    story = KeyHistory(RowKey(table, ("id",), values))
     explain(recording, story)
     return story
 
@@ -100,7 +100,7 @@ def test_a_table_without_a_key_has_nothing_to_explain() -> None:
 def test_it_can_be_cancelled_and_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEP", 10)
     told: list[int] = []
-    story = Story(Key("public.orders", ("id",), (b"9",)))
+    story = KeyHistory(RowKey("public.orders", ("id",), (b"9",)))
     explain(shop_recording(), story, lambda: len(told) == 3, lambda done, total: told.append(done))
     assert told == [10, 20, 30, 30]
     assert not story.finished
@@ -116,7 +116,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_recording_tells_where() -> None:
     recording = shop_recording()
     recording.damaged_at = 50
-    story = Story(Key("public.orders", ("id",), (b"9",)))
+    story = KeyHistory(RowKey("public.orders", ("id",), (b"9",)))
     with pytest.raises(DamagedRecording, match="at byte"):
         explain(recording, story)
     assert story.steps, "what is whole is kept"

@@ -24,7 +24,7 @@ from bwtui.recording.export.exporting import export, make_writer
 from bwtui.recording.export.jsonl import JsonWriter
 from bwtui.recording.export.rows import COLUMNS
 from bwtui.recording.reading import reader
-from bwtui.recording.selection import Selection
+from bwtui.recording.selection import ChangeSelection
 from tests.recording_double import TIME, RecordingDouble, change, message, relation
 
 ORDERS = relation("orders", ("id", "note", "big"))
@@ -60,7 +60,7 @@ NONE: dict[str, Any] = dict.fromkeys(("where", "table", "from_lsn", "to_lsn", "f
 
 
 def exported(form: Any, changes: list[Change] = CHANGES, *, create: bool = False, **chosen: Any) -> bytes:
-    file, view, selection = io.BytesIO(), RecordingDouble(changes), Selection(**chosen)
+    file, view, selection = io.BytesIO(), RecordingDouble(changes), ChangeSelection(**chosen)
     export(view, selection, make_writer(form, view, file, selection, create=create))
     return file.getvalue()
 

@@ -61,10 +61,10 @@ def test_it_acts_once_at_its_turn(monkeypatch: pytest.MonkeyPatch, side: str, ca
 
 def test_a_kill_is_one() -> None:
     program = (
-        "import bwtui.relay.memory as m\n"
+        "import bwtui.relay.slot_checkpoint as m\n"
         "from bwtui.relay.process.failpoints import arm\n"
         "arm('before-state:kill')\n"
-        "m.SlotMemory._write(None, None)"
+        "m.SlotCheckpointStore._write(None, None)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
 

@@ -3,10 +3,10 @@
 import pytest
 
 from bwtui.blocking import StopRequested
-from bwtui.errors import ConnectionFailed, NotLetIn
-from bwtui.relay import first_answers
-from bwtui.relay.first_answers import FirstAnswers
-from bwtui.relay.report import Report
+from bwtui.errors import AuthenticationFailed, ConnectionFailed
+from bwtui.relay import startup_probe
+from bwtui.relay.run_state import RunState
+from bwtui.relay.startup_probe import StartupProbe
 from bwtui.settings import RelaySettings
 
 AWAY = ConnectionFailed("can't reach the registry: refused", "start it")
@@ -14,15 +14,15 @@ AWAY = ConnectionFailed("can't reach the registry: refused", "start it")
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_answers, "_WAIT_FIRST", 0.001)
+    monkeypatch.setattr(startup_probe, "_WAIT_FIRST", 0.001)
 
 
-def answers(report: Report, *, waits: bool = True, stopping: bool = False) -> FirstAnswers:
-    return FirstAnswers(RelaySettings(wait_for_services=waits), report, lambda: stopping)
+def answers(report: RunState, *, waits: bool = True, stopping: bool = False) -> StartupProbe:
+    return StartupProbe(RelaySettings(wait_for_services=waits), report, lambda: stopping)
 
 
 def test_a_service_that_is_away_is_asked_until_it_is_there() -> None:
-    report = Report()
+    report = RunState()
     report.detail = "checking"
     told: list[tuple[str, str]] = []
 
@@ -40,7 +40,7 @@ def test_a_service_that_is_away_is_asked_until_it_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits", "error"), [(False, AWAY), (True, NotLetIn("Kafka does not let us in", "check -C"))]
+    ("waits", "error"), [(False, AWAY), (True, AuthenticationFailed("Kafka does not let us in", "check -C"))]
 )
 def test_without_the_option_or_where_we_are_not_let_in_it_ends_at_once(
     waits: bool, error: ConnectionFailed
@@ -52,7 +52,7 @@ def test_without_the_option_or_where_we_are_not_let_in_it_ends_at_once(
         raise error
 
     with pytest.raises(type(error), match=error.message):
-        answers(Report(), waits=waits).ask("topics", call)
+        answers(RunState(), waits=waits).ask("topics", call)
     assert len(asked) == 1
 
 
@@ -61,4 +61,4 @@ def test_a_stop_ends_the_wait() -> None:
         raise AWAY
 
     with pytest.raises(StopRequested):
-        answers(Report(), stopping=True).ask("connect", call)
+        answers(RunState(), stopping=True).ask("connect", call)

@@ -7,13 +7,13 @@ import pytest
 
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.backfill import BackfillRequest, FirstSnapshot
-from bwtui.relay.backfill.asking import Asking
-from bwtui.relay.backfill.first import First, first_path, forget, refuse_other, unfinished
-from bwtui.relay.backfill.store import Store
-from bwtui.relay.backfill.task import Task
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.report import Report
-from bwtui.source.chunks.reading import KeyChanged, NotThere
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, first_path, forget, refuse_other, unfinished
+from bwtui.relay.backfill.requests import BackfillRequests
+from bwtui.relay.backfill.store import BackfillStore
+from bwtui.relay.backfill.task import BackfillTask
+from bwtui.relay.run_state import RunState
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.source.chunks.chunk_reader import KeyChanged, TableNotPublished
 from bwtui.state_folder import LOCK_NAME, state_folder
 
 SHOP, OTHER = ("7", "shop", "slot"), ("8", "shop", "slot")
@@ -42,9 +42,9 @@ class Run:
     """One run of the relay."""
 
     def __init__(self, folder: Path, identity: tuple[str, str, str] = SHOP) -> None:
-        self.store = Store(folder / "backfills")
-        self.report = Report()
-        self.first = First(folder, identity, self.store, self.report)
+        self.store = BackfillStore(folder / "backfills")
+        self.report = RunState()
+        self.first = ChunkSnapshot(folder, identity, self.store, self.report)
 
     def begin(self) -> "Run":
         """Begin with a slot, and make it."""
@@ -55,7 +55,7 @@ class Run:
         self.first.begun()
         return self
 
-    def in_hand(self) -> Task:
+    def in_hand(self) -> BackfillTask:
         """Take what is to be worked on."""
         task = self.store.next()
         assert task is not None
@@ -180,7 +180,7 @@ def test_only_what_is_gone_ends_without_its_rows(folder: Path) -> None:
         run.first.fails(task, RefusedError("no right", "give it"))
     assert not run.first.fails(task, KeyChanged("another key", ""))
     assert (task.after, task.key) == (None, None)
-    assert run.first.fails(task, NotThere("gone", ""))
+    assert run.first.fails(task, TableNotPublished("gone", ""))
     task.error = "there is no table"
     run.end("failed")
     assert run.first.status() == FirstSnapshot(2, 1)
@@ -204,7 +204,7 @@ def test_a_table_that_is_not_there_is_looked_for_under_another_name(folder: Path
     run.first.has_looked = lambda moment: looks[0]
     run.end()
     task = run.in_hand()
-    assert run.first.fails(task, NotThere("there is no table", ""))
+    assert run.first.fails(task, TableNotPublished("there is no table", ""))
     run.end("failed")
     assert run.first.phase == "snapshot"
     # A kill now, and all of that comes again.
@@ -242,7 +242,7 @@ def test_another_relay_of_this_machine_is_refused(folder: Path) -> None:
 def test_a_slot_that_another_relay_has_made_since_is_that_ones(folder: Path) -> None:
     """What the first relay has not sent is void with its slot, and holds up neither relays nor audits."""
     Run(folder).begin()
-    made = SlotMemory(known("yours"), *SHOP)
+    made = SlotCheckpointStore(known("yours"), *SHOP)
     made.remember(0x20)
     refuse_other(SHOP, "yours")
     refuse_other(SHOP, "third")
@@ -250,7 +250,7 @@ def test_a_slot_that_another_relay_has_made_since_is_that_ones(folder: Path) -> 
     # It knows of nothing but its own.
     assert unfinished(SHOP, "mine") == {"mine": TABLES}
     # It has made the slot anew since, and its rows are due again.
-    SlotMemory(folder, *SHOP).renew(0x30, ())
+    SlotCheckpointStore(folder, *SHOP).renew(0x30, ())
     with pytest.raises(RefusedError, match="relay mine has not finished"):
         refuse_other(SHOP, "yours")
 
@@ -260,7 +260,7 @@ def test_a_slot_from_before_says_nothing_of_this_one(
     folder: Path, identity: tuple[str, str, str], lsn: int
 ) -> None:
     Run(folder).begin()
-    SlotMemory(known("yours"), *identity).remember(lsn)
+    SlotCheckpointStore(known("yours"), *identity).remember(lsn)
     with pytest.raises(RefusedError, match="relay mine has not finished"):
         refuse_other(SHOP, "yours")
 
@@ -276,7 +276,7 @@ def test_a_drop_of_the_slot_forgets_it_and_no_other(folder: Path) -> None:
 def test_nobody_else_may_ask_for_one(folder: Path) -> None:
     run = Run(folder)
     with pytest.raises(RefusedError, match="the relay's own"):
-        Asking(run.store, run.report).submit(BackfillRequest("public.orders", reason="first"))
+        BackfillRequests(run.store, run.report).submit(BackfillRequest("public.orders", reason="first"))
 
 
 def test_the_file_names_whose_it_is(folder: Path) -> None:

@@ -11,7 +11,7 @@ from bwtui.audit.decoding import Schemas
 from bwtui.source.connection import Connection
 from bwtui.verify import folding
 from bwtui.verify.folding import Fold
-from bwtui.verify.tables import Shape, Table
+from bwtui.verify.tables import ComparedTable, TableShape
 
 _KEYS, _ROWS = 100_000, 20_000
 
@@ -25,7 +25,7 @@ def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.Monke
         yield [(f'["{number}"]', "{}", None) for number in range(_ROWS)]
 
     monkeypatch.setattr(folding, "rows", rows)
-    shape = Shape(Table("public", "t", "shop.t", ("id",), ("id",)), {"id": ""}, False, True)
+    shape = TableShape(ComparedTable("public", "t", "shop.t", ("id",), ("id",)), {"id": ""}, False, True)
     with duckdb.connect() as store:
         fold = Fold(store, {}, Schemas({}, _refused))
         # The first key is there in its own bytes, too, but deleted; the second is not.

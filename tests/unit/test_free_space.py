@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bwtui.recording import free_space
-from bwtui.recording.continuing import Continuation, continue_in
 from bwtui.recording.free_space import FreeSpace
+from bwtui.recording.resume import ResumePoint, continue_in
 from tests.waiting import eventually
 
 
@@ -78,7 +78,7 @@ def test_a_recording_says_how_it_stands_while_its_disk_hangs(tmp_path: Path, dis
         continuation.release()
 
 
-def status_of(continuation: Continuation) -> int | None:
+def status_of(continuation: ResumePoint) -> int | None:
     class Journal:
         bytes_written = segments = durable_lsn = 0
         failure = None

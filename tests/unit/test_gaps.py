@@ -10,17 +10,21 @@ from bwtui.errors import SlotLost
 from bwtui.model.backfill import BackfillReason, BackfillState, BackfillStatus, FirstSnapshot
 from bwtui.model.gaps import gaps_of, with_gaps
 from bwtui.model.heal import HealState, HealStatus
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status
-from bwtui.model.verdict import WORDS, Condition, Verdict
+from bwtui.model.verdict import WORDS, Condition, RelayVerdict
 from bwtui.relay.process.last_status import at_the_end
-from bwtui.relay.recording.as_json import recorded_status
+from bwtui.relay.recording.json_blocks import recorded_status
 
 WELL = Status(
-    "streaming", "shop", "shop", phase="streaming", verdict=Verdict("healthy", "12 rows/s pass", stage="read")
+    "streaming",
+    "shop",
+    "shop",
+    phase="streaming",
+    verdict=RelayVerdict("healthy", "12 rows/s pass", stage="read"),
 )
-ORDERS = NotProven("public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders")
-ITEMS = NotProven("public.items", 0x16B3700, "its publication dropped it for a while")
+ORDERS = UnprovenTable("public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders")
+ITEMS = UnprovenTable("public.items", 0x16B3700, "its publication dropped it for a while")
 HEAL = HealStatus(1_700_000_000.0, "slot shop lost its WAL", "comparing", "0/1", "12 of 40 keys")
 
 
@@ -42,7 +46,7 @@ def test_a_table_that_the_relay_compares_needs_no_action() -> None:
 
 
 def test_what_needs_action_comes_first() -> None:
-    others = tuple(NotProven(f"public.t{n}", 0x2000000 + n, "ALTER", "bwtui repair") for n in range(5))
+    others = tuple(UnprovenTable(f"public.t{n}", 0x2000000 + n, "ALTER", "bwtui repair") for n in range(5))
     verdict = with_gaps(replace(WELL, heal=HEAL, not_proven=(ITEMS, *others, ORDERS))).verdict
     assert verdict.sentence.startswith(
         "public.orders is not proven since 0/16B3748: topic orders was deleted; "
@@ -136,7 +140,7 @@ def test_a_request_that_the_ledger_records_is_named_once_and_until_its_table_is_
 
 @pytest.mark.parametrize("condition", ["stalled", "failed", "killed", "suspended", "stopped", "starting"])
 def test_what_is_worse_or_an_end_keeps_its_condition(condition: Condition) -> None:
-    before = replace(WELL, verdict=Verdict(condition, "its own cause", hint="its own hint"))
+    before = replace(WELL, verdict=RelayVerdict(condition, "its own cause", hint="its own hint"))
     verdict = with_gaps(replace(before, not_proven=(ORDERS,))).verdict
     assert (verdict.condition, verdict.hint) == (condition, "its own hint")
     assert verdict.sentence.startswith("its own cause; public.orders is not proven since 0/16B3748: ")
@@ -144,7 +148,7 @@ def test_what_is_worse_or_an_end_keeps_its_condition(condition: Condition) -> No
 
 @pytest.mark.parametrize("condition", ["healthy", "behind", "waiting"])
 def test_what_is_less_does_not_hide_it(condition: Condition) -> None:
-    before = replace(WELL, verdict=Verdict(condition, "its own cause"))
+    before = replace(WELL, verdict=RelayVerdict(condition, "its own cause"))
     assert with_gaps(replace(before, not_proven=(ITEMS,))).verdict.condition == "not_proven"
 
 
@@ -189,7 +193,7 @@ def test_a_status_of_an_older_version_is_read() -> None:
     data["verdict"] = asdict(WELL.verdict)
     del data["verdict"]["needs_action"]
     assert Status.from_json(data).verdict == WELL.verdict
-    assert Status.from_json({**data, "verdict": "streaming"}).verdict == Verdict()
+    assert Status.from_json({**data, "verdict": "streaming"}).verdict == RelayVerdict()
 
 
 def test_a_recording_has_the_details_where_older_versions_look_for_them() -> None:
@@ -209,5 +213,5 @@ def test_a_recording_has_the_details_where_older_versions_look_for_them() -> Non
     ],
 )
 def test_each_condition_has_a_word(condition: Condition, word: str) -> None:
-    assert Verdict(condition).word == word
+    assert RelayVerdict(condition).word == word
     assert word in WORDS

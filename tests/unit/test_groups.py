@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from bwtui.kafka.groups import GroupReader
-from bwtui.model.looks import Consumers
+from bwtui.model.service_views import Consumers
 
 
 def answer(value: Any) -> Future[Any]:

@@ -14,22 +14,22 @@ import pytest
 from bwtui.blocking import BlockingCalls
 from bwtui.errors import ConnectionFailed, Indeterminate, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
-from bwtui.relay.backfill.store import Store
+from bwtui.relay.backfill.store import BackfillStore
 from bwtui.relay.context import RelayContext
 from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.engine import Engine
-from bwtui.relay.following import Following
-from bwtui.relay.healing import anew, comparing, healing
-from bwtui.relay.healing.comparing import Comparing
-from bwtui.relay.healing.due import Due
+from bwtui.relay.engine import RelayEngine
+from bwtui.relay.healing import comparison, healing, slot_recreation
+from bwtui.relay.healing.comparison import HealComparison
+from bwtui.relay.healing.heal_state import HealStateStore
 from bwtui.relay.healing.healing import Healing
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
+from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source import slot as source_slot
 from bwtui.source.connection import Connection
-from bwtui.source.raw.timeline import Server
+from bwtui.source.raw.timeline import ServerIdentity
 from bwtui.source.slot import SlotState
 from tests.waiting import eventually
 
@@ -46,8 +46,8 @@ def slot(confirmed: int = CONFIRMED) -> SlotState:
 
 def server(
     identifier: str = IDENTITY[0], timeline: int = 1, *, end: int = 0x9000, standby: bool = False
-) -> Server:
-    return Server(identifier, timeline, (), end, standby)
+) -> ServerIdentity:
+    return ServerIdentity(identifier, timeline, (), end, standby)
 
 
 class World:
@@ -58,7 +58,7 @@ class World:
         self.server = server()
         self.slot: SlotState | None = None
         self.made = 0
-        self.memory = SlotMemory(folder, *IDENTITY)
+        self.memory = SlotCheckpointStore(folder, *IDENTITY)
         self.memory.take_over(server(), slot(), 0)
         self.memory.remember(CONFIRMED, sent_lsn=CONFIRMED)
         self.settings = RelaySettings(name="one", slot="orders", heal=True)
@@ -70,14 +70,14 @@ class World:
 
     def relay(self) -> Healing:
         """What a start makes."""
-        return Healing(self.settings, Report(), self.folder, lambda: False)
+        return Healing(self.settings, RunState(), self.folder, lambda: False)
 
-    def context(self, recorder: object = None, report: Report | None = None) -> RelayContext:
+    def context(self, recorder: object = None, report: RunState | None = None) -> RelayContext:
         calls = BlockingCalls(lambda _: None)
         context = SimpleNamespace(
             memory=self.memory,
             settings=self.settings,
-            report=report or Report(),
+            report=report or RunState(),
             patience=SimpleNamespace(calls=calls),
             policy=SimpleNamespace(forget=lambda: None),
             recorder=recorder,
@@ -93,9 +93,9 @@ class World:
         self.server = server()
 
     @property
-    def due(self) -> Due:
+    def due(self) -> HealStateStore:
         """What is on the disk."""
-        return Due(self.folder, IDENTITY)
+        return HealStateStore(self.folder, IDENTITY)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(healing, "stoppable", lambda *_: nullcontext())
     monkeypatch.setattr(healing, "obstacle_to_make", lambda *_: None)
     monkeypatch.setattr(healing, "make", made.make)
-    monkeypatch.setattr(anew, "_server", lambda *_: made.server)
+    monkeypatch.setattr(slot_recreation, "_server", lambda *_: made.server)
     monkeypatch.setattr(source_slot, "slot_state", lambda *_: made.slot)
     monkeypatch.setattr(source_slot, "check_readable", lambda *_: None)
     monkeypatch.setattr(publication, "existing", lambda *_: ("bwtui_orders",))
@@ -131,7 +131,7 @@ class Recording:
 def test_open_transactions_are_named_while_the_slot_is_recreated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report, activities = Report(), list[str]()
+    report, activities = RunState(), list[str]()
 
     def make(*_: object) -> tuple[int, tuple[str, ...]]:
         activities.append(report.account.turn().activity)
@@ -212,7 +212,7 @@ def test_an_older_copy_is_seen_in_its_history(world: World) -> None:
 
 
 @pytest.mark.parametrize("other", [server("1"), server(standby=True)])
-def test_another_cluster_and_a_standby_are_waited_for(world: World, other: Server) -> None:
+def test_another_cluster_and_a_standby_are_waited_for(world: World, other: ServerIdentity) -> None:
     relay = world.relay()
     relay._due = world.due
     world.server = other
@@ -229,7 +229,7 @@ def test_another_cluster_and_a_standby_are_waited_for(world: World, other: Serve
 
 
 @pytest.mark.parametrize("other", [server("1"), server(standby=True)])
-def test_a_start_makes_no_slot_there(world: World, other: Server) -> None:
+def test_a_start_makes_no_slot_there(world: World, other: ServerIdentity) -> None:
     world.server = other
     with pytest.raises(ConnectionFailed):
         world.relay().prepare(CONNECTION)
@@ -253,14 +253,14 @@ def test_a_slot_of_a_standby_is_made_on_a_standby(world: World) -> None:
     world.memory.take_over(world.server, slot(), 1 << 64)
     world.relay().prepare(CONNECTION)
     assert world.made == 1
-    assert SlotMemory(world.folder, *IDENTITY).on_standby
+    assert SlotCheckpointStore(world.folder, *IDENTITY).on_standby
 
 
 def test_another_cluster_is_refused_before_its_slots_are_looked_at(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no such slot, and one must not be made there."""
-    following = Following(world.context(), lambda *_: None)
+    following = SessionLoop(world.context(), lambda *_: None)
     answer = SimpleNamespace(
         server=server("1"),
         slot=None,
@@ -275,26 +275,26 @@ def test_another_cluster_is_refused_before_its_slots_are_looked_at(
 
 def test_care_ends_where_the_histories_part(world: World) -> None:
     world.settings = RelaySettings(name="one", slot="orders", accept_divergence=True)
-    report = Report()
+    report = RunState()
     report.received_lsn = 0x8000
-    following = Following(world.context(report=report), lambda *_: None)
+    following = SessionLoop(world.context(report=report), lambda *_: None)
     following._careful_until = 0x8001
     following._check_history(server(end=0x800), slot(0x700))
     assert report.received_lsn == following._careful_until == 0x800
 
 
-@pytest.mark.parametrize("other", [server(end=0x800), Server(IDENTITY[0], 2, None, 0x9000, False)])
+@pytest.mark.parametrize("other", [server(end=0x800), ServerIdentity(IDENTITY[0], 2, None, 0x9000, False)])
 def test_that_a_slot_came_along_once_does_not_have_an_older_copy_followed(
-    world: World, other: Server
+    world: World, other: ServerIdentity
 ) -> None:
-    following = Following(world.context(), lambda *_: None)
+    following = SessionLoop(world.context(), lambda *_: None)
     with pytest.raises(SlotLost, match="is not in this server's history"):
         following._check_history(other, replace(slot(0x700), synced=True))
     assert world.memory.last is not None and world.memory.last.confirmed_lsn == CONFIRMED
 
 
 def test_care_ends_with_what_comes_after_the_new_slot(world: World) -> None:
-    report, relay = Report(), world.relay()
+    report, relay = RunState(), world.relay()
     relay._report = report
     report.received_lsn = 0x8000
     relay.prepare(CONNECTION)
@@ -304,15 +304,17 @@ def test_care_ends_with_what_comes_after_the_new_slot(world: World) -> None:
 
 def test_two_servers_that_answer_by_turns_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     other = SimpleNamespace(finish=lambda: None)
-    monkeypatch.setattr("bwtui.relay.healing.anew.connect_raw", lambda dsn: other)
-    monkeypatch.setattr("bwtui.relay.healing.anew.identify", lambda connection: server())
-    monkeypatch.setattr("bwtui.relay.healing.anew.execute_raw", lambda connection, sql: [("noon",)])
+    monkeypatch.setattr("bwtui.relay.healing.slot_recreation.connect_raw", lambda dsn: other)
+    monkeypatch.setattr("bwtui.relay.healing.slot_recreation.identify", lambda connection: server())
+    monkeypatch.setattr(
+        "bwtui.relay.healing.slot_recreation.execute_raw", lambda connection, sql: [("noon",)]
+    )
     began = [("noon",)]
-    monkeypatch.setattr("bwtui.relay.healing.anew.query", lambda connection, sql: began)
-    assert anew._server(CONNECTION, RelaySettings()) == server()
+    monkeypatch.setattr("bwtui.relay.healing.slot_recreation.query", lambda connection, sql: began)
+    assert slot_recreation._server(CONNECTION, RelaySettings()) == server()
     began[0] = ("midnight",)
     with pytest.raises(ConnectionFailed, match="different servers"):
-        anew._server(CONNECTION, RelaySettings())
+        slot_recreation._server(CONNECTION, RelaySettings())
 
 
 # -- the comparison beside the relay ---------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_a_round_that_fails_is_told_and_made_again(
     due = world.due
     due.begin("it was gone")
     due.made("0/2000")
-    monkeypatch.setattr(comparing, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(comparison, "_PAUSE_SECONDS", 0.0)
     ended = threading.Event()
     results: list[Any] = [broken, broken]
 
@@ -344,7 +346,7 @@ def test_a_round_that_fails_is_told_and_made_again(
         assert untrusted is None
         ended.set()
 
-    beside = Comparing("one", due, on_end)
+    beside = HealComparison("one", due, on_end)
     changes: list[dict[str, Any]] = []
     tell: Callable[..., None] = beside._tell
 
@@ -365,7 +367,7 @@ def test_a_round_that_fails_is_told_and_made_again(
     assert [one["tries"] for one in waiting] == [1, 2]
 
 
-def ending_engine(order: list[str]) -> Engine:
+def ending_engine(order: list[str]) -> RelayEngine:
     """Return an engine whose run ends at once; ``order`` takes what it calls then."""
 
     def part(name: str, *methods: str) -> Any:
@@ -373,8 +375,8 @@ def ending_engine(order: list[str]) -> Engine:
             **{method: lambda *_, method=method: order.append(f"{name} {method}") for method in methods}
         )
 
-    engine = Engine.__new__(Engine)
-    engine._report = Report()
+    engine = RelayEngine.__new__(RelayEngine)
+    engine._report = RunState()
     engine._picture = part("picture")
     engine._picture.watch = part("watch", "start", "stop")
     engine._picture.recent = part("recent", "stop")
@@ -409,7 +411,7 @@ def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
 
 def test_a_relay_that_caught_up_without_requested_rows_says_so(tmp_path: Path) -> None:
     engine = ending_engine([])
-    engine._backfills = Store(tmp_path / "backfills")
+    engine._backfills = BackfillStore(tmp_path / "backfills")
     engine._stop = threading.Event()
     engine._backfills.failed("public.later", "permission denied")
     engine.run()
@@ -426,8 +428,8 @@ def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pyte
     due = world.due
     due.begin("it was gone")
     due.made("0/2000")
-    monkeypatch.setattr(comparing, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
-    beside = Comparing("one", due, lambda untrusted: None)
+    monkeypatch.setattr(comparison, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    beside = HealComparison("one", due, lambda untrusted: None)
     beside.start()
     eventually("the child", lambda: beside._command._child is not None)
     beside.interrupt()

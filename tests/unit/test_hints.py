@@ -14,7 +14,7 @@ from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.options import BY_NAME, parse, parse_pair, split_advice
 from bwtui.source.connection import connect
-from bwtui.source.remedies import remedy_for
+from bwtui.source.sqlstate_hints import remedy_for
 
 _PACKAGE = Path(bwtui.__file__).parent
 #: What says nothing: it would stand behind any error as well.

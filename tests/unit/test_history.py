@@ -6,7 +6,7 @@ import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.source.catalog import Attribute
-from bwtui.source.history import identity_not_in, present_names
+from bwtui.source.column_history import identity_not_in, present_names
 
 INT, TEXT = 23, 25
 

@@ -12,7 +12,7 @@ from psycopg2.extensions import parse_dsn
 
 from bwtui.errors import UsageError
 from bwtui.source.connection import connect
-from bwtui.source.failover import hosts, meaning
+from bwtui.source.failover import conninfo, hosts
 from bwtui.source.failover.hosts import complete, describe, each_host, effective, with_defaults
 from bwtui.source.raw.session import connect_raw
 
@@ -90,7 +90,7 @@ def test_a_service_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return begin(conninfo)
 
     double = SimpleNamespace(PGconn=SimpleNamespace(connect_start=counted), Conninfo=pq.Conninfo)
-    monkeypatch.setattr(meaning, "pq", double)
+    monkeypatch.setattr(conninfo, "pq", double)
     for _ in range(3):
         assert added("service=once dbname=shop")["target_session_attrs"] == "read-write"
         assert len(each_host("service=once dbname=shop")) == 2

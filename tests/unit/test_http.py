@@ -18,10 +18,10 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.option_checks import parse_address
 from bwtui.model.status import TableStatus
-from bwtui.relay.measured.measures import Measures
-from bwtui.relay.observed import http
-from bwtui.relay.observed.http import MOST_VISITORS, HttpServer
-from bwtui.relay.observed.looking import Looking
+from bwtui.relay.http_metrics import http_server
+from bwtui.relay.http_metrics.http_server import MOST_VISITORS, HttpServer
+from bwtui.relay.http_metrics.measurement_collector import MeasurementCollector
+from bwtui.relay.metrics.measures import Measures
 from bwtui.sandbox.ports import choose
 from bwtui.settings import RelaySettings
 from tests.scraping import Scrape, get, probe
@@ -170,7 +170,7 @@ def test_a_relay_that_was_suspended_within_a_look_is_looked_at_again(
 
     monkeypatch.setattr(engine, "measures", suspended)
     monkeypatch.setattr("time.monotonic", lambda: clock() + stopped[0])
-    look = Looking(engine)
+    look = MeasurementCollector(engine)
     for _ in range(2):
         assert look.look().status.name == "one"
     # A thread that never came to look leaves nothing behind.
@@ -188,7 +188,7 @@ def test_those_who_read_nothing_share_one_text(
 ) -> None:
     # More than the system takes for one that does not read.
     text = bytes(16_000_000)
-    response = http.Response(200, "text/plain", text)
+    response = http_server.HttpResponse(200, "text/plain", text)
     monkeypatch.setattr(server._answers, "answer", lambda path, accept: response)
     with ExitStack() as stack:
         tracemalloc.start()
@@ -234,8 +234,8 @@ def test_those_who_ask_have_a_small_share_of_a_processor_and_probes_another(
 
     monkeypatch.setattr(HttpServer, "look_after", counted)
     # Each answer is made anew, of many tables.
-    monkeypatch.setattr(http, "_FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(http, "_FRESH_TIMES", 0.0)
+    monkeypatch.setattr(http_server, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(http_server, "_FRESH_TIMES", 0.0)
     engine.tables = {f"public.t{number}": TableStatus(f"t{number}") for number in range(400)}
     stop = threading.Event()
 
@@ -257,7 +257,7 @@ def test_those_who_ask_have_a_small_share_of_a_processor_and_probes_another(
             stop.set()
         seconds = time.monotonic() - began
         assert server._probes.left > 0
-        assert used[-1] < 2 * (http._BURST_SECONDS + http._SHARE * seconds) + 1.0
+        assert used[-1] < 2 * (http_server._BURST_SECONDS + http_server._SHARE * seconds) + 1.0
         engine.tables = {}
         for scraper in scrapers:
             scraper.result(60)
@@ -269,12 +269,12 @@ def test_a_visitor_whose_answer_waits_costs_nothing_and_may_go(
     steps: list[float] = []
     step = server.step
 
-    def counted(connection: socket.socket, client: http._Visitor) -> None:
+    def counted(connection: socket.socket, client: http_server._HttpConnection) -> None:
         steps.append(time.monotonic())
         step(connection, client)
 
     monkeypatch.setattr(server, "step", counted)
-    monkeypatch.setattr(http, "_SHARE", 0.0)
+    monkeypatch.setattr(http_server, "_SHARE", 0.0)
     server._others.left = -0.1
     with socket.create_connection(("127.0.0.1", port), 30) as waiting:
         waiting.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -308,12 +308,12 @@ def test_hundreds_of_idle_connections_keep_nobody_out(server: HttpServer, port: 
 def test_while_the_relay_itself_did_not_run_nobody_took_their_time(
     engine: DoubleEngine, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_REQUEST_SECONDS", 0.4)
-    monkeypatch.setattr(http, "_ASLEEP_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "_REQUEST_SECONDS", 0.4)
+    monkeypatch.setattr(http_server, "_ASLEEP_SECONDS", 0.1)
     asleep, woken = threading.Event(), threading.Event()
     new_client = HttpServer.new_client
 
-    def after_a_sleep(server: HttpServer) -> http._Visitor:
+    def after_a_sleep(server: HttpServer) -> http_server._HttpConnection:
         visitor = new_client(server)
         asleep.set()
         woken.wait(30)
@@ -334,7 +334,7 @@ def test_while_the_relay_itself_did_not_run_nobody_took_their_time(
 def test_an_error_in_our_own_code_ends_one_visit_alone(
     server: HttpServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(client: http._Visitor, request: http._Request) -> bytes:
+    def fail(client: http_server._HttpConnection, request: http_server._HttpRequest) -> bytes:
         raise ValueError(SECRET)
 
     with monkeypatch.context() as patch:
@@ -346,7 +346,7 @@ def test_an_error_in_our_own_code_ends_one_visit_alone(
 def test_slow_visitors_go_and_others_are_served(
     server: HttpServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "_GRACE_SECONDS", 0.1)
     with ExitStack() as stack:
         slow = []
         for _ in range(MOST_VISITORS + 20):
@@ -360,8 +360,8 @@ def test_slow_visitors_go_and_others_are_served(
 def test_a_visitor_that_says_nothing_and_one_that_reads_nothing_go(
     engine: DoubleEngine, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(http, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "_REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "_ANSWER_SECONDS", 0.3)
     engine.tables = {f"public.t{number}": TableStatus(f"t{number}") for number in range(3000)}
     with HttpServer(str(port), engine) as server, ExitStack() as stack:
         connect = lambda: stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))  # noqa: E731
@@ -376,7 +376,7 @@ def test_a_visitor_that_says_nothing_and_one_that_reads_nothing_go(
 def test_a_scraper_that_is_suspended_holds_up_nobody(
     server: HttpServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "_REQUEST_SECONDS", 1.0)
     program = f"""
 import os, signal, socket
 connection = socket.create_connection(("127.0.0.1", {port}))

@@ -8,21 +8,21 @@ from typing import Any
 import fastavro
 import pytest
 
-from bwtui.kafka.key_reader import KeyRecords, Stored
+from bwtui.kafka.key_reader import KeyRecords, StoredRecord
 from bwtui.model.latency import Percentiles
-from bwtui.model.looks import GroupEntry, PartitionLag
+from bwtui.model.service_views import GroupEntry, PartitionLag
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.fields import differences
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.recording.reading.transaction import counted
-from bwtui.tui.audit.kafka import Reader
+from bwtui.tui.audit.field_pairs import ABSENT
+from bwtui.tui.audit.kafka_records import RecordDecoder
 from bwtui.tui.audit.report import AuditReport, parse_report
-from bwtui.tui.audit.sides import ABSENT
-from bwtui.tui.journey.audited import Subject, audited, key_of
-from bwtui.tui.journey.compared import field_ways, hole, said_against, sent_against, with_before
-from bwtui.tui.journey.key_bytes import same_bytes, same_text
-from bwtui.tui.journey.readers import readers_of
-from bwtui.tui.journey.way import recorded_way, sampled_way, usual
+from bwtui.tui.journey.audit_result import AuditSubject, audited, key_of
+from bwtui.tui.journey.change_path import recorded_way, sampled_way, usual
+from bwtui.tui.journey.field_comparison import field_ways, hole, said_against, sent_against, with_before
+from bwtui.tui.journey.group_positions import readers_of
+from bwtui.tui.journey.key_matching import same_bytes, same_text
 from bwtui.tui.screens.journey.recorded import transaction_words
 from bwtui.tui.widgets.journey.lifeline import Point, lifeline
 from tests.recorded_shop import shop_recording
@@ -137,10 +137,10 @@ def test_groups_are_told_by_what_they_last_committed() -> None:
 # -- the audit ------
 
 
-def subject(**more: Any) -> Subject:
+def subject(**more: Any) -> AuditSubject:
     """Return the change at position 20 of the shop's recording."""
     change = next(json_recording().changes(20, 21))
-    made = Subject("public.orders", {"id": "9"}, 5, "shop", change.position, ("orders", 0, 20))
+    made = AuditSubject("public.orders", {"id": "9"}, 5, "shop", change.position, ("orders", 0, 20))
     return replace(made, **more)
 
 
@@ -202,7 +202,7 @@ def test_an_audit_of_tables_is_about_the_latest_value() -> None:
 
 def test_the_key_of_a_finding() -> None:
     found = report().findings
-    assert key_of(found[0]) == Key("public.orders", ("id",), (b"9",))
+    assert key_of(found[0]) == RowKey("public.orders", ("id",), (b"9",))
     assert key_of(found[3]) == "The finding names no key"
     masked = parse_report(
         dict(report().raw) | {"findings": [dict(report().raw["findings"][0], key={"id": "…"})]}
@@ -213,18 +213,18 @@ def test_the_key_of_a_finding() -> None:
 
 # -- what Kafka holds ------
 
-READER = Reader("json", {}, lambda number: None)
+READER = RecordDecoder("json", {}, lambda number: None)
 
 
-def stored(value: dict[str, Any] | None, key: bytes = b'{"id": "9"}') -> Stored:
+def stored(value: dict[str, Any] | None, key: bytes = b'{"id": "9"}') -> StoredRecord:
     """Return a record of JSON."""
-    return Stored(0, 20, 0, key, None if value is None else json.dumps(value).encode())
+    return StoredRecord(0, 20, 0, key, None if value is None else json.dumps(value).encode())
 
 
 def test_a_record_is_judged_by_the_message_that_was_sent() -> None:
     change = next(json_recording().changes(20, 21))
     message = change.messages[0]
-    there = Stored(0, 20, 0, message.key, message.value)
+    there = StoredRecord(0, 20, 0, message.key, message.value)
     assert sent_against(message, change, there, READER)[0].tone == "good"
     assert message.value is not None
     other = json.loads(message.value) | {"status": "sold"}
@@ -268,7 +268,7 @@ def test_a_key_is_known_by_its_bytes_under_any_schema() -> None:
     assert not is_key(b"\x01\0\0\0\x07\x0e")
     assert same_bytes(b'{"id": 7}')(b'{"id": 7}')
     assert not same_bytes(b"")(b"x")
-    by_text = same_text(Key("public.orders", ("id",), (b"9",)), READER)
+    by_text = same_text(RowKey("public.orders", ("id",), (b"9",)), READER)
     assert by_text(b'{"id": "9"}')
     assert by_text(b'{"id": "9"}'), "also the second time"
     assert not by_text(b'{"id": "9", "line": "1"}')
@@ -277,9 +277,9 @@ def test_a_key_is_known_by_its_bytes_under_any_schema() -> None:
 
 def test_the_newest_record_is_that_of_the_latest_time() -> None:
     records = KeyRecords()
-    records.records.extend([Stored(0, 9, 100, b"k", b"v"), Stored(1, 3, 200, b"k", b"v")])
-    assert records.newest == Stored(1, 3, 200, b"k", b"v")
-    assert records.at(0, 9) == Stored(0, 9, 100, b"k", b"v")
+    records.records.extend([StoredRecord(0, 9, 100, b"k", b"v"), StoredRecord(1, 3, 200, b"k", b"v")])
+    assert records.newest == StoredRecord(1, 3, 200, b"k", b"v")
+    assert records.at(0, 9) == StoredRecord(0, 9, 100, b"k", b"v")
     assert records.at(0, 3) is None
     assert KeyRecords().newest is None
 
@@ -337,13 +337,13 @@ def avro(row: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-AVRO = Reader("avro", {1: json.dumps(SCHEMA)}, lambda number: None)
+AVRO = RecordDecoder("avro", {1: json.dumps(SCHEMA)}, lambda number: None)
 
 
 def test_fields_are_called_as_their_columns_are() -> None:
     row = AVRO.row(avro({"id": 7, "odd_x20_name": "x"}))
     assert dict(row.fields) == {"id": "7", "odd name": "x"}
-    is_key = same_text(Key("public.odd", ("id", "odd name"), (b"7", b"x")), AVRO)
+    is_key = same_text(RowKey("public.odd", ("id", "odd name"), (b"7", b"x")), AVRO)
     assert is_key(avro({"id": 7, "odd_x20_name": "x"}))
     assert not is_key(avro({"id": 8, "odd_x20_name": "x"}))
 
@@ -353,7 +353,7 @@ def test_what_was_before_is_known_from_the_record_before() -> None:
         FieldChange("id", None, "7", "unknown before"),
         FieldChange("odd name", None, "y", "unknown before"),
     )
-    earlier = Stored(0, 3, 0, b"7", avro({"id": 7, "odd_x20_name": "x"}))
+    earlier = StoredRecord(0, 3, 0, b"7", avro({"id": 7, "odd_x20_name": "x"}))
     assert [(one.before, one.mark) for one in with_before(fields, earlier, AVRO)] == [
         ("7", "same"),
         ("x", "changed"),
@@ -366,7 +366,7 @@ def test_what_was_before_is_known_from_the_record_before() -> None:
 
 def test_a_record_of_a_sampled_change_is_judged_field_by_field() -> None:
     fields = (FieldChange("id", None, "7", "new"), FieldChange("odd name", None, "y", "new"))
-    right, wrong = (Stored(0, 3, 0, b"7", avro({"id": 7, "odd_x20_name": text})) for text in "yx")
+    right, wrong = (StoredRecord(0, 3, 0, b"7", avro({"id": 7, "odd_x20_name": text})) for text in "yx")
     assert said_against(fields, right, AVRO)[0].tone == "good"
     said, names = said_against(fields, wrong, AVRO)
     assert (said.tone, names) == ("bad", {"odd name"})

@@ -5,9 +5,9 @@ import pytest
 from bwtui.model.status import Status, TableStatus
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.query.language import parse
-from bwtui.recording.reading.explain import Key, Story, explain
-from bwtui.tui.journey.again import newest_of, query_of
-from bwtui.tui.journey.asked import asked_key, plain_key, tables_of
+from bwtui.recording.reading.explain import KeyHistory, RowKey, explain
+from bwtui.tui.journey.replay_query import newest_of, query_of
+from bwtui.tui.journey.typed_key import asked_key, plain_key, tables_of
 from tests.recorded_shop import MemoryRecording, Tape, relation, shop_recording
 
 TABLES = {
@@ -20,8 +20,8 @@ TABLES = {
 }
 
 
-def key(table: str, *values: str) -> Key:
-    return Key(table, TABLES[table], tuple(value.encode() for value in values))
+def key(table: str, *values: str) -> RowKey:
+    return RowKey(table, TABLES[table], tuple(value.encode() for value in values))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def key(table: str, *values: str) -> Key:
         ("id=7", key("public.orders", "7")),
     ],
 )
-def test_a_key_is_understood(text: str, wanted: Key) -> None:
+def test_a_key_is_understood(text: str, wanted: RowKey) -> None:
     assert asked_key(text, TABLES, "public.orders") == wanted
 
 
@@ -96,11 +96,11 @@ def test_a_plain_value_is_of_the_selected_table() -> None:
 
 def test_the_query_of_a_key_finds_its_messages_and_no_others() -> None:
     recording = shop_recording()
-    query = query_of(Key("public.orders", ("id",), (b"9",)))
+    query = query_of(RowKey("public.orders", ("id",), (b"9",)))
     assert query == "table = 'public.orders' and key.\"id\" = '9'"
     matches = parse(query).matches
     found = [change.position for change in recording.changes() if matches(change)]
-    story = Story(Key("public.orders", ("id",), (b"9",)))
+    story = KeyHistory(RowKey("public.orders", ("id",), (b"9",)))
     explain(recording, story)
     assert found == [step.position for step in story.steps]
     newest = newest_of(story.steps)
@@ -110,12 +110,12 @@ def test_the_query_of_a_key_finds_its_messages_and_no_others() -> None:
 
 
 def test_the_newest_message_is_no_repeat_and_was_not_refused() -> None:
-    story = Story(Key("public.orders", ("id",), (b"1",)))
+    story = KeyHistory(RowKey("public.orders", ("id",), (b"1",)))
     explain(shop_recording(), story)
     newest = newest_of(story.steps)
     assert newest is not None
     assert (newest.operation, newest.is_repeat) == ("delete", False)
-    dropped = Story(Key("public.orders", ("id",), (b"4",)))
+    dropped = KeyHistory(RowKey("public.orders", ("id",), (b"4",)))
     explain(shop_recording(), dropped)
     found = newest_of(dropped.steps)
     assert found is not None
@@ -132,11 +132,11 @@ def test_hostile_keys_are_quoted(value: bytes) -> None:
     tape.begin()
     for one in (value, b"other"):
         tape.add("insert", table, (one, b"1"))
-    query = query_of(Key("public.odd", ("id",), (value,)))
+    query = query_of(RowKey("public.odd", ("id",), (value,)))
     assert query is not None
     matches = parse(query).matches
     assert [change.position for change in MemoryRecording(tape).changes() if matches(change)] == [0]
 
 
 def test_a_key_that_was_not_sent_can_t_be_sent_again() -> None:
-    assert query_of(Key("public.orders", ("id",), (UNCHANGED,))) is None
+    assert query_of(RowKey("public.orders", ("id",), (UNCHANGED,))) is None

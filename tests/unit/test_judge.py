@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bwtui.relay.watch.account import Account
+from bwtui.relay.watch.activity_clock import ActivityClock
 from bwtui.relay.watch.judge import Judge
-from bwtui.relay.watch.seen import Names, Seen
+from bwtui.relay.watch.observation import Observation, ServiceNames
 
-NAMES = Names("PostgreSQL at db:5432/shop", "Kafka at k:9092", "the schema registry at http://r", "r")
-START = Seen(
+NAMES = ServiceNames("PostgreSQL at db:5432/shop", "Kafka at k:9092", "the schema registry at http://r", "r")
+START = Observation(
     now=1_000.0, time=5_000.0, phase="streaming", settled_at=1_000.0, heard_at=999.9, capacity=100_000
 )
 BACKLOG: dict[str, Any] = {"backlog_bytes": 1 << 20, "backlog_seconds": 5.0, "unread_bytes": 1 << 20}
@@ -185,7 +185,7 @@ def test_rows_of_a_snapshot_are_none_of_a_transaction(are_streamed: bool, is_tol
     assert ("in one transaction of" in verdict.sentence) is is_told
 
 
-class Turning(Account):
+class Turning(ActivityClock):
     """Turns to something else right after a reader has seen what it was at."""
 
     turns = False
@@ -210,7 +210,7 @@ def test_a_stay_that_ends_while_it_is_read_is_not_counted_twice() -> None:
 
 
 def test_an_account_adds_up_to_the_time_that_has_passed() -> None:
-    account = Account()
+    account = ActivityClock()
     _, begun = account.current
     assert account.turn_to("work") == "begin"
     _, turned = account.current

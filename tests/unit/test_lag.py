@@ -9,9 +9,9 @@ import psycopg2
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.relay.report import Report
-from bwtui.relay.watch.seen import Names
-from bwtui.relay.watch.watch import Watch
+from bwtui.relay.run_state import RunState
+from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.source import lag
 from bwtui.source.failover.stream_server import StreamServer
 from bwtui.source.lag import Lag, LagSampler
@@ -229,8 +229,8 @@ def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
 
 
 def test_a_commits_age_is_told_by_the_servers_clock() -> None:
-    report, sampler = Report(), LagSampler(StreamServer(""), lambda: "one", lambda connection: None)
-    watch = Watch(report, sampler, lambda: Names("PostgreSQL"), lambda: None)
+    report, sampler = RunState(), LagSampler(StreamServer(""), lambda: "one", lambda connection: None)
+    watch = RelayWatch(report, sampler, lambda: ServiceNames("PostgreSQL"), lambda: None)
     now = time.time()
     report.commit_time = now - 3_600 - 5
     sampler.lag = Lag(time=now, looked_at=time.monotonic(), clock_ahead=-3_600.0)
@@ -238,7 +238,7 @@ def test_a_commits_age_is_told_by_the_servers_clock() -> None:
 
 
 def test_the_end_of_the_wal_is_never_before_what_is_confirmed() -> None:
-    report = Report()
+    report = RunState()
     report.confirmed_lsn, report.server_lsn = 0x2000, 0x1000
     assert report.server_end(0) == 0x2000
     assert report.server_end(0x3000) == 0x3000, "PostgreSQL said so"

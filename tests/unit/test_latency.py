@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
-from bwtui.relay.measured.latency import Latency
+from bwtui.relay.metrics.latency_tracker import LatencyTracker
 from tests.scripted_relay import ScriptedRelay, table
 
 ORDERS, ITEMS = table(1, "orders", ["id", "body"]), table(2, "items", ["id", "body"])
@@ -22,9 +22,9 @@ class Relay(ScriptedRelay):
         self._frame(b"B" + struct.pack(">QqI", self._lsn, round(moment * 1e6) - POSTGRES_EPOCH_US, self._lsn))
 
 
-def measured(relay: Relay) -> list[tuple[Span, float]]:
+def measured(relay: Relay) -> list[tuple[DeliverySpan, float]]:
     """Relay what was written, and return the spans that were told of, and when."""
-    spans: list[tuple[Span, float]] = []
+    spans: list[tuple[DeliverySpan, float]] = []
     relay.connect()
     relay.acks._measure = lambda span, now: spans.append((span, now))
     relay.play()
@@ -74,16 +74,18 @@ def test_a_batch_without_messages_has_no_latency(tmp_path: Path) -> None:
     assert relay.report.latency.figures.ever == {}
 
 
-def span(committed: float, *, clock: float = 0.0, parts: Sequence[tuple[str, int]] = (("t", 1),)) -> Span:
+def span(
+    committed: float, *, clock: float = 0.0, parts: Sequence[tuple[str, int]] = (("t", 1),)
+) -> DeliverySpan:
     """Return a span that passed its stages at 100, 101 and 103 s, whose oldest row was committed then."""
-    made = Span()
+    made = DeliverySpan()
     made.received, made.encoded, made.produced, made.clock = 100.0, 101.0, 103.0, clock
     made.parts = [(table, messages, round(committed * 1e6)) for table, messages in parts]
     return made
 
 
 def test_stages_add_up_to_the_whole_way() -> None:
-    latency = Latency()
+    latency = LatencyTracker()
     latency.take(span(98.0, parts=(("a", 3), ("b", 2))), 107.0)
     latency.tick(200.0)
     found = latency.figures.ever
@@ -98,14 +100,14 @@ def test_stages_add_up_to_the_whole_way() -> None:
 
 
 def test_the_commit_is_taken_by_the_systems_clock() -> None:
-    latency = Latency()
+    latency = LatencyTracker()
     latency.take(span(1_000_098.0, clock=1_000_000.0), 107.0)
     latency.tick(200.0)
     assert latency.figures.ever["total"].max == 9.0
 
 
 def test_a_server_whose_clock_is_ahead_is_told_as_it_is() -> None:
-    latency = Latency()
+    latency = LatencyTracker()
     latency.take(span(109.0), 107.0)
     latency.tick(200.0)
     assert latency.figures.ever["received"].max == -9.0
@@ -114,7 +116,7 @@ def test_a_server_whose_clock_is_ahead_is_told_as_it_is() -> None:
 
 
 def test_windows_forget_and_the_whole_run_does_not() -> None:
-    latency = Latency()
+    latency = LatencyTracker()
     latency.take(span(98.0), 107.0)
     latency.tick(200.0)
     latency.take(span(97.0), 107.0)
@@ -130,7 +132,7 @@ def test_windows_forget_and_the_whole_run_does_not() -> None:
 
 
 def test_what_nobody_works_out_has_a_bound() -> None:
-    latency = Latency()
+    latency = LatencyTracker()
     for _ in range(20_000):
         latency.take(span(98.0), 107.0)
     latency.tick(200.0)

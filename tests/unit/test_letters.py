@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from bwtui.sink import letters as letters_module
-from bwtui.sink.dead_letter import DeadLetters, DroppedRow, Identity
-from bwtui.sink.letters import Letter, LetterFile, Rows
-from bwtui.sink.sending_again import Plan, plan
+from bwtui.sink import dead_letter_file as letters_module
+from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, DeadLetterRows
+from bwtui.sink.dead_letter_writer import ChangeIdentity, DeadLetterWriter, DroppedRow
+from bwtui.sink.requeue_sql import RequeuePlan, plan
 
 KEYS = {"public.t": ("id",), "public.two": ("a", "b")}
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> DeadLetters:
-    return DeadLetters(tmp_path)
+def written(tmp_path: Path) -> DeadLetterWriter:
+    return DeadLetterWriter(tmp_path)
 
 
 @pytest.fixture
-def file(written: DeadLetters) -> LetterFile:
-    return LetterFile(written.path, lambda table: KEYS.get(table, ()))
+def file(written: DeadLetterWriter) -> DeadLetterFile:
+    return DeadLetterFile(written.path, lambda table: KEYS.get(table, ()))
 
 
 def keep(
-    written: DeadLetters,
+    written: DeadLetterWriter,
     number: int,
     operation: str = "insert",
     table: str = "public.t",
@@ -39,7 +39,7 @@ def keep(
         table,
         "t",
         operation,
-        Identity(0x1_0000_0000 + number, 1, 700 + number),
+        ChangeIdentity(0x1_0000_0000 + number, 1, 700 + number),
         columns,
         values if gone else None,
         None if gone else values,
@@ -48,7 +48,7 @@ def keep(
     written.keep(written.letter(row, f"it is too large: {number}", "RowTooLarge"))
 
 
-def test_what_a_relay_writes_is_read_and_read_on(written: DeadLetters, file: LetterFile) -> None:
+def test_what_a_relay_writes_is_read_and_read_on(written: DeadLetterWriter, file: DeadLetterFile) -> None:
     file.read()
     assert (file.letters, file.is_changed()) == ([], False)
     keep(written, 5)
@@ -60,13 +60,15 @@ def test_what_a_relay_writes_is_read_and_read_on(written: DeadLetters, file: Let
     assert (first.table, first.operation, first.commit_lsn, first.xid) == ("public.t", "insert", "1/5", 705)
     assert (first.key, first.error, first.reason) == ((("id", "5"),), "it is too large: 5", "RowTooLarge")
     assert first.time > 1.7e9
-    assert file.rows(first) == Rows(None, {"id": "5", "body": "x"})
-    assert file.rows(second) == Rows({"id": "6", "body": None}, None)
+    assert file.rows(first) == DeadLetterRows(None, {"id": "5", "body": "x"})
+    assert file.rows(second) == DeadLetterRows({"id": "6", "body": None}, None)
     assert not file.is_changed()
 
 
-def test_a_letter_names_its_key_itself(written: DeadLetters, file: LetterFile) -> None:
-    row = DroppedRow("s.other", "t", "insert", Identity(1, 1, 1), ("n", "b"), None, (b"7", b"x"), ("n",))
+def test_a_letter_names_its_key_itself(written: DeadLetterWriter, file: DeadLetterFile) -> None:
+    row = DroppedRow(
+        "s.other", "t", "insert", ChangeIdentity(1, 1, 1), ("n", "b"), None, (b"7", b"x"), ("n",)
+    )
     letter = written.letter(row, "e", "r")
     written.keep(letter)
     # One that an older version wrote does not.
@@ -77,7 +79,7 @@ def test_a_letter_names_its_key_itself(written: DeadLetters, file: LetterFile) -
 
 
 def test_a_line_that_is_being_written_is_read_once_it_is_whole(
-    written: DeadLetters, file: LetterFile
+    written: DeadLetterWriter, file: DeadLetterFile
 ) -> None:
     keep(written, 1)
     whole = written.path.read_bytes()
@@ -98,7 +100,7 @@ def test_a_line_that_is_being_written_is_read_once_it_is_whole(
         b'{"table": "t", "operation": "x", "commit_lsn": "0/1", "ordinal": []}',
     ],
 )
-def test_what_is_no_letter_is_counted(written: DeadLetters, file: LetterFile, line: bytes) -> None:
+def test_what_is_no_letter_is_counted(written: DeadLetterWriter, file: DeadLetterFile, line: bytes) -> None:
     keep(written, 1)
     with written.path.open("ab") as out:
         out.write(line + b"\n")
@@ -108,7 +110,9 @@ def test_what_is_no_letter_is_counted(written: DeadLetters, file: LetterFile, li
     assert file.unreadable == 1
 
 
-def test_a_file_that_is_gone_or_another_one_is_begun_anew(written: DeadLetters, file: LetterFile) -> None:
+def test_a_file_that_is_gone_or_another_one_is_begun_anew(
+    written: DeadLetterWriter, file: DeadLetterFile
+) -> None:
     keep(written, 1)
     file.read()
     written.path.replace(written.path.with_suffix(".old"))
@@ -123,7 +127,7 @@ def test_a_file_that_is_gone_or_another_one_is_begun_anew(written: DeadLetters, 
 
 
 def test_of_a_large_file_the_end_is_read(
-    written: DeadLetters, file: LetterFile, monkeypatch: pytest.MonkeyPatch
+    written: DeadLetterWriter, file: DeadLetterFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
         keep(written, number)
@@ -131,24 +135,24 @@ def test_of_a_large_file_the_end_is_read(
     file.read()
     assert 8 <= len(file.letters) <= 10
     assert file.left_out > 0
-    assert file.rows(file.letters[-1]) == Rows(None, {"id": "19", "body": "x"})
+    assert file.rows(file.letters[-1]) == DeadLetterRows(None, {"id": "19", "body": "x"})
     monkeypatch.setattr(letters_module, "_LARGEST", 10)
     assert file.rows(file.letters[-1]) is None
 
 
-def test_without_a_right_it_is_an_error_of_the_system(file: LetterFile) -> None:
+def test_without_a_right_it_is_an_error_of_the_system(file: DeadLetterFile) -> None:
     file.path.mkdir()
     with pytest.raises(OSError, match="directory"):
         file.read()
 
 
-def made(file: LetterFile) -> Plan:
+def made(file: DeadLetterFile) -> RequeuePlan:
     file.read()
     return plan((letter, file.rows(letter)) for letter in file.letters)
 
 
 def test_each_row_is_named_once_and_no_key_is_set_where_another_column_will_do(
-    written: DeadLetters, file: LetterFile
+    written: DeadLetterWriter, file: DeadLetterFile
 ) -> None:
     for number in (1, 2, 1):
         keep(written, number)
@@ -163,9 +167,11 @@ def test_each_row_is_named_once_and_no_key_is_set_where_another_column_will_do(
     assert (found.rows, found.refused) == (3, {})
 
 
-def test_ten_thousand_letters_are_few_statements(written: DeadLetters, file: LetterFile) -> None:
+def test_ten_thousand_letters_are_few_statements(written: DeadLetterWriter, file: DeadLetterFile) -> None:
     letter = written.letter(
-        DroppedRow("public.t", "t", "insert", Identity(1, 1, 1), ("id", "b"), None, (b"0", b"x"), ("id",)),
+        DroppedRow(
+            "public.t", "t", "insert", ChangeIdentity(1, 1, 1), ("id", "b"), None, (b"0", b"x"), ("id",)
+        ),
         "e",
         "r",
     )
@@ -180,13 +186,15 @@ def _cut(letter: dict[str, Any]) -> dict[str, Any]:
     return {**letter, "before": None, "after": None, "cut": True}
 
 
-def test_what_can_t_be_sent_safely_is_refused_with_its_reason(written: DeadLetters, file: LetterFile) -> None:
+def test_what_can_t_be_sent_safely_is_refused_with_its_reason(
+    written: DeadLetterWriter, file: DeadLetterFile
+) -> None:
     keep(written, 1, "delete")
     keep(written, 2, table="public.unknown")
     keep(written, 3, fields=(b"\xff", b"x"))
     keep(written, 4, fields=(b"a\x1bb", b"x"))
     keep(written, 5, fields=(None, b"x"))
-    row = DroppedRow("public.t", "t", "insert", Identity(1, 1, 1), ("id",), None, (b"0",), ("id",))
+    row = DroppedRow("public.t", "t", "insert", ChangeIdentity(1, 1, 1), ("id",), None, (b"0",), ("id",))
     written.keep(_cut(written.letter(row, "e", "r")))
     found = made(file)
     assert (found.statements, found.rows) == ([], 0)
@@ -200,7 +208,7 @@ def test_what_can_t_be_sent_safely_is_refused_with_its_reason(written: DeadLette
 
 
 def test_a_name_with_a_dot_names_two_tables() -> None:
-    letter = Letter(0, 1, 0.0, "a.b.c", "t", "insert", "0/1", 1, 1, "e", "r", (("id", "1"),))
-    found = plan([(letter, Rows(None, {"id": "1"}))])
+    letter = DeadLetter(0, 1, 0.0, "a.b.c", "t", "insert", "0/1", 1, 1, "e", "r", (("id", "1"),))
+    found = plan([(letter, DeadLetterRows(None, {"id": "1"}))])
     assert found.statements == []
     assert next(iter(found.refused)).startswith("the name of its table or schema has a dot")

@@ -14,13 +14,13 @@ import click
 import pytest
 
 from bwtui.cli import connect as command
-from bwtui.cli.output.headless import Lines
+from bwtui.cli.output.headless import StatusReporter
 from bwtui.errors import Interrupted
+from bwtui.escaping import is_plain
 from bwtui.model.events import EVENTS, OTHERS, event
 from bwtui.relay.process.lock import RelayLock
-from bwtui.relay.process.log import JsonLines, log_path
+from bwtui.relay.process.log import JsonLogFormatter, log_path
 from bwtui.settings import RelaySettings
-from bwtui.shown import is_plain
 from tests.unit.test_cli_headless import LATE, status
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def line_of(message: str, *args: object, **details: object) -> str:
         extra = event("error", **details)
         logger = logging.getLogger("bwtui.test")
         record = logger.makeRecord("x", 40, "", 0, message, args, sys.exc_info(), extra=extra)
-    return JsonLines("shop").format(record)
+    return JsonLogFormatter("shop").format(record)
 
 
 @pytest.mark.parametrize("text", SECRETS)
@@ -110,13 +110,13 @@ def test_whatever_a_text_holds_a_line_is_one_object(text: str) -> None:
 
 def test_a_line_of_a_library_is_an_object_too() -> None:
     record = logging.LogRecord("rdkafka", 30, "", 0, "FAIL [%s]", ("broker",), None)
-    told = json.loads(JsonLines("shop").format(record))
+    told = json.loads(JsonLogFormatter("shop").format(record))
     assert (told["event"], told["level"], told["relay"]) == ("log", "warning", "shop")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", told["time"])
 
 
 def test_a_headless_relay_tells_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines("json")
+    lines = StatusReporter("json")
     lines.emit(status(LATE, dropped=2))
     lines.emit_last(status(LATE, state="stopped", dropped=2))
     out, err = capsys.readouterr()

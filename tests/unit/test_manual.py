@@ -17,7 +17,7 @@ SHARE = Path(__file__).parents[2] / "packaging" / "share"
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What make man makes, by path; in a process of its own, since click keeps what it has once looked up."""
     folder = tmp_path_factory.mktemp("share")
-    subprocess.run([sys.executable, "-m", "bwtui.cli.output.manual", folder], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "bwtui.cli.output.man_pages", folder], check=True, timeout=120)
     return texts(folder)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.position import Position
-from bwtui.relay.exactly.forgotten import forget, is_forgotten
-from bwtui.relay.memory import SlotMemory
-from bwtui.source.raw.timeline import ENDLESS, Forks, Server, parse_history
+from bwtui.relay.exactly_once.discarded_position import forget, is_forgotten
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.source.raw.timeline import ENDLESS, Forks, ServerIdentity, parse_history
 from bwtui.source.slot import SlotState
 
 CONFIRMED = 0x1000
@@ -36,67 +36,69 @@ def slot(confirmed: int) -> SlotState:
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> SlotMemory:
+def memory(tmp_path: Path) -> SlotCheckpointStore:
     """A memory that was written by an earlier run, and is read by this one."""
-    SlotMemory(tmp_path / "relay", *IDENTITY).remember(CONFIRMED, sent_lsn=CONFIRMED)
-    return SlotMemory(tmp_path / "relay", *IDENTITY)
+    SlotCheckpointStore(tmp_path / "relay", *IDENTITY).remember(CONFIRMED, sent_lsn=CONFIRMED)
+    return SlotCheckpointStore(tmp_path / "relay", *IDENTITY)
 
 
-def test_it_is_kept(memory: SlotMemory) -> None:
+def test_it_is_kept(memory: SlotCheckpointStore) -> None:
     assert memory.last is not None
     assert memory.last.confirmed_lsn == CONFIRMED
     assert not memory.last.snapshot_unfinished
 
 
-def test_only_its_owner_may_read_the_folder(memory: SlotMemory) -> None:
+def test_only_its_owner_may_read_the_folder(memory: SlotCheckpointStore) -> None:
     assert memory.path.parent.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("confirmed", [CONFIRMED, CONFIRMED - 1, 1])
-def test_a_slot_at_or_behind_it_is_resumed(memory: SlotMemory, confirmed: int) -> None:
+def test_a_slot_at_or_behind_it_is_resumed(memory: SlotCheckpointStore, confirmed: int) -> None:
     """It is written first, so a kill in between leaves the slot behind it."""
     assert memory.check(slot(confirmed)) is None
 
 
-def test_a_slot_that_was_moved_is_refused(memory: SlotMemory) -> None:
+def test_a_slot_that_was_moved_is_refused(memory: SlotCheckpointStore) -> None:
     moved = "was moved to 0/1001 by someone else; this relay stood at 0/1000"
     with pytest.raises(SlotLost, match=moved) as raised:
         memory.check(slot(CONFIRMED + 1))
     assert str(raised.value.hint).startswith("if it was this relay on another host, take that host's state")
 
 
-def test_a_slot_that_is_gone_is_refused(memory: SlotMemory) -> None:
+def test_a_slot_that_is_gone_is_refused(memory: SlotCheckpointStore) -> None:
     with pytest.raises(SlotLost, match="is gone") as raised:
         memory.check(None)
     assert raised.value.hint is not None
     assert "bwtui slots drop bottledwater" in raised.value.hint
 
 
-def server(timeline: int = 1, forks: Forks | None = (), end: int = 0x9000, standby: bool = False) -> Server:
+def server(
+    timeline: int = 1, forks: Forks | None = (), end: int = 0x9000, standby: bool = False
+) -> ServerIdentity:
     """A server of the cluster, on ``timeline``."""
-    return Server(IDENTITY[0], timeline, forks, end, standby)
+    return ServerIdentity(IDENTITY[0], timeline, forks, end, standby)
 
 
 @pytest.fixture
-def met(memory: SlotMemory) -> SlotMemory:
+def met(memory: SlotCheckpointStore) -> SlotCheckpointStore:
     """A memory of a server on timeline 1, and of rows that were sent beyond what is confirmed."""
     memory.take_over(server(), slot(CONFIRMED), memory.common_end(server(), accept=False))
     memory.remember_sent(CONFIRMED + 0x10)
-    return SlotMemory(memory.path.parent, *IDENTITY)
+    return SlotCheckpointStore(memory.path.parent, *IDENTITY)
 
 
-def test_a_server_that_has_what_was_sent_is_gone_on_with(met: SlotMemory) -> None:
+def test_a_server_that_has_what_was_sent_is_gone_on_with(met: SlotCheckpointStore) -> None:
     promoted = server(2, ((1, CONFIRMED + 0x10),))
     for known in (server(), server(end=CONFIRMED + 0x10), promoted):
         assert met.take_over(known, slot(0x900), met.common_end(known, accept=False)) is None
     assert met.last is not None
     assert (met.last.timeline, met.last.confirmed_lsn) == (2, CONFIRMED)
     # The same fork is no new one when it is met again, by another run.
-    again = SlotMemory(met.path.parent, *IDENTITY)
+    again = SlotCheckpointStore(met.path.parent, *IDENTITY)
     assert again.common_end(promoted, accept=False) == ENDLESS
 
 
-def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: SlotMemory) -> None:
+def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: SlotCheckpointStore) -> None:
     """Rows end before the fork, and keepalives had confirmed more: a slot that is beyond it was moved."""
     met.remember(CONFIRMED + 0x800)
     promoted = server(2, ((1, CONFIRMED + 0x100),))
@@ -116,7 +118,9 @@ def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: 
         (server(2, None), "the history of its timeline 2 is not known"),
     ],
 )
-def test_a_server_that_lacks_what_was_sent_is_refused(met: SlotMemory, other: Server, told: str) -> None:
+def test_a_server_that_lacks_what_was_sent_is_refused(
+    met: SlotCheckpointStore, other: ServerIdentity, told: str
+) -> None:
     """A restored backup, or a standby that was promoted before it had everything."""
     with pytest.raises(SlotLost, match=f"to 0/1010 is not in this server's history: {told}") as raised:
         met.common_end(other, accept=False)
@@ -129,7 +133,7 @@ def test_a_server_that_lacks_what_was_sent_is_refused(met: SlotMemory, other: Se
     assert met.common_end(other, accept=False) == ENDLESS
 
 
-def test_two_standbys_that_were_promoted_to_the_same_number_are_told_apart(met: SlotMemory) -> None:
+def test_two_standbys_that_were_promoted_to_the_same_number_are_told_apart(met: SlotCheckpointStore) -> None:
     first, second = server(2, ((1, CONFIRMED + 0x10),)), server(2, ((1, 0xE00),))
     met.take_over(first, slot(CONFIRMED), met.common_end(first, accept=False))
     with pytest.raises(SlotLost, match="from 0/E00 to 0/1010"):
@@ -149,13 +153,15 @@ def test_two_standbys_that_were_promoted_to_the_same_number_are_told_apart(met: 
         (server(1), 0),
     ],
 )
-def test_where_no_history_is_known_the_timeline_of_that_number_is_taken(now: Server, end: int) -> None:
+def test_where_no_history_is_known_the_timeline_of_that_number_is_taken(
+    now: ServerIdentity, end: int
+) -> None:
     assert now.common_end(2, ()) == end
 
 
 def test_what_kafka_says_is_remembered_with_its_history(tmp_path: Path) -> None:
     """Where the state folder is lost, on a server that was promoted once."""
-    memory = SlotMemory(tmp_path / "relay", *IDENTITY)
+    memory = SlotCheckpointStore(tmp_path / "relay", *IDENTITY)
     promoted, other = server(2, ((1, 0x800),)), server(2, ((1, 0x700),))
     position = Position.from_json(Position(*IDENTITY, 2, CONFIRMED, forks=((1, 0x800),)).to_json())
     memory.recall(position, slot(0x800))
@@ -168,7 +174,7 @@ def test_what_kafka_says_is_remembered_with_its_history(tmp_path: Path) -> None:
 def test_where_the_state_is_lost_a_slot_beyond_the_position_is_told(
     tmp_path: Path, stands: int, is_noted: bool
 ) -> None:
-    memory = SlotMemory(tmp_path / "relay", *IDENTITY)
+    memory = SlotCheckpointStore(tmp_path / "relay", *IDENTITY)
     memory.in_transactions = True
     memory.recall(Position(*IDENTITY, lsn=0x880, passed=0x900, session="one"), slot(stands))
     assert (memory.check(slot(stands)) is not None) == is_noted
@@ -176,14 +182,14 @@ def test_where_the_state_is_lost_a_slot_beyond_the_position_is_told(
         memory.check(slot(0x1000))
 
 
-def test_what_another_host_has_relayed_since_is_taken(memory: SlotMemory) -> None:
+def test_what_another_host_has_relayed_since_is_taken(memory: SlotCheckpointStore) -> None:
     """A, then B, and A again, whose memory is old by then; of what it wrote itself it knows best."""
     memory.in_transactions = True
     position = Position(*IDENTITY, lsn=0x1800, passed=0x2000, session="other")
     memory.recall(position, slot(0x1F00))
     assert memory.check(slot(0x1F00)) is None
     memory.wrote("mine")
-    again = SlotMemory(memory.path.parent, *IDENTITY)
+    again = SlotCheckpointStore(memory.path.parent, *IDENTITY)
     again.recall(replace(position, lsn=0x2800, passed=0x3000, session="mine"), slot(0x2F00))
     assert again.last is not None
     assert (again.last.confirmed_lsn, again.last.sent()) == (0x2000, 0x2801)
@@ -191,7 +197,7 @@ def test_what_another_host_has_relayed_since_is_taken(memory: SlotMemory) -> Non
         again.check(slot(0x2F00))
 
 
-def test_with_exactly_once_hints_name_what_goes_with_it(memory: SlotMemory) -> None:
+def test_with_exactly_once_hints_name_what_goes_with_it(memory: SlotCheckpointStore) -> None:
     memory.in_transactions = True
     with pytest.raises(SlotLost) as gone:
         memory.check(None)
@@ -202,7 +208,7 @@ def test_with_exactly_once_hints_name_what_goes_with_it(memory: SlotMemory) -> N
         assert "--heal and --accept-divergence don't go with --exactly-once" in str(raised.value.hint)
 
 
-def test_a_position_is_forgotten_until_another_run_goes_on(memory: SlotMemory) -> None:
+def test_a_position_is_forgotten_until_another_run_goes_on(memory: SlotCheckpointStore) -> None:
     folder, position = memory.path.parent, Position(*IDENTITY, session="one")
     forget(folder, memory.last)
     assert not is_forgotten(folder, position)
@@ -213,14 +219,14 @@ def test_a_position_is_forgotten_until_another_run_goes_on(memory: SlotMemory) -
     assert not is_forgotten(folder, replace(position, database="another"))
 
 
-def test_a_standby_that_lags_is_waited_for(met: SlotMemory) -> None:
+def test_a_standby_that_lags_is_waited_for(met: SlotCheckpointStore) -> None:
     with pytest.raises(ConnectionFailed, match="the standby has replayed up to 0/F00"):
         met.common_end(server(end=0xF00, standby=True), accept=False)
 
 
-def test_another_cluster_is_refused(met: SlotMemory) -> None:
+def test_another_cluster_is_refused(met: SlotCheckpointStore) -> None:
     with pytest.raises(RefusedError, match="another server answers: its system identifier is 1, not 7"):
-        met.common_end(Server("1", 1, (), 0x9000, False), accept=True)
+        met.common_end(ServerIdentity("1", 1, (), 0x9000, False), accept=True)
 
 
 def test_a_history_file_is_read() -> None:
@@ -229,56 +235,56 @@ def test_a_history_file_is_read() -> None:
 
 
 def test_an_unknown_slot_is_resumed_with_a_note(tmp_path: Path) -> None:
-    note = SlotMemory(tmp_path, *IDENTITY).check(slot(5))
+    note = SlotCheckpointStore(tmp_path, *IDENTITY).check(slot(5))
     assert note == "slot bottledwater was made elsewhere; resuming from where it stands"
 
 
 def test_no_slot_and_no_memory_is_a_beginning(tmp_path: Path) -> None:
-    assert SlotMemory(tmp_path, *IDENTITY).check(None) is None
+    assert SlotCheckpointStore(tmp_path, *IDENTITY).check(None) is None
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_the_memory_of_another_server_database_or_slot_counts_as_none(tmp_path: Path, at: int) -> None:
-    written = SlotMemory(tmp_path, *IDENTITY)
+    written = SlotCheckpointStore(tmp_path, *IDENTITY)
     written.remember(CONFIRMED)
     system, database, slot_name = (
         "another" if number == at else name for number, name in enumerate(IDENTITY)
     )
     # Also where a file is called as if it were this slot's.
     written.path.rename(tmp_path / f"slot-{slot_name}.json")
-    other = SlotMemory(tmp_path, system, database, slot_name)
+    other = SlotCheckpointStore(tmp_path, system, database, slot_name)
     assert other.last is None
     assert other.check(None) is None
 
 
 def test_an_unfinished_snapshot_has_no_slot_and_is_taken_anew(tmp_path: Path) -> None:
     marks = {"orders": {0: 7, 1: 0}}
-    SlotMemory(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, marks, b"first")
-    memory = SlotMemory(tmp_path, *IDENTITY)
+    SlotCheckpointStore(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, marks, b"first")
+    memory = SlotCheckpointStore(tmp_path, *IDENTITY)
     assert memory.check(None) is None
     assert memory.unfinished_marks() == marks
     assert memory.unfinished_sessions() == [b"first"]
     memory.remember_snapshot(CONFIRMED + 1, marks, b"second")
-    assert SlotMemory(tmp_path, *IDENTITY).unfinished_sessions() == [b"first", b"second"]
+    assert SlotCheckpointStore(tmp_path, *IDENTITY).unfinished_sessions() == [b"first", b"second"]
 
 
 def test_a_kill_right_after_the_slot_was_made_is_a_finished_snapshot(tmp_path: Path) -> None:
     """The slot stands at the consistent point that the snapshot is remembered with."""
-    SlotMemory(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, {}, b"first")
-    memory = SlotMemory(tmp_path, *IDENTITY)
+    SlotCheckpointStore(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, {}, b"first")
+    memory = SlotCheckpointStore(tmp_path, *IDENTITY)
     assert memory.check(slot(CONFIRMED)) is None
     with pytest.raises(SlotLost):
         memory.check(slot(CONFIRMED + 1))
 
 
 def test_a_finished_snapshot_leaves_no_marks(tmp_path: Path) -> None:
-    memory = SlotMemory(tmp_path, *IDENTITY)
+    memory = SlotCheckpointStore(tmp_path, *IDENTITY)
     memory.remember_snapshot(CONFIRMED, {"orders": {0: 7}}, b"first")
     memory.remember(CONFIRMED)
-    assert SlotMemory(tmp_path, *IDENTITY).unfinished_marks() == {}
+    assert SlotCheckpointStore(tmp_path, *IDENTITY).unfinished_marks() == {}
 
 
-def test_a_slot_that_was_forgotten_is_taken_as_it_stands(memory: SlotMemory) -> None:
+def test_a_slot_that_was_forgotten_is_taken_as_it_stands(memory: SlotCheckpointStore) -> None:
     memory.forget()
     assert memory.check(None) is None
     assert memory.check(slot(0x5000)) is not None
@@ -286,14 +292,14 @@ def test_a_slot_that_was_forgotten_is_taken_as_it_stands(memory: SlotMemory) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"slot": 1}', '{"confirmed_lsn": "x"}', "\xff"])
-def test_a_damaged_file_is_told_and_not_taken_for_none(memory: SlotMemory, text: str) -> None:
+def test_a_damaged_file_is_told_and_not_taken_for_none(memory: SlotCheckpointStore, text: str) -> None:
     memory.path.write_text(text, encoding="latin-1")
     with pytest.raises(BwtuiError, match="can't be read") as raised:
-        SlotMemory(memory.path.parent, *IDENTITY)
+        SlotCheckpointStore(memory.path.parent, *IDENTITY)
     assert raised.value.hint is not None
 
 
-def test_it_is_durable_before_it_counts(memory: SlotMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_durable_before_it_counts(memory: SlotCheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and then its folder are fsynced; when that fails, the old memory is still the whole truth."""
 
     def full(descriptor: int) -> None:
@@ -305,20 +311,22 @@ def test_it_is_durable_before_it_counts(memory: SlotMemory, monkeypatch: pytest.
     assert memory.last is not None
     assert memory.last.confirmed_lsn == CONFIRMED
     monkeypatch.undo()
-    again = SlotMemory(memory.path.parent, *IDENTITY).last
+    again = SlotCheckpointStore(memory.path.parent, *IDENTITY).last
     assert again is not None
     assert again.confirmed_lsn == CONFIRMED
 
 
-def test_the_same_lsn_is_not_written_again(memory: SlotMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_lsn_is_not_written_again(
+    memory: SlotCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("it was written again"))
     memory.remember(CONFIRMED)
 
 
 def test_what_went_to_a_recording_alone_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
-    recording = SlotMemory(tmp_path, *IDENTITY, without_kafka=True)
+    recording = SlotCheckpointStore(tmp_path, *IDENTITY, without_kafka=True)
     recording.remember_snapshot(CONFIRMED, {}, b"session")
-    relay = SlotMemory(tmp_path, *IDENTITY)
+    relay = SlotCheckpointStore(tmp_path, *IDENTITY)
     with pytest.raises(RefusedError, match=r"slot bottledwater was confirmed up to 0/1000 by 'bwtui record'"):
         relay.check_kafka(relay.last, accept=False)
     assert recording.check_kafka(recording.last, accept=False) is None
@@ -326,13 +334,13 @@ def test_what_went_to_a_recording_alone_is_refused_until_it_is_accepted(tmp_path
     assert note is not None
     assert "up to 0/1000" in note
     relay.remember(CONFIRMED)
-    again = SlotMemory(tmp_path, *IDENTITY)
+    again = SlotCheckpointStore(tmp_path, *IDENTITY)
     assert again.check_kafka(again.last, accept=False) is None
 
 
 def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path: Path) -> None:
-    SlotMemory(tmp_path, *IDENTITY).remember(CONFIRMED)
-    recording = SlotMemory(tmp_path, *IDENTITY, without_kafka=True)
+    SlotCheckpointStore(tmp_path, *IDENTITY).remember(CONFIRMED)
+    recording = SlotCheckpointStore(tmp_path, *IDENTITY, without_kafka=True)
 
     def lacks_kafka(confirmed: int, *, changed: bool = True) -> bool:
         recording.remember(confirmed, changed=changed)
@@ -360,7 +368,7 @@ def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path
     ],
 )
 def test_a_slot_that_came_along_is_read_from_what_was_confirmed(
-    met: SlotMemory, promoted: Server, stands: int, start: int
+    met: SlotCheckpointStore, promoted: ServerIdentity, stands: int, start: int
 ) -> None:
     """The copy of a slot is older than what was confirmed to the slot, and nothing is to come again."""
     assert met.start_lsn(promoted, replace(slot(stands), synced=True, failover=True)) == start
@@ -381,11 +389,15 @@ def test_a_slot_that_came_along_is_read_from_what_was_confirmed(
         (server(2, ((7, 0xF00),)), False),
     ],
 )
-def test_a_promotion_is_told_from_an_older_copy(met: SlotMemory, other: Server, is_promoted: bool) -> None:
+def test_a_promotion_is_told_from_an_older_copy(
+    met: SlotCheckpointStore, other: ServerIdentity, is_promoted: bool
+) -> None:
     assert met.is_promoted(other) == is_promoted
 
 
-def test_a_former_primary_and_an_older_copy_of_the_promoted_one_are_no_promotion(met: SlotMemory) -> None:
+def test_a_former_primary_and_an_older_copy_of_the_promoted_one_are_no_promotion(
+    met: SlotCheckpointStore,
+) -> None:
     """Their slots came along once, and say so for ever."""
     promoted, synced = server(2, ((1, 0xF00),)), replace(slot(0x800), synced=True)
     met.take_over(promoted, synced, met.common_end(promoted, accept=True))
@@ -397,7 +409,7 @@ def test_a_former_primary_and_an_older_copy_of_the_promoted_one_are_no_promotion
             met.common_end(other, accept=False)
 
 
-def test_without_a_history_the_slot_is_read_on_from_where_it_stands(met: SlotMemory) -> None:
+def test_without_a_history_the_slot_is_read_on_from_where_it_stands(met: SlotCheckpointStore) -> None:
     """That a slot came along says nothing of how far: nothing counts as confirmed but what it says."""
     unknown, synced = server(2, None), replace(slot(0x800), synced=True)
     note = met.take_over(unknown, synced, met.common_end(unknown, accept=True))
@@ -406,7 +418,7 @@ def test_without_a_history_the_slot_is_read_on_from_where_it_stands(met: SlotMem
     assert met.check(synced) is None
 
 
-def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met: SlotMemory) -> None:
+def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met: SlotCheckpointStore) -> None:
     """A relay that is killed before it has confirmed anything there finds the same slot again."""
     promoted, synced = server(2, ((1, 0x2000),)), replace(slot(0x800), synced=True)
     met.take_over(promoted, synced, met.common_end(promoted, accept=False))
@@ -419,9 +431,9 @@ def test_behind_a_promotion_what_was_confirmed_before_the_fork_stays_proven(met:
 def test_a_checkpoint_of_a_newer_version_is_kept(tmp_path: Path) -> None:
     """Who removes it takes the slot as it stands, and no gap is seen any more."""
     identity = ("7", "shop", "orders")
-    memory = SlotMemory(tmp_path, *identity)
+    memory = SlotCheckpointStore(tmp_path, *identity)
     memory.remember(0x77)
     memory.path.write_text(json.dumps(json.loads(memory.path.read_text()) | {"coverage": {}}))
     with pytest.raises(StateFailed, match="is from a newer version of bwtui: it has coverage") as raised:
-        SlotMemory(tmp_path, *identity)
+        SlotCheckpointStore(tmp_path, *identity)
     assert raised.value.hint is not None and "remove" not in raised.value.hint

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bwtui.audit import texts
+from bwtui.audit import postgresql_text
 from bwtui.encode.json import _string
 from bwtui.masking import mask_connection
 from bwtui.pgoutput.copy_text import unescape_copy_line
@@ -119,9 +119,9 @@ def test_readers_and_writers_of_texts_take_no_memory_for_each_character(text: by
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        *((texts.elements, text) for text in ARRAYS),
-        *((texts.pairs, text) for text in HSTORES),
-        *((texts.plain, text) for text in ARRAYS),
+        *((postgresql_text.elements, text) for text in ARRAYS),
+        *((postgresql_text.pairs, text) for text in HSTORES),
+        *((postgresql_text.plain, text) for text in ARRAYS),
     ],
     ids=lambda value: value.__name__ if callable(value) else repr(value[:12]),
 )

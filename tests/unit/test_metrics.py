@@ -16,7 +16,7 @@ from bwtui.model.backfill import BackfillStatus, FirstSnapshot
 from bwtui.model.gaps import with_gaps
 from bwtui.model.heal import HealStatus
 from bwtui.model.histogram import BOUNDS, Distribution, Histogram
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import (
     ErrorEntry,
     ExactlyOnceStatus,
@@ -27,14 +27,14 @@ from bwtui.model.status import (
     Status,
     TableStatus,
 )
-from bwtui.model.verdict import WORDS, Verdict
-from bwtui.relay.measured.measures import Measures
-from bwtui.relay.observed.catalogue import BY_NAME, METRICS
-from bwtui.relay.observed.exposition import OPENMETRICS, Exposition
-from bwtui.relay.observed.health import PATIENCE, health, readiness
-from bwtui.relay.observed.labels import label
-from bwtui.relay.observed.tables import MOST_TABLES, OTHERS, Listing, of_tables
-from bwtui.relay.watch.account import Account, Activity, Turn
+from bwtui.model.verdict import WORDS, RelayVerdict
+from bwtui.relay.http_metrics.catalogue import BY_NAME, METRICS
+from bwtui.relay.http_metrics.exposition import OPENMETRICS, Exposition
+from bwtui.relay.http_metrics.health import PATIENCE, health, readiness
+from bwtui.relay.http_metrics.labels import label
+from bwtui.relay.http_metrics.table_series import MOST_TABLES, OTHERS, TableSeriesSelection, of_tables
+from bwtui.relay.metrics.measures import Measures
+from bwtui.relay.watch.activity_clock import Activity, ActivityClock, MainThreadActivity
 
 HOSTILE = ('a"b', "a\\b", "a\nb", "a\\nb", "\x1b[2Jclean", "\udcff", "\u202ex", 'x",y="1', "{}=,", "ä", "")
 STREAMING = Status(
@@ -42,7 +42,7 @@ STREAMING = Status(
     "one",
     "slot",
     phase="streaming",
-    verdict=Verdict("healthy", safe_bytes=70, safe_seconds=7.0),
+    verdict=RelayVerdict("healthy", safe_bytes=70, safe_seconds=7.0),
     confirmed_lsn=90,
     received_lsn=95,
     server_lsn=100,
@@ -60,7 +60,7 @@ STREAMING = Status(
         )
     },
     errors=(ErrorEntry(1.0, "outage", None, "no row value here", since=1.0),),
-    not_proven=(NotProven("public.orders", 7, "its topic was deleted"),),
+    not_proven=(UnprovenTable("public.orders", 7, "its topic was deleted"),),
     heal=HealStatus(1.0, "slot slot was dropped"),
     first_snapshot=FirstSnapshot(3, 1),
     recording=RecordingStatus("/x", free_bytes=7, seconds_left=60.0, durable_lsn=80),
@@ -185,7 +185,7 @@ def test_each_kind_of_error_is_counted_from_the_beginning() -> None:
 
 
 def test_time_of_the_main_thread_is_never_counted_twice() -> None:
-    account = Account()
+    account = ActivityClock()
     seen: list[float] = []
 
     class Watched(dict[Activity, float]):
@@ -252,7 +252,7 @@ def test_merged_histograms_have_the_sum_of_both() -> None:
 
 def inserts(most: int, *moments: dict[str, int]) -> list[dict[str, float]]:
     """Return what is told of inserts, by table, at each moment; as many tables have series of their own."""
-    listing, told = Listing(most), []
+    listing, told = TableSeriesSelection(most), []
     for moment in moments:
         tables = {name: TableStatus("", inserts=number) for name, number in moment.items()}
         found = of_tables(listing.part(tables), {})
@@ -332,8 +332,8 @@ def test_the_page_has_every_metric_with_its_kind_its_labels_and_what_it_says() -
 READY = replace(STREAMING, heal=None, first_snapshot=None)
 STARTING = replace(READY, state="starting", phase="starting", detail="checking PostgreSQL")
 COPYING = replace(READY, state="snapshot", phase="snapshot", detail="snapshot of a")
-FAILED = replace(READY, state="failed", phase="failed", verdict=Verdict("failed", "the slot is gone"))
-STALLED = replace(READY, state="stalled", verdict=Verdict("stalled", "Kafka is silent", "kafka"))
+FAILED = replace(READY, state="failed", phase="failed", verdict=RelayVerdict("failed", "the slot is gone"))
+STALLED = replace(READY, state="stalled", verdict=RelayVerdict("stalled", "Kafka is silent", "kafka"))
 
 
 @pytest.mark.parametrize(
@@ -345,8 +345,11 @@ STALLED = replace(READY, state="stalled", verdict=Verdict("stalled", "Kafka is s
         (FAILED, "the slot is gone"),
         (replace(READY, first_snapshot=FirstSnapshot(3, 1)), "the first snapshot is not through: 1 of 3"),
         (replace(READY, heal=HealStatus(1.0, "it was dropped")), "topics may differ from tables, since"),
-        (replace(READY, verdict=Verdict("waiting", "Kafka has not answered", "kafka")), "Kafka has not"),
-        (replace(READY, state="stopped", phase="stopped", verdict=Verdict("stopped", "")), "it has stopped"),
+        (replace(READY, verdict=RelayVerdict("waiting", "Kafka has not answered", "kafka")), "Kafka has not"),
+        (
+            replace(READY, state="stopped", phase="stopped", verdict=RelayVerdict("stopped", "")),
+            "it has stopped",
+        ),
     ],
 )
 def test_a_relay_that_is_not_ready_says_why(status: Status, reason: str) -> None:
@@ -358,7 +361,7 @@ def test_a_relay_that_is_not_ready_says_why(status: Status, reason: str) -> None
 
 @pytest.mark.parametrize("condition", ["healthy", "behind"])
 def test_a_relay_whose_rows_pass_is_ready(condition: str) -> None:
-    measures = Measures(replace(READY, verdict=Verdict(condition, "rows pass")))  # type: ignore[arg-type]
+    measures = Measures(replace(READY, verdict=RelayVerdict(condition, "rows pass")))  # type: ignore[arg-type]
     answer = readiness(measures)
     assert answer.is_yes, answer.told
     assert answer.told["verdict"] == "rows pass"
@@ -366,7 +369,7 @@ def test_a_relay_whose_rows_pass_is_ready(condition: str) -> None:
 
 
 def test_tables_that_are_not_proven_are_named_and_leave_a_relay_ready() -> None:
-    entries = tuple(NotProven(f"public.t{n}", 7, "its topic was deleted") for n in range(MOST_TABLES + 1))
+    entries = tuple(UnprovenTable(f"public.t{n}", 7, "its topic was deleted") for n in range(MOST_TABLES + 1))
     measures = Measures(with_gaps(replace(READY, not_proven=entries)))
     answer = readiness(measures)
     assert answer.is_yes
@@ -383,7 +386,7 @@ def test_tables_that_are_not_proven_are_named_and_leave_a_relay_ready() -> None:
 
 
 def test_a_main_thread_that_turns_no_more_is_told_from_one_that_waits_for_postgresql() -> None:
-    frozen = Turn("work", PATIENCE + 1)
+    frozen = MainThreadActivity("work", PATIENCE + 1)
     assert not health(frozen).is_yes
     assert "has not turned for 1 m 01 s (work)" in health(frozen).told["reason"]
     assert not readiness(Measures(READY, turn=frozen)).is_yes
@@ -392,7 +395,7 @@ def test_a_main_thread_that_turns_no_more_is_told_from_one_that_waits_for_postgr
 
 
 def test_only_the_main_thread_itself_says_that_it_turns() -> None:
-    account = Account()
+    account = ActivityClock()
     before = account.turn().idle_seconds
     other = threading.Thread(target=account.turned)
     other.start()

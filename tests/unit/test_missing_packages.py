@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 #: The folders of audits, replays and Spark, and single modules.
 _NEEDS_THEM = (
     *(f"bwtui.{name}." for name in ("audit", "repair", "replay", "seal", "spark", "verify")),
-    *("bwtui.cli.auditing.database", "bwtui.cli.auditing.target", "bwtui.cli.output.repair_view"),
+    *("bwtui.cli.auditing.database", "bwtui.cli.auditing.repair_target", "bwtui.cli.output.repair_console"),
     "bwtui.signals.duckdb_session",
     *(
-        "bwtui.cli.output.replay_view",
+        "bwtui.cli.output.replay_console",
         "bwtui.kafka.columns",
         "bwtui.kafka.key_hashes",
-        "bwtui.kafka.reading",
+        "bwtui.kafka.split_reader",
         "bwtui.recording.export.parquet",
         *(f"bwtui.relay.snapshot.cluster.{name}" for name in ("driver", "task")),
     ),

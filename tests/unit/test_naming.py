@@ -9,13 +9,13 @@ import pytest
 
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.errors import RefusedError
-from bwtui.kafka.tails import Sent, SentSince
+from bwtui.kafka.recent_records import RecentRecord, RecentRecords
 from bwtui.model.backfill import BackfillRequest
-from bwtui.relay.backfill.store import FOLDER, Store
-from bwtui.relay.diverged import naming
-from bwtui.relay.diverged.divergence import Divergence, Divergences
-from bwtui.relay.diverged.naming import Naming, Submit
-from bwtui.relay.report import Report
+from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.relay.divergence import orphaned_keys
+from bwtui.relay.divergence.divergence import Divergence, Divergences
+from bwtui.relay.divergence.orphaned_keys import OrphanedKeys, Submit
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 
 ONE = Divergence("shop", 100, 200, 2, {"shop.orders": {"0": 7}}, {"shop.orders": "public.orders"})
@@ -33,8 +33,8 @@ class Tails:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> SentSince:
-        return SentSince({b"key": Sent(0, 3, 150, "insert", is_tombstone=False)})
+    def sent_since(self, topic: str, ends: Mapping[int, int], lsn: int) -> RecentRecords:
+        return RecentRecords({b"key": RecentRecord(0, 3, 150, "insert", is_tombstone=False)})
 
     def close(self) -> None:
         pass
@@ -42,13 +42,13 @@ class Tails:
 
 @pytest.fixture(autouse=True)
 def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "TailReader", Tails)
+    monkeypatch.setattr(orphaned_keys, "RecentRecordReader", Tails)
 
 
-def named_by(folder: Path, submit: Submit) -> Report:
+def named_by(folder: Path, submit: Submit) -> RunState:
     """Have all that is unnamed named, as a relay's thread does, and return what was told."""
-    report = Report()
-    made = Naming(SETTINGS, report, folder, submit, LocalRegistry(), lambda reason, since: None)
+    report = RunState()
+    made = OrphanedKeys(SETTINGS, report, folder, submit, LocalRegistry(), lambda reason, since: None)
     made._run()
     return report
 
@@ -90,16 +90,16 @@ def test_a_relay_that_is_killed_after_keys_are_taken_back_needs_no_repair(
 ) -> None:
     """The request of the killed relay has not ended, and refuses a second one until then."""
     Divergences(tmp_path, "shop").keep(ONE)
-    monkeypatch.setattr(naming, "_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(naming, "_values", lambda *_: {"id": 1})
+    monkeypatch.setattr(orphaned_keys, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(orphaned_keys, "_values", lambda *_: {"id": 1})
 
     def killed(request: BackfillRequest) -> str:
-        Store(tmp_path / FOLDER).submit(request)
+        BackfillStore(tmp_path / FOLDER).submit(request)
         raise Killed
 
     with pytest.raises(Killed):
         named_by(tmp_path, killed)
-    store = Store(tmp_path / FOLDER)
+    store = BackfillStore(tmp_path / FOLDER)
 
     def submitted(request: BackfillRequest) -> str:
         try:

@@ -2,18 +2,18 @@
 
 import pytest
 
-from bwtui.relay.report import Report
 from bwtui.relay.routes import new_tables
 from bwtui.relay.routes.new_tables import NewTables
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection
-from bwtui.source.coverage import Shortfall
+from bwtui.source.publication_coverage import Shortfall
 
 
 def test_many_notices_are_some_and_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Shortfall(f"table t{number}", None, "is not there", "add it") for number in range(500)]
     monkeypatch.setattr(new_tables, "shortfalls", lambda *_: found)
-    report = Report()
+    report = RunState()
     for _ in range(2):
         NewTables(RelaySettings(new_tables="announce"), report).look(Connection.__new__(Connection))
     told = report.errors()
@@ -25,7 +25,7 @@ def test_many_notices_are_some_and_a_count(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_hint_with_every_table_is_left_to_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Shortfall("publication p", None, "takes in every table", "create " * 1_000)]
     monkeypatch.setattr(new_tables, "shortfalls", lambda *_: found)
-    report = Report()
+    report = RunState()
     NewTables(RelaySettings(new_tables="announce"), report).look(Connection.__new__(Connection))
     (entry,) = report.errors()
     assert entry.hint == "'bwtui doctor' with the relay's options says what to run"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from bwtui.model.gaps import with_gaps
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict
-from bwtui.relay.measured.measures import Measures
-from bwtui.relay.process import notify
-from bwtui.relay.process.notify import NotifySocket as Sender
-from bwtui.relay.process.notify import Supervisor, supervisor_of
-from bwtui.relay.watch.account import Turn
+from bwtui.model.verdict import RelayVerdict
+from bwtui.relay.metrics.measures import Measures
+from bwtui.relay.process import systemd_notifier
+from bwtui.relay.process.systemd_notifier import NotifySocket as Sender
+from bwtui.relay.process.systemd_notifier import SystemdNotifier, supervisor_of
+from bwtui.relay.watch.activity_clock import MainThreadActivity
 from bwtui.settings import RelaySettings
 from tests.notify_socket import NotifySocket
 from tests.unit.relay_double import DoubleEngine
@@ -29,11 +29,11 @@ WATCHDOG = 0.4
 class Watched(DoubleEngine):
     """An engine whose main thread is where the test says, and whose verdict, too."""
 
-    at = Turn("read", 0.0)
-    verdict = Verdict()
-    not_proven: tuple[NotProven, ...] = ()
+    at = MainThreadActivity("read", 0.0)
+    verdict = RelayVerdict()
+    not_proven: tuple[UnprovenTable, ...] = ()
 
-    def turn(self) -> Turn:
+    def turn(self) -> MainThreadActivity:
         """Return what the test says."""
         return self.at
 
@@ -56,9 +56,9 @@ def engine() -> Watched:
 
 
 @pytest.fixture
-def supervisor(systemd: NotifySocket, engine: Watched) -> Iterator[Supervisor]:
+def supervisor(systemd: NotifySocket, engine: Watched) -> Iterator[SystemdNotifier]:
     """Who tells systemd of the engine."""
-    supervisor = Supervisor(Sender(systemd.address), WATCHDOG)
+    supervisor = SystemdNotifier(Sender(systemd.address), WATCHDOG)
     supervisor.watch(engine)
     yield supervisor
     supervisor.end(0, "")
@@ -82,24 +82,24 @@ def test_a_start_asks_for_time_and_then_says_that_it_is_through(
 def test_a_main_thread_that_turns_no_more_ends_the_pings(systemd: NotifySocket, engine: Watched) -> None:
     engine.state = "streaming"
     systemd.wait("READY=1")
-    engine.at = Turn("work", 1_000.0)
+    engine.at = MainThreadActivity("work", 1_000.0)
     assert systemd.goes_silent("WATCHDOG", 3 * WATCHDOG)
     # It waits for PostgreSQL within one call of libpq: no restart helps against that.
-    engine.at = Turn("locks", 1_000.0)
+    engine.at = MainThreadActivity("locks", 1_000.0)
     systemd.wait("WATCHDOG=1")
-    engine.at = Turn("work", 0.0)
+    engine.at = MainThreadActivity("work", 0.0)
     systemd.wait("WATCHDOG=1")
 
 
 def test_a_stop_asks_for_time_as_long_as_the_main_thread_turns(
-    systemd: NotifySocket, engine: Watched, supervisor: Supervisor
+    systemd: NotifySocket, engine: Watched, supervisor: SystemdNotifier
 ) -> None:
     engine.state = "streaming"
     systemd.wait("READY=1")
     engine.stop()
     systemd.wait("STOPPING=1")
     systemd.wait("EXTEND_TIMEOUT_USEC=")
-    engine.at = Turn("settling", 1_000.0)
+    engine.at = MainThreadActivity("settling", 1_000.0)
     assert systemd.goes_silent("EXTEND_TIMEOUT_USEC", 3 * WATCHDOG)
     supervisor.end(5, "slot shop is gone")
     systemd.wait("STATUS=ended with exit code 5: slot shop is gone")
@@ -111,7 +111,7 @@ def test_nothing_from_services_begins_a_line_or_names_a_password(
     systemd: NotifySocket, engine: Watched
 ) -> None:
     engine.state = "streaming"
-    engine.verdict = Verdict(sentence="postgresql://me:hunter2@db said \nMAINPID=1\n" + "😀" * 5_000)
+    engine.verdict = RelayVerdict(sentence="postgresql://me:hunter2@db said \nMAINPID=1\n" + "😀" * 5_000)
     systemd.wait(r"STATUS=streaming: postgresql://me:***@db said \nMAINPID=1\n")
     assert "hunter2" not in "\n".join(systemd.lines)
 
@@ -120,8 +120,8 @@ def test_nothing_from_services_begins_a_line_or_names_a_password(
 def test_a_table_that_is_not_proven_is_told_once(systemd: NotifySocket, engine: Watched) -> None:
     engine.state = "streaming"
     systemd.wait("READY=1")
-    engine.verdict = Verdict("healthy", "rows pass")
-    engine.not_proven = (NotProven("public.orders", 7, "its topic was deleted"),)
+    engine.verdict = RelayVerdict("healthy", "rows pass")
+    engine.not_proven = (UnprovenTable("public.orders", 7, "its topic was deleted"),)
     systemd.wait("STATUS=not proven: public.orders is not proven since 0/7: its topic was deleted; rows pass")
     engine.not_proven = ()
     systemd.wait("STATUS=streaming: rows pass")
@@ -131,16 +131,16 @@ def test_a_table_that_is_not_proven_is_told_once(systemd: NotifySocket, engine: 
 def test_a_status_is_never_longer_than_systemd_takes(systemd: NotifySocket, engine: Watched) -> None:
     """It drops a datagram of more than 4096 bytes, with the ping that is in it."""
     engine.state = "streaming"
-    engine.verdict = Verdict(sentence="said " + "\U000e0100" * 5_000)
+    engine.verdict = RelayVerdict(sentence="said " + "\U000e0100" * 5_000)
     systemd.wait("STATUS=streaming: said ")
     assert max(len(line.encode()) for line in systemd.lines) <= 2_100
 
 
 def test_one_that_ends_well_before_it_was_seen_to_begin_has_not_failed(systemd: NotifySocket) -> None:
-    Supervisor(Sender(systemd.address)).end(0, "")
+    SystemdNotifier(Sender(systemd.address)).end(0, "")
     systemd.wait("READY=1")
     assert systemd.lines[-2:] == ["STOPPING=1", "STATUS=ended"]
-    Supervisor(Sender(systemd.address)).end(4, "PostgreSQL does not let us in")
+    SystemdNotifier(Sender(systemd.address)).end(4, "PostgreSQL does not let us in")
     systemd.wait("STATUS=ended with exit code 4")
     assert systemd.lines.count("READY=1") == 1
 
@@ -152,7 +152,7 @@ def test_an_engine_that_can_not_be_read_is_pinged_for_all_the_same(
         raise ValueError("row value")
 
     monkeypatch.setattr(engine, "measures", broken)
-    supervisor = Supervisor(Sender(systemd.address), WATCHDOG)
+    supervisor = SystemdNotifier(Sender(systemd.address), WATCHDOG)
     supervisor.watch(engine)
     systemd.wait("WATCHDOG=1")
     systemd.wait("WATCHDOG=1")
@@ -161,7 +161,7 @@ def test_an_engine_that_can_not_be_read_is_pinged_for_all_the_same(
 
 def test_an_abstract_address(engine: Watched) -> None:
     with NotifySocket(f"@bwtui-{os.getpid()}-notify") as systemd:
-        supervisor = Supervisor(Sender(systemd.address))
+        supervisor = SystemdNotifier(Sender(systemd.address))
         engine.state = "streaming"
         supervisor.watch(engine)
         systemd.wait("READY=1")
@@ -223,7 +223,7 @@ def test_what_the_environment_says(given: dict[str, str], seconds: float | None)
 def test_nobody_who_does_not_read_holds_up_the_end(
     systemd: NotifySocket, engine: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(systemd_notifier, "_END_SECONDS", 0.1)
     goes_on = threading.Event()
 
     def hangs() -> Measures:
@@ -231,7 +231,7 @@ def test_nobody_who_does_not_read_holds_up_the_end(
         return Measures(engine.status())
 
     monkeypatch.setattr(engine, "measures", hangs)
-    supervisor = Supervisor(Sender(systemd.address), WATCHDOG)
+    supervisor = SystemdNotifier(Sender(systemd.address), WATCHDOG)
     supervisor.watch(engine)
     supervisor.end(2, "the disk is full")
     systemd.wait("STATUS=ended with exit code 2: the disk is full")
@@ -244,8 +244,8 @@ def test_a_stderr_that_nobody_reads_holds_up_neither_pings_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
-    monkeypatch.setattr(notify, "say", lambda *lines, err: goes_on.wait(60))
-    supervisor = Supervisor(Sender(str(tmp_path / "nobody")), WATCHDOG)
+    monkeypatch.setattr(systemd_notifier, "say", lambda *lines, err: goes_on.wait(60))
+    supervisor = SystemdNotifier(Sender(str(tmp_path / "nobody")), WATCHDOG)
     ending = threading.Thread(target=supervisor.end, args=(0, ""), daemon=True)
     ending.start()
     ending.join(10)

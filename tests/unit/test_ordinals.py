@@ -10,8 +10,8 @@ from bwtui.errors import StateFailed
 from bwtui.model.headers import make_headers
 from bwtui.recording.format.batch import LARGEST_ORDINAL
 from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.rows import Rows
-from bwtui.verify.look import _number
+from bwtui.relay.row_handler import RowHandler
+from bwtui.verify.byte_reader import _number
 from tests.faults.doubles import Reject
 from tests.faults.fed_stream import Fed, insert, transaction
 from tests.recorded_stream import Stream, table
@@ -28,13 +28,13 @@ def test_a_header_holds_every_ordinal(ordinal: int, width: int) -> None:
 
 
 def test_a_relay_goes_past_four_billion_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Rows.begin
+    begin = RowHandler.begin
 
-    def late(rows: Rows, data: bytes) -> None:
+    def late(rows: RowHandler, data: bytes) -> None:
         begin(rows, data)
         rows.ordinal = WIDEST - 1
 
-    monkeypatch.setattr(Rows, "begin", late)
+    monkeypatch.setattr(RowHandler, "begin", late)
     sink = Reject(lambda message: b'"bad' in (message.value or b""))
     rows = [insert(1, "a"), insert(2, "b"), insert(3, "bad")]
     fed = Fed(sink, tmp_path, [transaction(100, *rows)], headers=True)

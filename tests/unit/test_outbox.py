@@ -5,9 +5,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.sink.base import Message
-from bwtui.sink.outbox import HANDOVER_BYTES, HANDOVER_ROWS, HANDOVERS, Entry, Outbox
+from bwtui.sink.outbox import HANDOVER_BYTES, HANDOVER_ROWS, HANDOVERS, Outbox, OutboxEntry
 
 
 class Client:
@@ -19,16 +19,16 @@ class Client:
         self.taken: list[int] = []
         self._next = 0
 
-    def send(self, rows: int, span: Span | None = None, size: int = 0) -> None:
+    def send(self, rows: int, span: DeliverySpan | None = None, size: int = 0) -> None:
         """Send a batch of ``rows`` numbered messages."""
-        span = span or Span()
+        span = span or DeliverySpan()
         span.size = size
         batch = [Message(None, None, self._next + n) for n in range(rows)]
         self._next += rows
         if self.outbox.may_go(span, rows):
             self._take(batch)
         else:
-            self.outbox.put(Entry("topic", batch, span, None))
+            self.outbox.put(OutboxEntry("topic", batch, span, None))
 
     def answer(self, count: int) -> None:
         """Answer the oldest ``count`` messages, and let others go."""
@@ -75,7 +75,7 @@ def test_a_handover_is_bounded_in_rows_and_bytes() -> None:
 
 
 def test_a_batch_for_many_topics_is_one_handover() -> None:
-    client, span = Client(), Span()
+    client, span = Client(), DeliverySpan()
     for _ in range(50):
         client.send(1, span)
     assert len(client.taken) == 50

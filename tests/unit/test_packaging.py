@@ -14,16 +14,16 @@ import yaml
 from bwtui import config
 from bwtui.cli.connect import connect
 from bwtui.model.option_checks import parse_address
-from bwtui.relay import streaming
-from bwtui.relay.observed.http import HttpServer
-from bwtui.relay.watch.account import Turn
+from bwtui.relay import session
+from bwtui.relay.http_metrics.http_server import HttpServer
+from bwtui.relay.watch.activity_clock import MainThreadActivity
 from bwtui.sandbox.ports import choose
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import DoubleEngine
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 #: A stop: the open transaction's end, Kafka's acknowledgements, and what else is to do (seconds).
-STOP_SECONDS = 2 * streaming._STOP_SECONDS + 10
+STOP_SECONDS = 2 * session._STOP_SECONDS + 10
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_the_health_check_is_that_of_the_relay(
     assert listen.replace(":", "', ") in command[-1]
     port = choose(["http"], {})["http"]
     engine = DoubleEngine(RelaySettings(name="shop"))
-    monkeypatch.setattr(engine, "turn", lambda: Turn("work", idle))
+    monkeypatch.setattr(engine, "turn", lambda: MainThreadActivity("work", idle))
     asked = [sys.executable, *command[1:-1], command[-1].replace("9847", str(port))]
     assert subprocess.run(asked, check=False, stderr=subprocess.DEVNULL).returncode == 1
     with HttpServer(str(port), engine):

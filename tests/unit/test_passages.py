@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from bwtui.kafka.key_reader import Stored
-from bwtui.model.delivery import Passage, Receipt, Span
+from bwtui.kafka.key_reader import StoredRecord
+from bwtui.model.delivery import DeliverySpan, Receipt, SamplePassage
 from bwtui.model.headers import make_headers
-from bwtui.model.looks import StageEntry, Stages, look_from_json
+from bwtui.model.service_views import StageEntry, Stages, look_from_json
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import Batch
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
-from bwtui.relay.samples import Commit, Samples
-from bwtui.tui.journey.moments import (
+from bwtui.relay.batch import OutgoingBatch
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.samples import SampledCommit, Samples
+from bwtui.tui.journey.key_history import (
     identity,
     key_of,
     merged,
@@ -34,7 +34,7 @@ from tests.faults.doubles import MemorySink
 from tests.scripted_relay import ScriptedRelay, table
 
 NOON = 1_768_478_400.0
-ORDERS = Key("public.orders", ("id",), (b"7",))
+ORDERS = RowKey("public.orders", ("id",), (b"7",))
 
 
 # -- the relay's side ------
@@ -45,12 +45,14 @@ class Taken:
 
     def __init__(self, key: bytes | None = b"key") -> None:
         self.samples = Samples()
-        self.span = Span()
+        self.span = DeliverySpan()
         counters = TableCounters()
         counters.key_schema_id, counters.value_schema_id = 3, 4
-        self.route = Route(table(7, "t", ["id", "body"]), "t", ("id",), counters, None, None)
+        self.route = TableRoute(table(7, "t", ["id", "body"]), "t", ("id",), counters, None, None)
         self.route.messages += [(b"k%d" % n, b"v", 0, None) for n in range(3)]
-        self.samples.take("insert", self.route, key, None, [b"7", b"x"], Commit(10, 740, NOON, 5), self.span)
+        self.samples.take(
+            "insert", self.route, key, None, [b"7", b"x"], SampledCommit(10, 740, NOON, 5), self.span
+        )
 
     @property
     def sample(self) -> ChangeSample:
@@ -132,10 +134,10 @@ def test_a_session_that_ends_gives_up_what_it_had_not_handed_over(tmp_path: Path
     assert (passage._span, passage.route) == (None, None), "both are let go"
 
 
-class ReadWhileSet(Span):
+class ReadWhileSet(DeliverySpan):
     """Another thread reads its passage after each thing that is set."""
 
-    passage: Passage | None = None
+    passage: SamplePassage | None = None
 
     def __init__(self) -> None:
         self.readings: list[tuple[float, ...]] = []
@@ -148,8 +150,8 @@ class ReadWhileSet(Span):
 
 
 def test_no_time_is_read_without_the_clock_that_makes_it_unix_seconds() -> None:
-    span, batch = ReadWhileSet(), Batch(cast(Any, MemorySink()), Acknowledgements(), Report())
-    span.passage = Passage(span, None, 0)
+    span, batch = ReadWhileSet(), OutgoingBatch(cast(Any, MemorySink()), Acknowledgements(), RunState())
+    span.passage = SamplePassage(span, None, 0)
     batch.received = time.monotonic()
     batch._stamp(span, [("t", 1, 0)], time.monotonic())
     assert len(span.readings[-1]) == 4
@@ -162,7 +164,7 @@ def test_a_long_key_is_not_kept_and_a_span_that_nobody_measures_has_no_times() -
     taken.span.sampled[0].handed_over(None, 5)
     assert taken.sample.passed == ()
     alone = Samples()
-    alone.take("snapshot", taken.route, None, None, [b"7", b"x"], Commit(10, 0, NOON, 0))
+    alone.take("snapshot", taken.route, None, None, [b"7", b"x"], SampledCommit(10, 0, NOON, 0))
     assert alone.stages().changes == ()
     assert alone.after(0)[0].passed == ()
 
@@ -203,9 +205,9 @@ def sample(number: int = 1, operation: str = "update", status: str = "paid", **m
     return replace(made, **more)
 
 
-def stored(offset: int, at: float = NOON, value: bytes | None = b"row", **more: Any) -> Stored:
+def stored(offset: int, at: float = NOON, value: bytes | None = b"row", **more: Any) -> StoredRecord:
     """Return a record of order 7."""
-    return Stored(0, offset, round(at * 1000), b"7", value, **more)
+    return StoredRecord(0, offset, round(at * 1000), b"7", value, **more)
 
 
 def renamed() -> ChangeSample:
@@ -218,9 +220,9 @@ def test_a_change_knows_its_keys() -> None:
     assert role_of(sample(operation="delete"), ORDERS) == ""
     assert role_of(sample(table="public.items"), ORDERS) is None
     assert role_of(renamed(), ORDERS) == "to"
-    new = Key("public.orders", ("id",), (b"8",))
+    new = RowKey("public.orders", ("id",), (b"8",))
     assert role_of(renamed(), new) == "from"
-    assert role_of(renamed(), Key("public.orders", ("id",), (b"9",))) is None
+    assert role_of(renamed(), RowKey("public.orders", ("id",), (b"9",))) is None
     assert other_key(renamed(), ORDERS) == new
     assert other_key(renamed(), new) == ORDERS
     assert other_key(sample(), ORDERS) is None
@@ -290,7 +292,7 @@ def test_only_changes_of_the_key_are_taken() -> None:
 
 
 def test_an_empty_key_and_a_composite_one() -> None:
-    items = Key("public.items", ("order_id", "line"), (b"7", b"2"))
+    items = RowKey("public.items", ("order_id", "line"), (b"7", b"2"))
     fields = (FieldChange("order_id", None, "7", "new"), FieldChange("line", None, "2", "new"))
     one = sample(table="public.items", operation="insert", fields=fields)
     assert role_of(one, items) == ""

@@ -3,8 +3,8 @@
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.relay.patience import Patience
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
+from bwtui.relay.service_retry import ServiceRetry
 from bwtui.source.failover.stream_server import StreamServer
 
 REGISTRY = "the schema registry"
@@ -19,7 +19,7 @@ def away() -> int:
 
 
 def test_a_wait_that_is_broken_off_leaves_nothing_behind() -> None:
-    report = Report()
+    report = RunState()
     report.detail = "streaming"
     waits = 0
 
@@ -29,7 +29,7 @@ def test_a_wait_that_is_broken_off_leaves_nothing_behind() -> None:
             waits += 1
             raise Broken
 
-    patience = Patience(StreamServer(""), report, pulse)
+    patience = ServiceRetry(StreamServer(""), report, pulse)
     before = report.account.current[0]
     with pytest.raises(Broken):
         patience.ask(REGISTRY, away)

@@ -11,12 +11,12 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.settings import RelaySettings
-from bwtui.sink import kafka, producing
+from bwtui.sink import kafka, producer_calls
 from bwtui.sink.base import Message, MessageTuple
 from bwtui.sink.kafka import KafkaSink
-from bwtui.sink.producing import REFUSALS, TallyInPython, hand_over_in_python
+from bwtui.sink.producer_calls import REFUSALS, PythonDeliveryTally, hand_over_in_python
 from tests.compiled_twin import COMPILER, built
 from tests.unit.test_delivery_reports import Report
 
@@ -33,7 +33,7 @@ def hand_over(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=WAYS)
 def tally_class(request: pytest.FixtureRequest) -> Any:
-    return built().Tally if request.param == "C" else TallyInPython
+    return built().Tally if request.param == "C" else PythonDeliveryTally
 
 
 def messages_of(headers: list[Any]) -> list[MessageTuple]:
@@ -190,9 +190,9 @@ def test_each_message_of_a_sink_is_delivered_or_has_failed_with_its_headers(
         closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink,
     ):
         patch.setattr(kafka, "hand_over", built().hand_over if way == "C" else hand_over_in_python)
-        patch.setattr(producing, "tally_class", built().Tally if way == "C" else TallyInPython)
+        patch.setattr(producer_calls, "tally_class", built().Tally if way == "C" else PythonDeliveryTally)
         sink._in_order = False
-        one, span = Producing(refused), Span()
+        one, span = Producing(refused), DeliverySpan()
         sink._produce = one.produce
         sink.send("t", messages, span)
         assert (span.pending, span.failed) == (len(messages), len(refused & set(range(len(messages)))))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.relay.coverage import proving
-from bwtui.relay.coverage.ledger import Ledger
-from bwtui.relay.coverage.proving import Proving
-from bwtui.relay.healing import comparing
-from bwtui.relay.report import Report
+from bwtui.relay.coverage import prover
+from bwtui.relay.coverage.ledger import CoverageLedger
+from bwtui.relay.coverage.prover import CoverageProver
+from bwtui.relay.healing import comparison
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from tests.waiting import eventually
 
@@ -23,20 +23,20 @@ class World:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in (("LOOK", 0.01), ("PAUSE", 0.01), ("MOST", 0.02)):
-            monkeypatch.setattr(proving, f"_{name}_SECONDS", value)
-        monkeypatch.setattr(proving, "_MOST_FAILURES", 2)
+            monkeypatch.setattr(prover, f"_{name}_SECONDS", value)
+        monkeypatch.setattr(prover, "_MOST_FAILURES", 2)
         self._monkeypatch = monkeypatch
-        self.report = Report()
-        self.ledger = Ledger(folder, ("1", "db", "shop"), RelaySettings(slot="shop"), self.report)
+        self.report = RunState()
+        self.ledger = CoverageLedger(folder, ("1", "db", "shop"), RelaySettings(slot="shop"), self.report)
         self.compared: list[list[str]] = []
         self.is_clean = False
         #: The table that is not clean then.
         self.differs = ""
-        self.proving = Proving("shop", self.ledger, lambda: True, self._begin, gives_up=False)
+        self.proving = CoverageProver("shop", self.ledger, lambda: True, self._begin, gives_up=False)
 
     def start(self, program: str, *tables: str) -> None:
         """Begin, with ``tables`` that are not proven."""
-        self._monkeypatch.setattr(comparing, "_COMMAND", (sys.executable, "-c", program))
+        self._monkeypatch.setattr(comparison, "_COMMAND", (sys.executable, "-c", program))
         for table in tables:
             self.ledger.mark(table, "was changed")
         self.proving.start()
@@ -81,7 +81,7 @@ def test_no_command_gets_more_arguments_than_linux_takes(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """12,000 names in one command were E2BIG."""
-    monkeypatch.setattr(comparing, "_COMMAND", (sys.executable, "-c", "print('{}')"))
+    monkeypatch.setattr(comparison, "_COMMAND", (sys.executable, "-c", "print('{}')"))
     tables = [f"public.{'x' * 180}_{number:05}" for number in range(12_000)]
     world.proving._try(tables)
     assert [len(group) for group in world.compared] == [500] * 24
@@ -90,7 +90,7 @@ def test_no_command_gets_more_arguments_than_linux_takes(
 
 def test_a_table_that_differs_costs_few_commands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """There was a command for each table of its group."""
-    monkeypatch.setattr(comparing, "_COMMAND", (sys.executable, "-c", DIFFERS))
+    monkeypatch.setattr(comparison, "_COMMAND", (sys.executable, "-c", DIFFERS))
     world.is_clean, world.differs = True, "public.t07"
     tables = [f"public.t{number:02}" for number in range(64)]
     for table in tables:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bwtui.recording.query.completing import Names, completed
+from bwtui.recording.query.completion import QueryNames, completed
 from bwtui.recording.query.fields import FIELDS
 from bwtui.recording.query.language import QueryError, parse
 
-NAMES = Names(("public.orders", "public.order items", "audit.log"), ("id", "status", "odd name"))
+NAMES = QueryNames(("public.orders", "public.order items", "audit.log"), ("id", "status", "odd name"))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_taken_again_and_again_is_a_query() -> None:
 
 def test_every_field_is_offered() -> None:
     for field in FIELDS:
-        whole = completed(field.name[:-1], Names()) or ""
+        whole = completed(field.name[:-1], QueryNames()) or ""
         assert any(f.name.startswith(whole.rstrip(".")) for f in FIELDS), field.name
 
 

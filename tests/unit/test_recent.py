@@ -5,10 +5,10 @@ import time
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.model.history import HISTORY_SECONDS, TREND_SECONDS, History
+from bwtui.model.history import HISTORY_SECONDS, TREND_SECONDS, RelayHistory
 from bwtui.model.status import SchemaEntry
-from bwtui.relay.measured.recent import Recent, Slot
-from bwtui.relay.report import Report
+from bwtui.relay.metrics.recent_history import RecentHistory, SlotLag
+from bwtui.relay.run_state import RunState
 from tests.waiting import eventually
 
 
@@ -17,10 +17,10 @@ class Clocked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr("bwtui.relay.measured.recent.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("bwtui.relay.measured.recent.time.time", lambda: self.now + 1_000_000)
-        self.report = Report()
-        self.recent = Recent(self.report, lambda: Slot(500, 1.5, 2_000))
+        monkeypatch.setattr("bwtui.relay.metrics.recent_history.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("bwtui.relay.metrics.recent_history.time.time", lambda: self.now + 1_000_000)
+        self.report = RunState()
+        self.recent = RecentHistory(self.report, lambda: SlotLag(500, 1.5, 2_000))
 
     def second(self, seconds: float = 1.0) -> None:
         self.now += seconds
@@ -113,7 +113,7 @@ def test_marks_tell_of_errors_new_schemas_and_another_session(clocked: Clocked) 
 def test_the_same_error_a_minute_later_is_another_mark(
     clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.report.time.time", lambda: clocked.now)
+    monkeypatch.setattr("bwtui.relay.run_state.time.time", lambda: clocked.now)
     for wait in (1.0, 30.0, 31.0):
         clocked.report.error("outage", RefusedError("Kafka is away", "none"))
         clocked.second(wait)
@@ -123,8 +123,8 @@ def test_the_same_error_a_minute_later_is_another_mark(
 
 
 def test_it_samples_by_itself_and_stops() -> None:
-    report = Report()
-    recent = Recent(report, lambda: Slot(0, 0.0, 0))
+    report = RunState()
+    recent = RecentHistory(report, lambda: SlotLag(0, 0.0, 0))
     recent.start()
     report.rows_read = 10
     eventually("two samples", lambda: len(recent.history().seconds) >= 2)
@@ -132,7 +132,7 @@ def test_it_samples_by_itself_and_stops() -> None:
     seconds = recent.history().seconds
     assert seconds[0].read_per_second > 0
     assert seconds[1].time - seconds[0].time == pytest.approx(1.0, abs=0.9)
-    assert History.from_json(recent.history().to_json()) == recent.history()
+    assert RelayHistory.from_json(recent.history().to_json()) == recent.history()
     assert abs(seconds[-1].time - time.time()) < 60
 
 
@@ -140,7 +140,9 @@ def test_a_clock_that_is_set_back_hides_no_second(clocked: Clocked, monkeypatch:
     clocked.second()
     (before,) = clocked.recent.history().seconds
     clocked.report.started -= 3_600
-    monkeypatch.setattr("bwtui.relay.measured.recent.time.time", lambda: clocked.now + 1_000_000 - 3_600)
+    monkeypatch.setattr(
+        "bwtui.relay.metrics.recent_history.time.time", lambda: clocked.now + 1_000_000 - 3_600
+    )
     clocked.recent.mark("audit", "it ended")
     clocked.second()
     later = clocked.recent.history(before.time)
@@ -149,7 +151,7 @@ def test_a_clock_that_is_set_back_hides_no_second(clocked: Clocked, monkeypatch:
 
 
 def test_whoever_asks_before_the_first_second_has_each_mark_once(clocked: Clocked) -> None:
-    history = History()
+    history = RelayHistory()
     for _ in range(3):
         history = history.extended(clocked.recent.history(0.0))
     assert [mark.kind for mark in history.marks] == ["start"]

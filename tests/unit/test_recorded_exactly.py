@@ -18,8 +18,8 @@ from bwtui.recording.folder import segments
 from bwtui.recording.format.batch import Transaction
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.passes import lacking
-from bwtui.verify.facts import read_facts
+from bwtui.relay.recording.gaps import lacking
+from bwtui.verify.journal_facts import read_facts
 from tests.recorded_stream import Stream, table
 
 TABLE = table(1, "orders")

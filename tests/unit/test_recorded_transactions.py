@@ -8,7 +8,7 @@ import pytest
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.change import Change
 from bwtui.recording.reading import transactions as module
-from bwtui.recording.reading.reader import Recording, open_recording
+from bwtui.recording.reading.reader import RecordingReader, open_recording
 from bwtui.recording.reading.transactions import TransactionFold, contents
 from bwtui.recording.view import RecordedTransaction
 from tests.recorded_shop import shop_recording
@@ -18,7 +18,7 @@ SHOP = Path(__file__).parents[2] / "recordings" / "shop"
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[Recording]:
+def shop() -> Iterator[RecordingReader]:
     """The recording that the repository holds."""
     recording = open_recording(SHOP)
     yield recording
@@ -51,7 +51,7 @@ def told(transactions: list[RecordedTransaction]) -> list[tuple[int, int, int, i
     return [(one.start, one.stop, one.xid, one.lsn, one.commit_time) for one in transactions]
 
 
-def test_the_index_says_what_the_changes_say(shop: Recording) -> None:
+def test_the_index_says_what_the_changes_say(shop: RecordingReader) -> None:
     expected = simply(list(shop.changes()))
     assert len(expected) > 100
     found = list(shop.transactions(0, shop.length))
@@ -61,7 +61,7 @@ def test_the_index_says_what_the_changes_say(shop: Recording) -> None:
     assert sum(bool(one.confirmed) for one in found) > 0.9 * len(found)
 
 
-def test_any_part_of_it_is_the_same(shop: Recording) -> None:
+def test_any_part_of_it_is_the_same(shop: RecordingReader) -> None:
     whole = list(shop.transactions(0, shop.length))
     for start in range(0, shop.length, 37):
         for stop in (start, start + 1, start + 50, shop.length):
@@ -100,7 +100,7 @@ def test_one_that_begins_at_the_end_of_a_segment_is_there_as_a_whole(tmp_path: P
     recording.close()
 
 
-def test_a_fold_lists_the_newest_the_largest_and_the_slowest(shop: Recording) -> None:
+def test_a_fold_lists_the_newest_the_largest_and_the_slowest(shop: RecordingReader) -> None:
     whole = list(shop.transactions(0, shop.length))
     fold = TransactionFold()
     for position in range(0, shop.length + 1, 53):
@@ -111,7 +111,7 @@ def test_a_fold_lists_the_newest_the_largest_and_the_slowest(shop: Recording) ->
     assert told(fold.listed())[-100:] == told(whole)[-100:]
 
 
-def test_a_bounded_list_keeps_what_matters(shop: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_list_keeps_what_matters(shop: RecordingReader, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(shop.transactions(0, shop.length))
     for name, value in (("LARGEST", 2), ("LONGEST", 2)):
         monkeypatch.setattr(module, name, value)
@@ -148,7 +148,7 @@ def test_what_was_recorded_before_is_marked() -> None:
     assert [changes[one.start].is_repeat for one in repeats] == [True]
 
 
-def test_reading_can_be_stopped_and_goes_on(shop: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_can_be_stopped_and_goes_on(shop: RecordingReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEP", 10)
     fold, seen = TransactionFold(), []
     assert not fold.advance(shop, shop.length, lambda: True, lambda done, total: seen.append((done, total)))
@@ -158,7 +158,7 @@ def test_reading_can_be_stopped_and_goes_on(shop: Recording, monkeypatch: pytest
     assert fold.count == len(list(shop.transactions(0, shop.length)))
 
 
-def test_tables_and_bytes_come_from_the_changes(shop: Recording) -> None:
+def test_tables_and_bytes_come_from_the_changes(shop: RecordingReader) -> None:
     one = max(shop.transactions(0, shop.length), key=lambda one: one.rows)
     found = contents(shop, one, 10_000)
     changes = list(shop.changes(one.start, one.stop))

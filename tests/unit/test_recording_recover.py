@@ -14,13 +14,13 @@ from bwtui.cli.recording.recover import recover as recover_command
 from bwtui.errors import DamagedRecording, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.check import check
-from bwtui.recording.continuing import continue_in
 from bwtui.recording.folder import segments
 from bwtui.recording.info import info
+from bwtui.recording.reading.complete_prefix import whole_until
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.recover import recover
+from bwtui.recording.resume import continue_in
 from tests.recorded_stream import SOURCE, Stream, table
 
 ACCOUNTS = table(1, "accounts")

@@ -13,12 +13,12 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.backfill import FirstSnapshot
 from bwtui.model.latency import Percentiles
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from bwtui.recording.export.facts import facts
-from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.blocks import BlockKind, JournalBlock
 from bwtui.recording.format.statements import statement
 from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.as_json import StatusSchedule
+from bwtui.relay.recording.json_blocks import StatusSchedule
 from tests.recorded_stream import Stream, table
 
 ORDERS = table(1, "orders")
@@ -62,12 +62,12 @@ def test_what_has_changed_just_before_the_end_is_written(monkeypatch: pytest.Mon
 def test_a_stall_does_not_end_because_the_relay_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is judged when nothing turns any more says nothing of what it was like."""
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
-    stalled = Verdict("stalled", sentence="PostgreSQL has not answered on the stream for 31 s")
+    stalled = RelayVerdict("stalled", sentence="PostgreSQL has not answered on the stream for 31 s")
     status = Status("stalled", "shop", "shop", phase="streaming", verdict=stalled)
     schedule = StatusSchedule()
     schedule.source = lambda: status
     assert schedule.due() is not None
-    status = Status("streaming", "shop", "shop", confirmed_lsn=5, verdict=Verdict())
+    status = Status("streaming", "shop", "shop", confirmed_lsn=5, verdict=RelayVerdict())
     told = schedule.last()
     assert told is not None and told["confirmed_lsn"] == "0/5"
     assert told["verdict"]["condition"] == "stalled" and "31 s" in told["verdict"]["sentence"]
@@ -143,6 +143,6 @@ def test_a_recording_without_latencies_opens(tmp_path: Path) -> None:
 def test_latencies_that_make_no_sense_are_damage(tmp_path: Path, said: Any) -> None:
     good = recorded(tmp_path, Status("streaming", "shop", "shop"))
     text = json.dumps({**good, "latency": said}).encode()
-    block = Block(Kind.STATUS, 3, 0, 0, 0, 0, 0, text)
+    block = JournalBlock(BlockKind.STATUS, 3, 0, 0, 0, 0, 0, text)
     with pytest.raises(DamagedRecording):
         statement(block, "00000001")

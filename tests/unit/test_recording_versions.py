@@ -13,8 +13,8 @@ import pytest
 from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
 from bwtui.recording.format.blocks import (
-    Block,
-    Kind,
+    BlockKind,
+    JournalBlock,
     SegmentFile,
     mark_after,
     pack_header,
@@ -50,7 +50,7 @@ def sound(tmp_path: Path) -> Stream:
     return stream
 
 
-def blocks_of(path: Path) -> list[Block]:
+def blocks_of(path: Path) -> list[JournalBlock]:
     with closing(SegmentFile(path.open("rb"), path.name)) as file:
         return list(file.blocks())
 
@@ -59,15 +59,15 @@ def mark_of(path: Path) -> bytes:
     return mark_after(path.read_bytes(), blocks_of(path)[0].payload)
 
 
-def write(path: Path, blocks: list[Block], **changed: dict[str, Any]) -> str:
+def write(path: Path, blocks: list[JournalBlock], **changed: dict[str, Any]) -> str:
     """Write a segment as version 1 did; ``changed`` is what HEAD or FOOT says else. Return its digest."""
     digest = ""
 
-    def say(block: Block, written: bytearray, _: bytearray) -> bytes:
+    def say(block: JournalBlock, written: bytearray, _: bytearray) -> bytes:
         nonlocal digest
-        if block.kind == Kind.HEAD:
+        if block.kind == BlockKind.HEAD:
             return json.dumps({**json.loads(block.payload), "version": 1, **changed.get("head", {})}).encode()
-        if block.kind == Kind.FOOT:
+        if block.kind == BlockKind.FOOT:
             digest = hashlib.sha256(written).hexdigest()
             foot = {**json.loads(block.payload), "sha256": digest, **changed.get("foot", {})}
             del foot["headers_sha256"]
@@ -97,7 +97,9 @@ def test_the_foot_has_the_digest_of_the_headers_before_it(sound: Stream) -> None
     before = ""
     for path in sorted(sound.folder.glob("*.bwj")):
         headers = walk(path.read_bytes())
-        digest = hashlib.sha256(b"".join(header for kind, header in headers if kind != Kind.FOOT)).hexdigest()
+        digest = hashlib.sha256(
+            b"".join(header for kind, header in headers if kind != BlockKind.FOOT)
+        ).hexdigest()
         head, foot = (json.loads(blocks_of(path)[at].payload) for at in (0, -1))
         assert (head["version"], head["previous"]) == (3, before)
         assert foot["headers_sha256"] == digest and "sha256" not in foot
@@ -145,7 +147,7 @@ def test_a_block_of_elsewhere_is_found_by_the_foot(sound: Stream) -> None:
     """All its checksums are right, and its number too; only the digest of the headers knows."""
     path = min(sound.folder.glob("*.bwj"))
     raw, blocks = bytearray(path.read_bytes()), blocks_of(path)
-    event = next(block for block in blocks if block.kind == Kind.EVENT)
+    event = next(block for block in blocks if block.kind == BlockKind.EVENT)
 
     said = json.dumps(json.loads(event.payload)).encode().replace(b": ", b" :", 1)
     assert len(said) == len(event.payload) and said != event.payload

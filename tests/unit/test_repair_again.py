@@ -4,8 +4,8 @@ import tracemalloc
 from pathlib import Path
 
 from bwtui.relay.backfill.keys import Key, read_keys, write_keys
-from bwtui.repair.alone import _of_both
 from bwtui.repair.plan import TablePlan
+from bwtui.repair.standalone_repair import _of_both
 
 
 def plan(path: Path, *keys: Key) -> TablePlan:

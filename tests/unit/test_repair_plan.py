@@ -8,29 +8,29 @@ import pytest
 
 from bwtui.audit.decoding import Schemas
 from bwtui.errors import Indeterminate
-from bwtui.relay.healing import comparing
-from bwtui.relay.healing.comparing import Comparing
-from bwtui.relay.healing.due import Due
-from bwtui.repair.over_relay import spellings
+from bwtui.relay.healing import comparison
+from bwtui.relay.healing.comparison import HealComparison
+from bwtui.relay.healing.heal_state import HealStateStore
 from bwtui.repair.plan import Planner, TablePlan
-from bwtui.repair.strays import Homes
+from bwtui.repair.relay_repair import spellings
+from bwtui.repair.strays import KeyPartitioner
 from bwtui.settings import RelaySettings
-from bwtui.verify.differences import Difference, Doubt
-from bwtui.verify.tables import Table
+from bwtui.verify.differences import Doubt, KeyDifference
+from bwtui.verify.tables import ComparedTable
 
-_TABLE = Table("public", "orders", "shop.orders", ("id",), ("id",))
-_UNKEYED = Table("public", "log", "shop.log", ("text",), ())
+_TABLE = ComparedTable("public", "orders", "shop.orders", ("id",), ("id",))
+_UNKEYED = ComparedTable("public", "log", "shop.log", ("text",), ())
 _KEY = {"type": "record", "name": "orders_key", "fields": [{"name": "id", "type": "long"}]}
 #: The same id under schema 7, and bytes that no schema of it reads.
 _AVRO, _JSON = b"\0\0\0\0\x07\x02", b'{"id": 1}'
 _CUT = b"\0\0\0\0\x07"
-_HOMES = Homes(RelaySettings(postgres="", slot="shop"))
+_HOMES = KeyPartitioner(RelaySettings(postgres="", slot="shop"))
 
 
 def planned(folder: Path, raw: bytes, own: Mapping[str, str]) -> TablePlan:
     """Plan for a topic that has one key too many, in bytes that no row's key is known to have."""
     planner = Planner(folder, own.get, Schemas({7: json.dumps(_KEY)}), _HOMES)
-    planner.take(_TABLE, (), iter([Difference("extra_key", True, None, raw, None)]))
+    planner.take(_TABLE, (), iter([KeyDifference("extra_key", True, None, raw, None)]))
     return planner.tables[0]
 
 
@@ -67,7 +67,7 @@ def test_how_a_topics_keys_are_written_goes_with_them(
     tmp_path: Path, raw: bytes | None, spelling: str
 ) -> None:
     planner = Planner(tmp_path, lambda _: "9", Schemas({7: json.dumps(_KEY)}), _HOMES)
-    planner.take(_TABLE, (), iter([Difference("missing_key", True, ("1",), raw, None)]))
+    planner.take(_TABLE, (), iter([KeyDifference("missing_key", True, ("1",), raw, None)]))
     assert planner.tables[0].spelling == spelling
 
 
@@ -89,7 +89,7 @@ def test_a_relay_knows_its_own_bytes_of_tables_that_it_has_sent_something_of() -
 def test_missing_rows_that_no_key_names_are_not_mended_by_what_is_sent(tmp_path: Path) -> None:
     planner = Planner(tmp_path, lambda _: None, Schemas({}), _HOMES)
     doubts = [Doubt("unkeyed", "the table has no key")]
-    planner.take(_UNKEYED, doubts, iter([Difference("missing_row", True, None, None, None)]))
+    planner.take(_UNKEYED, doubts, iter([KeyDifference("missing_row", True, None, None, None)]))
     plan = planner.tables[0]
     assert (plan.unnamed, plan.is_trusted) == (1, False)
     assert "'bwtui snapshot -u public.log'" in "; ".join(plan.notes())
@@ -97,16 +97,16 @@ def test_missing_rows_that_no_key_names_are_not_mended_by_what_is_sent(tmp_path:
 
 def test_a_heal_that_needs_a_table_whole_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner(tmp_path, lambda _: None, Schemas({}), _HOMES, relay="shop")
-    missing = Difference("missing_row", True, None, None, None)
+    missing = KeyDifference("missing_row", True, None, None, None)
     planner.take(_UNKEYED, [Doubt("unkeyed", "the table has no key")], iter([missing]))
     told = {"untrusted": ["public.log"], "tables": [planner.tables[0].to_json()]}
     ended: list[Indeterminate | None] = []
-    due = Due(tmp_path, ("1", "shop", "shop"))
+    due = HealStateStore(tmp_path, ("1", "shop", "shop"))
     due.begin("the slot is gone")
     due.made("0/1")
-    healing = Comparing("shop", due, ended.append)
+    healing = HealComparison("shop", due, ended.append)
     monkeypatch.setattr(healing._command, "run", lambda *_: (1, told, []))
-    monkeypatch.setattr(comparing, "name_if_several", lambda name: name)
+    monkeypatch.setattr(comparison, "name_if_several", lambda name: name)
     healing._work()
     assert due.status is not None
     assert due.status.state == "undecided"

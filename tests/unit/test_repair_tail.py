@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.repair import tail
-from bwtui.repair.tail import KeysOfOthers
-from bwtui.sink.destination import KeyRecord, Offsets, Readback
+from bwtui.repair import concurrent_writes
+from bwtui.repair.concurrent_writes import ConcurrentWrites
+from bwtui.sink.destination import KeyRecord, Offsets, TopicScanner
 
 _OURS = b"ours"
 
 
-class Topic(Readback):
+class Topic(TopicScanner):
     """A topic of one partition."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Topic(Readback):
 def test_of_a_key_only_what_came_right_before_ours_overtakes_it() -> None:
     topic = Topic()
     topic.write(b"before the comparison")
-    seen = KeysOfOthers(topic, "t", topic.end_offsets("t"), _OURS)
+    seen = ConcurrentWrites(topic, "t", topic.end_offsets("t"), _OURS)
     topic.write(b"left out", session=b"another's")
     assert seen.advance() == set()
     assert seen.since(0) == {b"left out"}
@@ -51,9 +51,9 @@ def test_of_a_key_only_what_came_right_before_ours_overtakes_it() -> None:
 
 
 def test_it_remembers_no_more_keys_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_MOST_KEYS", 3)
+    monkeypatch.setattr(concurrent_writes, "_MOST_KEYS", 3)
     topic = Topic()
-    seen = KeysOfOthers(topic, "t", {0: 0}, _OURS)
+    seen = ConcurrentWrites(topic, "t", {0: 0}, _OURS)
     topic.write(b"1", b"2", b"3", b"3")
     seen.advance()
     topic.write(b"4")

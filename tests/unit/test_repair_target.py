@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.cli.auditing import target
+from bwtui.cli.auditing import repair_target
 from bwtui.errors import RefusedError, UsageError
-from bwtui.relay.backfill.first import first_path
-from bwtui.relay.memory import SlotMemory
+from bwtui.relay.backfill.chunk_snapshot import first_path
 from bwtui.relay.process.lock import RelayLock
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import state_folder
 
@@ -31,7 +31,7 @@ _OWN = RelaySettings(slot="shop", topic_prefix="shop")
 def test_of_a_report_only_the_tables_that_are_chosen_are_meant(
     patterns: tuple[str, ...], meant: tuple[str, ...]
 ) -> None:
-    assert target._of_report({"tables": ["public.a", "sales.b"]}, patterns) == meant
+    assert repair_target._of_report({"tables": ["public.a", "sales.b"]}, patterns) == meant
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,16 @@ def test_a_report_that_was_edited_is_told_by_what_is_wrong_in_it(
     whole = {"verdict": "clean", "question": "database", "tables": ["public.a"], "window": {"now_ms": 1}}
     path.write_text(json.dumps(whole | changed))
     with pytest.raises(UsageError, match=says) if says else contextlib.nullcontext():
-        target._read(path)
+        repair_target._read(path)
 
 
 def test_what_the_relay_has_otherwise_is_refused() -> None:
     for same in (RelaySettings(), RelaySettings(topic_prefix="shop", publication="bwtui_shop")):
-        target._refuse_others("shop", same, _OWN)
+        repair_target._refuse_others("shop", same, _OWN)
     with pytest.raises(RefusedError, match=r"another -p/--topic-prefix .*: shop, not other"):
-        target._refuse_others("shop", RelaySettings(topic_prefix="other"), _OWN)
+        repair_target._refuse_others("shop", RelaySettings(topic_prefix="other"), _OWN)
     with pytest.raises(RefusedError, match=r"another --publication .*: bwtui_shop, not mine"):
-        target._refuse_others("shop", RelaySettings(publication="mine"), _OWN)
+        repair_target._refuse_others("shop", RelaySettings(publication="mine"), _OWN)
 
 
 _SOURCE = {"system_identifier": "7", "database": "shop"}
@@ -80,14 +80,14 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def remember(folder: Path, database: str, slot: str) -> Path:
-    memory = SlotMemory(folder, "7", database, slot)
+    memory = SlotCheckpointStore(folder, "7", database, slot)
     memory.remember(100)
     return memory.path
 
 
 def refuse_ours(slot: str = "shop") -> None:
     settings = RelaySettings(slot=slot)
-    target.refuse_ours(target.Target("", settings, settings, "k", _SOURCE), ["items"])
+    repair_target.refuse_ours(repair_target.RepairTarget("", settings, settings, "k", _SOURCE), ["items"])
 
 
 def test_beside_a_relay_of_ours_that_does_not_answer_nothing_is_sent(running: Path) -> None:

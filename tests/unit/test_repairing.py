@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 from bwtui.audit.classes import Verdict
-from bwtui.audit.report import Report
-from bwtui.cli.output import repair_view
-from bwtui.cli.output.progress import View
-from bwtui.cli.output.repair_view import Screen, summary
+from bwtui.audit.report import AuditSummary
+from bwtui.cli.output import repair_console
+from bwtui.cli.output.progress import ProgressView
+from bwtui.cli.output.repair_console import RepairConsole, summary
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus, to_json
-from bwtui.relay.process.control import DoesNotAnswer
-from bwtui.repair import over_relay, sending
-from bwtui.repair.over_relay import OverRelay
+from bwtui.relay.process.control import RelayUnresponsive
+from bwtui.repair import relay_repair, submission
 from bwtui.repair.plan import TablePlan
-from bwtui.repair.repairing import Outcome
+from bwtui.repair.relay_repair import RelayRepair
+from bwtui.repair.repair import RepairOutcome
 from bwtui.settings import RelaySettings
 from bwtui.verify.database import OnDifferences
-from bwtui.verify.differences import Difference, Doubt
-from bwtui.verify.tables import Table
+from bwtui.verify.differences import Doubt, KeyDifference
+from bwtui.verify.tables import ComparedTable
 
-_TABLE = Table("public", "orders", "shop.orders", ("id",), ("id",))
+_TABLE = ComparedTable("public", "orders", "shop.orders", ("id",), ("id",))
 _DAMAGED = (Doubt("damaged", "1 offsets are in batches that can't be read"),)
-_DIFFERS = Difference("missing_key", True, ("1",), None, None)
+_DIFFERS = KeyDifference("missing_key", True, ("1",), None, None)
 _SETTINGS = RelaySettings(slot="shop", topic_prefix="shop")
 
 
 def report(
     verdict: Verdict, tables: Sequence[str] = ("public.orders",), unkeyed: Sequence[str] = ()
-) -> Report:
+) -> AuditSummary:
     details = {"tables": list(tables), "unkeyed": list(unkeyed)}
-    return Report(verdict, {}, 0, 0, {}, {}, {}, [], {}, [], [], details=details, question="database")
+    return AuditSummary(verdict, {}, 0, 0, {}, {}, {}, [], {}, [], [], details=details, question="database")
 
 
 @dataclass
@@ -43,26 +43,26 @@ class Relay:
 
     monkeypatch: pytest.MonkeyPatch
     doubts: tuple[Doubt, ...] = ()
-    found: tuple[Difference, ...] = ()
+    found: tuple[KeyDifference, ...] = ()
     answer: Callable[[], None] = lambda: None
     settings: RelaySettings = _SETTINGS
     #: What the comparison after the sending does.
-    compare_again: Callable[[], Report] = lambda: report("clean")
+    compare_again: Callable[[], AuditSummary] = lambda: report("clean")
     asked: int = 0
     lists: list[str] = field(default_factory=list)
     healed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for module in (over_relay, sending):
+        for module in (relay_repair, submission):
             self.monkeypatch.setattr(module, "request", self._request)
-        self.monkeypatch.setattr(over_relay, "settings_of", lambda _: self.settings)
-        self.monkeypatch.setattr(over_relay, "tell_audited", lambda *_: None)
-        self.monkeypatch.setattr(sending, "send_again", self._take)
+        self.monkeypatch.setattr(relay_repair, "settings_of", lambda _: self.settings)
+        self.monkeypatch.setattr(relay_repair, "tell_audited", lambda *_: None)
+        self.monkeypatch.setattr(submission, "send_again", self._take)
 
-    def repair(self) -> Outcome:
-        return OverRelay(_SETTINGS, self._compare, lambda _: None, self, relay="shop").run()
+    def repair(self) -> RepairOutcome:
+        return RelayRepair(_SETTINGS, self._compare, lambda _: None, self, relay="shop").run()
 
-    def _compare(self, on_differences: OnDifferences | None, _: Callable[[str], None]) -> Report:
+    def _compare(self, on_differences: OnDifferences | None, _: Callable[[str], None]) -> AuditSummary:
         if on_differences is not None:
             on_differences(_TABLE, self.doubts, iter(self.found))
             return report("anomalies" if self.found else "clean")
@@ -84,7 +84,7 @@ class Relay:
 
     def count(self, done: int, total: int) -> None: ...
 
-    def confirm(self, outcome: Outcome) -> None:
+    def confirm(self, outcome: RepairOutcome) -> None:
         self.asked += 1
         self.answer()
 
@@ -101,8 +101,8 @@ def test_what_was_found_before_is_not_told_as_if_it_were_still_so(
 ) -> None:
     """Who has said yes to it has seen it; for others it stands there as what was before."""
     relay = Relay(monkeypatch, found=(_DIFFERS,))
-    monkeypatch.setattr(repair_view, "agreed", lambda question: True)
-    screen = Screen("shop", View(), yes=not has_asked, is_dry=True)
+    monkeypatch.setattr(repair_console, "agreed", lambda question: True)
+    screen = RepairConsole("shop", ProgressView(), yes=not has_asked, is_dry=True)
     relay.confirm = screen.confirm  # type: ignore[method-assign]
     outcome = relay.repair()
     shown = capsys.readouterr().err.splitlines()
@@ -156,10 +156,10 @@ def test_a_list_that_is_refused_says_that_those_before_it_were_taken(
             return answer
         raise answer
 
-    monkeypatch.setattr(sending, "send_again", take)
+    monkeypatch.setattr(submission, "send_again", take)
     plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
     with pytest.raises(type(failure), match=r"; .* is sent: 1-orders$") as refused:
-        sending.submit("shop", plans, "repair")
+        submission.submit("shop", plans, "repair")
     assert refused.value.hint == failure.hint
 
 
@@ -171,10 +171,10 @@ def test_an_interrupt_between_two_lists_says_what_the_relay_has(monkeypatch: pyt
             return answer
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sending, "send_again", take)
+    monkeypatch.setattr(submission, "send_again", take)
     plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
     with pytest.raises(Interrupted, match=r"asked for public.items; .* is sent: 1-orders$") as ended:
-        sending.submit("shop", plans, "repair")
+        submission.submit("shop", plans, "repair")
     assert "'bwtui status shop' lists what it has" in ended.value.hint
 
 
@@ -184,7 +184,7 @@ def test_an_interrupt_between_two_lists_says_what_the_relay_has(monkeypatch: pyt
 def test_what_ends_the_last_comparison_says_what_was_sent(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def fail() -> Report:
+    def fail() -> AuditSummary:
         raise error
 
     relay = Relay(monkeypatch, found=(_DIFFERS,), compare_again=fail)
@@ -202,7 +202,7 @@ def test_what_ends_the_last_comparison_says_what_was_sent(
     ],
 )
 def test_a_table_that_is_not_compared_any_more_is_not_clean(
-    monkeypatch: pytest.MonkeyPatch, after: Report, says: str
+    monkeypatch: pytest.MonkeyPatch, after: AuditSummary, says: str
 ) -> None:
     relay = Relay(monkeypatch, found=(_DIFFERS,), compare_again=lambda: after)
     outcome = relay.repair()
@@ -219,7 +219,7 @@ def test_a_task_that_the_relay_forgets_is_remembered(monkeypatch: pytest.MonkeyP
         yield [replace(second, state="done", rows=2)]
 
     looks = polls()
-    silences = iter([DoesNotAnswer("relay shop does not answer", "")])
+    silences = iter([RelayUnresponsive("relay shop does not answer", "")])
 
     def look(_: str) -> list[BackfillStatus]:
         for silence in silences:
@@ -227,7 +227,7 @@ def test_a_task_that_the_relay_forgets_is_remembered(monkeypatch: pytest.MonkeyP
         return next(looks)
 
     counts: list[tuple[int, int]] = []
-    monkeypatch.setattr(sending, "tasks", look)
-    ended = sending.wait("shop", ["1", "2"], lambda *now: counts.append(now))
+    monkeypatch.setattr(submission, "tasks", look)
+    ended = submission.wait("shop", ["1", "2"], lambda *now: counts.append(now))
     assert [(one.id, one.state, one.rows) for one in ended] == [("1", "done", 5), ("2", "done", 2)]
     assert counts == [(6, 7), (7, 7)]

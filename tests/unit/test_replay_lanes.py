@@ -5,9 +5,9 @@ from array import array
 import pytest
 from confluent_kafka import KafkaError
 
-from bwtui.kafka.client import Heard
-from bwtui.replay.lane import Lane, Patience
-from bwtui.replay.tail import twice
+from bwtui.kafka.client import LastClientError
+from bwtui.replay.lane import Lane, SilenceTimeout
+from bwtui.replay.unconfirmed_tail import twice
 
 
 def lost() -> KafkaError:
@@ -15,8 +15,8 @@ def lost() -> KafkaError:
 
 
 def test_an_error_is_forgotten_once_the_lanes_have_got_over_it() -> None:
-    lane, heard = Lane(0, "t", 0), Heard()
-    patience = Patience(heard)
+    lane, heard = Lane(0, "t", 0), LastClientError()
+    patience = SilenceTimeout(heard)
     lane.handed = 10
     assert not patience.is_over([lane], 1.0)
     heard(lost())
@@ -30,8 +30,8 @@ def test_an_error_is_forgotten_once_the_lanes_have_got_over_it() -> None:
 
 
 def test_a_lane_that_stands_still_keeps_the_error() -> None:
-    lanes, heard = [Lane(0, "t", 0), Lane(1, "t", 1)], Heard()
-    patience = Patience(heard)
+    lanes, heard = [Lane(0, "t", 0), Lane(1, "t", 1)], LastClientError()
+    patience = SilenceTimeout(heard)
     for lane in lanes:
         lane.handed = 10
     assert not patience.is_over(lanes, 1.0)
@@ -43,8 +43,8 @@ def test_a_lane_that_stands_still_keeps_the_error() -> None:
 
 
 def test_a_refusal_is_not_forgotten() -> None:
-    lane, heard = Lane(0, "t", 0), Heard()
-    patience = Patience(heard)
+    lane, heard = Lane(0, "t", 0), LastClientError()
+    patience = SilenceTimeout(heard)
     heard(KafkaError(KafkaError._AUTHENTICATION, "no"))
     for now in (1.0, 2.0, 3.0):
         patience.is_over([lane], now)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from bwtui.cli.output.progress import Lines, View, view_of
-from bwtui.cli.output.replay_view import Screen, question, summary
+from bwtui.cli.output.progress import PlainProgress, ProgressView, view_of
+from bwtui.cli.output.replay_console import ReplayConsole, question, summary
 from bwtui.errors import RefusedError
 from bwtui.replay.job import MissingCounts
-from bwtui.replay.plan import Count
-from bwtui.replay.replaying import Outcome, Plan
+from bwtui.replay.message_counts import MessageCount
+from bwtui.replay.replay import ReplayOutcome, ReplayPlan
 
 
-def mended(messages: int, late: int, *, there: int = 0) -> Plan:
+def mended(messages: int, late: int, *, there: int = 0) -> ReplayPlan:
     """Return the plan of a replay of what was missing."""
     counts: MissingCounts = {
         "reported": messages + there,
@@ -20,14 +20,14 @@ def mended(messages: int, late: int, *, there: int = 0) -> Plan:
         "there": there,
         "without_message": 0,
     }
-    return Plan(Count(), missing=counts)
+    return ReplayPlan(MessageCount(), missing=counts)
 
 
 Captured = pytest.CaptureFixture[str]
 
 
 def test_its_phases_are_told_where_there_is_no_terminal(capsys: Captured) -> None:
-    with Screen(view_of(as_json=False, progress_json=False), yes=True) as screen:
+    with ReplayConsole(view_of(as_json=False, progress_json=False), yes=True) as screen:
         screen.phase("starting Spark")
         screen.count(1, 2)
         screen.phase("sending")
@@ -36,32 +36,32 @@ def test_its_phases_are_told_where_there_is_no_terminal(capsys: Captured) -> Non
 
 
 def test_a_program_gets_counts_too(capsys: Captured) -> None:
-    with Screen(view_of(as_json=True, progress_json=True), yes=True) as screen:
+    with ReplayConsole(view_of(as_json=True, progress_json=True), yes=True) as screen:
         screen.phase("sending")
         screen.progress(10, 20, 5.0, 2.0)
     assert capsys.readouterr().err == '{"phase": "sending"}\n{"phase": "sending", "done": 10, "total": 20}\n'
 
 
-@pytest.mark.parametrize("view", [Lines(), View()])
-def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
+@pytest.mark.parametrize("view", [PlainProgress(), ProgressView()])
+def test_what_can_not_be_asked_is_refused_before_the_work(view: ProgressView) -> None:
     with pytest.raises(RefusedError, match="2 messages that were found missing would be") as refused:
-        Screen(view, yes=False).will_ask(2)
+        ReplayConsole(view, yes=False).will_ask(2)
     assert "--yes" in (refused.value.hint or "") and "--dry-run" in (refused.value.hint or "")
     with pytest.raises(RefusedError, match="1 message that was found missing would be at the end of its"):
-        Screen(view, yes=False).will_ask(1)
-    Screen(view, yes=True).will_ask(2)
+        ReplayConsole(view, yes=False).will_ask(1)
+    ReplayConsole(view, yes=True).will_ask(2)
     with pytest.raises(RefusedError, match="2 missing messages will be"):
-        Screen(view, yes=False).confirm(mended(2, 1))
-    Screen(view, yes=True).confirm(mended(2, 1))
-    Screen(view, yes=False).confirm(Plan(Count()))
+        ReplayConsole(view, yes=False).confirm(mended(2, 1))
+    ReplayConsole(view, yes=True).confirm(mended(2, 1))
+    ReplayConsole(view, yes=False).confirm(ReplayPlan(MessageCount()))
 
 
 def test_order_that_can_not_be_mended_is_told_only_where_it_is_so() -> None:
-    late = "\n".join((question(mended(3, 2)) or "", *summary(Outcome(mended(3, 2), "done"))))
+    late = "\n".join((question(mended(3, 2)) or "", *summary(ReplayOutcome(mended(3, 2), "done"))))
     assert "2 of them after newer ones of their keys" in late
     assert "order can't be mended: 2 of them" in late
     assert "2 newest messages of these keys are sent again" in late
-    fine = "\n".join((question(mended(3, 0)) or "", *summary(Outcome(mended(3, 0), "done"))))
+    fine = "\n".join((question(mended(3, 0)) or "", *summary(ReplayOutcome(mended(3, 0), "done"))))
     assert "3 missing messages will be at the end of their partitions; no newer message of a key" in fine
     assert "has to be sent again: with what was missing every latest value is right" in fine
     assert "can't be mended" not in fine and "0 " not in fine.replace("sent 0 messages in 0.0 s (0/s)", "")

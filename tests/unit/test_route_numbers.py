@@ -9,7 +9,7 @@ import pytest
 
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format.blocks import Kind, SegmentFile
+from bwtui.recording.format.blocks import BlockKind, SegmentFile
 from bwtui.recording.reading.reader import open_recording
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
@@ -24,7 +24,7 @@ def routes(folder: Path) -> list[list[dict[str, Any]]]:
     for segment in segments(folder):
         with segment.path.open("rb") as file:
             blocks = SegmentFile(file, segment.path.name).blocks()
-            found.append([json.loads(block.payload) for block in blocks if block.kind == Kind.ROUTE])
+            found.append([json.loads(block.payload) for block in blocks if block.kind == BlockKind.ROUTE])
     return found
 
 

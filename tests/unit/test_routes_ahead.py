@@ -10,9 +10,9 @@ from bwtui.blocking import StopRequested
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.careful import Redrive
-from bwtui.relay.routes.route import Route
-from bwtui.relay.routes.session_routes import Routes
+from bwtui.relay.batch_bisector import RestartFromConfirmed
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.routes.session_routes import SessionRoutes
 
 
 def framed(payload: bytes) -> bytes:
@@ -49,7 +49,7 @@ class Built:
         self.together: list[list[str]] = []
         self.begun: list[str] = []
         self.raises: Exception | None = None
-        self.routes = Routes(self._build, lambda route: False, self._begin, lambda: ahead)
+        self.routes = SessionRoutes(self._build, lambda route: False, self._begin, lambda: ahead)
 
     def take(self, frame: bytes) -> Relation:
         """Announce a relation, and return the one whose route its first row gets."""
@@ -58,13 +58,13 @@ class Built:
         assert route is not None
         return route.relation
 
-    def _build(self, relations: Sequence[Relation]) -> list[Route | None]:
+    def _build(self, relations: Sequence[Relation]) -> list[TableRoute | None]:
         self.together.append([one.name for one in relations])
         if self.raises is not None:
             raise self.raises
-        return [Route(one, one.name, ("id",), cast(Any, _Counters), None, None) for one in relations]
+        return [TableRoute(one, one.name, ("id",), cast(Any, _Counters), None, None) for one in relations]
 
-    def _begin(self, route: Route | None) -> None:
+    def _begin(self, route: TableRoute | None) -> None:
         assert route is not None
         self.begun.append(route.relation.name)
 
@@ -107,7 +107,9 @@ def test_of_each_table_and_name_only_the_first_is_built_ahead(again: bytes) -> N
     assert built.together == [["a", "b"]]
 
 
-@pytest.mark.parametrize("error", [StopRequested(), cast(Exception, Redrive.__new__(Redrive))])
+@pytest.mark.parametrize(
+    "error", [StopRequested(), cast(Exception, RestartFromConfirmed.__new__(RestartFromConfirmed))]
+)
 def test_nothing_is_left_of_routes_that_were_given_up(error: Exception) -> None:
     second = announced(2, "b")
     built = Built(second, inserted(2))

@@ -9,9 +9,9 @@ from typing import Any
 from bwtui.encode.registry import RegisteredSchema, SchemaRefused, SchemaRegistry
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.patience import Patience
-from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
+from bwtui.relay.run_state import RunState
+from bwtui.relay.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Limits, TopicLimits
 from bwtui.source.failover.stream_server import StreamServer
@@ -61,9 +61,9 @@ def relations(*names: str) -> Sequence[Relation]:
 
 
 @contextmanager
-def router(sink: Any, registry: Any, report: Report, **given: Any) -> Iterator[Router]:
+def router(sink: Any, registry: Any, report: RunState, **given: Any) -> Iterator[Router]:
     """Return a router that asks no PostgreSQL."""
-    patience = Patience(StreamServer(""), report, lambda seconds: None)
+    patience = ServiceRetry(StreamServer(""), report, lambda seconds: None)
     patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     made = Router(
         RelaySettings(allow_unkeyed=True, exclude_tables=("filtered",), **given),
@@ -77,7 +77,7 @@ def router(sink: Any, registry: Any, report: Report, **given: Any) -> Iterator[R
 
 
 def test_topics_in_one_request_and_schemas_side_by_side() -> None:
-    sink, report = CountingSink(), Report()
+    sink, report = CountingSink(), RunState()
     with router(sink, MeetingRegistry(6), report) as made:
         found = made.routes(relations("a", "filtered", "b", "c"))
     assert sink.asked == [["a", "b", "c"]]
@@ -106,14 +106,14 @@ def test_many_new_subjects_take_one_request_each() -> None:
 
     registry: Any = SchemaRegistry("http://127.0.0.1:1")
     registry._client = Client()
-    with router(CountingSink(), registry, Report()) as made:
+    with router(CountingSink(), registry, RunState()) as made:
         found = made.routes(relations(*(f"t{number}" for number in range(20))))
     assert sorted(asked) == ["look up t1-value"] + ["register"] * 39 + ["subjects"]
     assert [route.value_schema_id for route in found if route is not None] == [2, 1] + [2] * 18
 
 
 def test_what_is_wrong_with_one_table_is_not_the_others_fault() -> None:
-    sink, report = CountingSink(), Report()
+    sink, report = CountingSink(), RunState()
     # Two subjects each of the last two; the refused ones get no further than their topic.
     with router(sink, MeetingRegistry(4), report) as made:
         found = made.routes(relations("refused", "unkeyed", "odd", "good"))
@@ -125,7 +125,7 @@ def test_what_is_wrong_with_one_table_is_not_the_others_fault() -> None:
 
 
 def test_a_broker_that_is_away_is_waited_for() -> None:
-    sink, report = CountingSink(away=1), Report()
+    sink, report = CountingSink(away=1), RunState()
     with router(sink, MeetingRegistry(4), report) as made:
         found = made.routes(relations("a", "b"))
     assert sink.asked == [["a", "b"]] * 2

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.demo.sabotage import Fault, Partitions, Record, judge, plan
+from bwtui.demo.sabotage import PartitionRecord, Partitions, PlantedFault, judge, plan
 from bwtui.errors import RefusedError
 
 
@@ -13,7 +13,9 @@ def held(keys: int = 12, versions: int = 4) -> Partitions:
     """Return three partitions in which each key has some versions."""
     return {
         partition: [
-            Record(b"\0\0\0\0\1%d" % (key * 3 + partition), b"%d of %d" % (version, key), version * 1000)
+            PartitionRecord(
+                b"\0\0\0\0\1%d" % (key * 3 + partition), b"%d of %d" % (version, key), version * 1000
+            )
             for version in range(versions)
             for key in range(keys)
         ]
@@ -69,7 +71,7 @@ def report(*findings: tuple[str, int]) -> dict[str, Any]:
 
 
 def test_judging() -> None:
-    faults = [Fault("lost_acked", "t", 0, 7), Fault("foreign", "t", 0, 9)]
+    faults = [PlantedFault("lost_acked", "t", 0, 7), PlantedFault("foreign", "t", 0, 9)]
     good = judge(faults, report(("lost_acked", 7), ("foreign", 9), ("torn_transaction", 3)))
     assert good.holds
     assert good.sentence == "the audit found all 2 planted faults, and nothing else"

@@ -11,13 +11,13 @@ from bwtui.errors import ConnectionFailed, RefusedError, UsageError
 from bwtui.packages import artifacts, ivy, java, lockfile
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.lockfile import Artifact
-from bwtui.packages.progress import Progress
+from bwtui.packages.setup_progress import SetupProgress
 
 CONTENT = b"the file that was locked"
 THING = Artifact("org.example", "thing", "1.0", "jar", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
 
 
-class Seen(Progress):
+class Seen(SetupProgress):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def test_what_an_interrupted_fetch_left_is_not_taken(store: ArtifactStore, mirro
     left = store.cache / "incoming" / "thing-1.0.jar"
     left.parent.mkdir(parents=True)
     left.write_bytes(CONTENT[:5])
-    store.fetch(["things"], Progress())
+    store.fetch(["things"], SetupProgress())
     assert store.jars("things")
 
 
@@ -80,7 +80,7 @@ def test_what_is_here_is_not_fetched_again(store: ArtifactStore, monkeypatch: py
     (store.files).mkdir(parents=True)
     (store.files / "thing-1.0.jar").write_bytes(CONTENT)
     monkeypatch.setattr(ivy, "retrieve", lambda *_: pytest.fail("nothing had to be fetched"))
-    store.fetch(["things"], Progress())
+    store.fetch(["things"], SetupProgress())
 
 
 @pytest.mark.parametrize("wrong", [CONTENT[:-1] + b"!", CONTENT + b"!"], ids=["content", "length"])
@@ -89,16 +89,16 @@ def test_a_wrong_file_of_the_mirror_is_refused_and_removed(
 ) -> None:
     mirror.write_bytes(wrong)
     with pytest.raises(RefusedError, match=r"org\.example:thing:1\.0 is not the file that was locked"):
-        store.fetch(["things"], Progress())
+        store.fetch(["things"], SetupProgress())
     assert not [path for path in store.cache.rglob("*") if path.is_file() and path.read_bytes() == wrong]
     mirror.write_bytes(CONTENT)
-    store.fetch(["things"], Progress())
+    store.fetch(["things"], SetupProgress())
     assert store.jars("things")
 
 
 def test_a_file_that_was_tampered_with_in_the_cache_is_refused(store: ArtifactStore, mirror: Path) -> None:
     mirror.write_bytes(CONTENT)
-    store.fetch(["things"], Progress())
+    store.fetch(["things"], SetupProgress())
     (path,) = store.jars("things")
     path.write_bytes(CONTENT[::-1])
     with pytest.raises(RefusedError, match="its sha256 differs"):
@@ -114,7 +114,7 @@ def test_an_unreachable_registry_is_one_sentence_with_a_way_out(
 ) -> None:
     use_mirror(tmp_path, monkeypatch, "http://127.0.0.1:1/")
     with pytest.raises(ConnectionFailed) as caught:
-        store.fetch(["things"], Progress())
+        store.fetch(["things"], SetupProgress())
     assert caught.value.message == "no package registry can be reached (Connection refused)"
     assert caught.value.exit_code == 4
     for way in (
@@ -129,7 +129,7 @@ def test_an_unreachable_registry_is_one_sentence_with_a_way_out(
 
 def test_a_registry_that_lacks_a_file_is_named_so(store: ArtifactStore, mirror: Path) -> None:
     with pytest.raises(ConnectionFailed, match=r"does not have org\.example#thing;1\.0"):
-        store.fetch(["things"], Progress())
+        store.fetch(["things"], SetupProgress())
 
 
 def test_a_failed_download_is_tried_again(
@@ -147,7 +147,7 @@ def test_settings_that_are_not_there_are_refused(
 ) -> None:
     monkeypatch.setenv("BWTUI_IVY_SETTINGS", "/nowhere/ivysettings.xml")
     with pytest.raises(UsageError, match=r"BWTUI_IVY_SETTINGS names /nowhere/ivysettings\.xml"):
-        store.fetch(["things"], Progress())
+        store.fetch(["things"], SetupProgress())
 
 
 @pytest.mark.parametrize("major", lockfile.MAJORS)

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, UsageError
-from bwtui.packages.progress import Plain
+from bwtui.packages.setup_progress import PlainSetupProgress
 from bwtui.sandbox import kafka, ports, processes
 from bwtui.sandbox.layout import (
-    Layout,
-    Memory,
+    SandboxLayout,
+    SandboxState,
     ServerUser,
     demo_folder,
     reachable_by_others,
     sandbox_folder,
 )
-from bwtui.sandbox.supervisor import Sandbox
+from bwtui.sandbox.sandbox import Sandbox
 
 
 def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,14 +41,14 @@ def test_the_demo_has_a_sandbox_within_each_folder_that_is_named(
     assert found == {tmp_path / "one" / "demo", tmp_path / "two" / "demo"}
     # As the demo itself says it: BWTUI_SANDBOX_HOME=… bwtui sandbox down.
     for folder in found:
-        Layout(folder).make()
-        Layout(folder).lock_demo().close()
+        SandboxLayout(folder).make()
+        SandboxLayout(folder).lock_demo().close()
         monkeypatch.setenv("BWTUI_SANDBOX_HOME", str(folder))
         assert demo_folder() == folder
 
 
 def test_wiping_takes_the_demo_along_but_not_while_it_runs(tmp_path: Path) -> None:
-    box, demo = Sandbox(tmp_path / "box"), Layout(tmp_path / "box" / "demo")
+    box, demo = Sandbox(tmp_path / "box"), SandboxLayout(tmp_path / "box" / "demo")
     demo.make()
     (demo.folder / "recording").mkdir()
     (demo.folder / "thesis.txt").touch()
@@ -80,7 +80,7 @@ NOBODY = """
 import json, os, sys
 from click.testing import CliRunner
 from bwtui.cli import demo, main, sandbox
-import bwtui.demo.run, bwtui.relay.report
+import bwtui.demo.run, bwtui.relay.run_state
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 for place in sys.argv[2:]:
@@ -149,7 +149,7 @@ def test_what_is_no_heap(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_memory_is_for_the_owner_only_and_comes_back(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "sandbox")
+    layout = SandboxLayout(tmp_path / "sandbox")
     layout.make()
     memory = layout.recall()
     memory.ports = {"kafka": 20_001}
@@ -157,11 +157,11 @@ def test_memory_is_for_the_owner_only_and_comes_back(tmp_path: Path) -> None:
     assert layout.recall() == memory
     assert layout.memory.stat().st_mode & 0o077 == 0
     assert layout.folder.stat().st_mode & 0o077 == 0
-    assert Memory().password != Memory().password
+    assert SandboxState().password != SandboxState().password
 
 
 def test_wipe_leaves_what_is_not_ours(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = SandboxLayout(tmp_path)
     layout.make()
     layout.starting.touch()
     layout.recall()
@@ -197,7 +197,7 @@ def test_the_user_that_postgres_runs_under_gets_to_its_folder(mode: int) -> None
     """The demo makes the folder around its own first, open to others; what a sandbox makes in it is not."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(mode)
-    layout = Layout(folder)
+    layout = SandboxLayout(folder)
     layout.make()
     layout.starting.touch()
     place = layout.postgres_place(layout.recall(), ServerUser(65534, 65534))
@@ -227,7 +227,7 @@ def test_two_services_never_share_a_port() -> None:
 
 def test_plain_progress_writes_few_lines() -> None:
     stream = io.StringIO()
-    progress = Plain(stream)
+    progress = PlainSetupProgress(stream)
     for done in range(0, 101):
         progress.fetched(done * 1_000_000, 100_000_000)
     assert stream.getvalue() == "bwtui: fetched 0 of 100 MB\nbwtui: fetched 100 of 100 MB\n"

@@ -10,7 +10,7 @@ from bwtui.pgoutput.messages import Binary, Field
 from bwtui.recording.export.exporting import export, make_writer
 from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.reading.sent_keys import SentKeys, pack, unpack
-from bwtui.recording.selection import Selection
+from bwtui.recording.selection import ChangeSelection
 from tests.recorded_stream import Stream, table
 from tests.recording_double import change, message, relation
 
@@ -19,8 +19,8 @@ def exported(folder: Path, *, create: bool = False) -> tuple[list[str], list[str
     """Return the statements behind the head, and the notes."""
     file = io.BytesIO()
     with closing(open_recording(folder)) as recording:
-        writer = make_writer("sql", recording, file, Selection(), create=create)
-        export(recording, Selection(), writer)
+        writer = make_writer("sql", recording, file, ChangeSelection(), create=create)
+        export(recording, ChangeSelection(), writer)
     return file.getvalue().decode().partition("END $$;\n\n")[2].splitlines(), writer.notes
 
 

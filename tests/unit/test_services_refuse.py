@@ -13,21 +13,21 @@ from confluent_kafka import KafkaError
 
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.errors import ConnectionFailed, NotLetIn, RefusedError, ServiceRefused
-from bwtui.model.delivery import Span
+from bwtui.errors import AuthenticationFailed, ConnectionFailed, RefusedError, ServiceRefused
+from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.relay import toast as toast_values
 from bwtui.relay.context import RelayContext
-from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
 from bwtui.relay.routes.routing import Router
-from bwtui.relay.snapshot.copying import Copying
-from bwtui.relay.toast import ToastFill, Update
+from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
+from bwtui.relay.toast import ToastFiller, ToastUpdate
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message
-from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from bwtui.sink.destination import Limits, TopicLimits
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
@@ -48,7 +48,7 @@ T = TypeVar("T")
         (KafkaError.POLICY_VIOLATION, ServiceRefused),
         (KafkaError.INVALID_CONFIG, ServiceRefused),
         (KafkaError._TRANSPORT, ConnectionFailed),
-        (KafkaError._AUTHENTICATION, NotLetIn),
+        (KafkaError._AUTHENTICATION, AuthenticationFailed),
         (KafkaError.KAFKA_STORAGE_ERROR, ConnectionFailed),
         (KafkaError.THROTTLING_QUOTA_EXCEEDED, ConnectionFailed),
         (KafkaError.UNKNOWN, ConnectionFailed),
@@ -81,11 +81,11 @@ def test_a_broker_that_fails_in_an_unknown_way_is_waited_for(code: int, expected
 )
 def test_whose_fault_a_failed_delivery_is(code: int, whose: str, tmp_path: Path) -> None:
     settings = RelaySettings(broker="127.0.0.1:1", on_error="log")
-    sink, span = KafkaSink(settings), Span()
+    sink, span = KafkaSink(settings), DeliverySpan()
     span.pending = 1
     sink._failed("orders", KafkaError(code), Message(b"1", b"x", 0), span)
     (failure,) = sink.take_failures()
-    policy = RowPolicy(settings, Report(), DeadLetters(tmp_path), sink)
+    policy = RowPolicy(settings, RunState(), DeadLetterWriter(tmp_path), sink)
     if whose == "the set-up's":
         with pytest.raises(ServiceRefused, match="Kafka lets nothing into topic orders") as refused:
             policy.undelivered([failure])
@@ -105,8 +105,8 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
             return {topic: ServiceRefused(*refused) for topic in wanted}
 
     settings = RelaySettings(on_error="log", output_format="json")
-    report = Report()
-    patience = Patience(StreamServer(""), report, lambda seconds: None)
+    report = RunState()
+    patience = ServiceRetry(StreamServer(""), report, lambda seconds: None)
     router = Router(settings, Forbidden(bool), LocalRegistry(), report, patience)
     patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     with pytest.raises(ServiceRefused, match="not authorized"):
@@ -127,13 +127,13 @@ def test_a_right_to_read_that_is_missing_drops_no_row(monkeypatch: pytest.Monkey
 
     settings = RelaySettings(toast="fetch")
     asking: Any = SimpleNamespace(look=forbidden)
-    toast = ToastFill(settings, asking, lambda seconds: None)
+    toast = ToastFiller(settings, asking, lambda seconds: None)
     monkeypatch.setattr(toast_values, "_locked", lambda session, xids: set())
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
-    route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
+    route = TableRoute(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
     with pytest.raises(ServiceRefused, match="can't be fetched"):
-        toast.fill(route, Update(b"", [b"1", UNCHANGED], None, False, 7))
+        toast.fill(route, ToastUpdate(b"", [b"1", UNCHANGED], None, False, 7))
 
 
 def test_a_schema_without_an_id_is_no_schema() -> None:
@@ -148,10 +148,10 @@ def test_a_schema_without_an_id_is_no_schema() -> None:
         registry.register("orders-value", '"string"')
 
 
-def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
+def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> SnapshotCopier:
     """A snapshot that sends to a double."""
-    report = Report()
-    policy = RowPolicy(settings, report, DeadLetters(folder), sink)
+    report = RunState()
+    policy = RowPolicy(settings, report, DeadLetterWriter(folder), sink)
     context = SimpleNamespace(
         service=sink.destination.service,
         sink=sink,
@@ -161,7 +161,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
         session=b"",
         recorder=None,
     )
-    return Copying(cast(RelayContext, context), 0, 0, lambda: None)
+    return SnapshotCopier(cast(RelayContext, context), 0, 0, lambda: None)
 
 
 def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path
     good, bad = Message(b"1", b"good", 0), Message(b"2", b"bad", 0)
     sink = RefuseTogether(lambda message: message.value == b"bad")
     copying = copying_to(sink, RelaySettings(on_error="log"), tmp_path)
-    span = Span()
+    span = DeliverySpan()
     span.pending = span.failed = 1
-    sink.send("items", [bad], Span())
+    sink.send("items", [bad], DeliverySpan())
     copying._try_again(DeliveryFailure("items", "refused", False, "raise it", good, span))
     assert (span.pending, span.failed) == (0, 0)
     assert sink.delivered == [("items", good)]
@@ -182,7 +182,7 @@ def test_the_end_of_a_transaction_that_its_topic_refuses_is_no_row_to_drop(tmp_p
     settings = dataclasses.replace(
         RelaySettings(postgres="", broker="", schema_registry=""), on_error="log", transaction_topic="tx"
     )
-    policy = RowPolicy(settings, Report(), DeadLetters(tmp_path), Reject(lambda message: False))
+    policy = RowPolicy(settings, RunState(), DeadLetterWriter(tmp_path), Reject(lambda message: False))
     failure = DeliveryFailure("tx", "Kafka refuses a message of 9 bytes", False, "raise it")
     with pytest.raises(ServiceRefused, match="refuses a message"):
         policy.undelivered([failure])
@@ -196,7 +196,7 @@ def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_pat
     letter = json.dumps({"table": "public.t", "before": None, "after": {"id": "1"}})
     sink = Reject(lambda message: b"after" in (message.value or b"") and b'"1"' in (message.value or b""))
     copying = copying_to(sink, settings, tmp_path)
-    span = Span()
+    span = DeliverySpan()
     span.pending = span.failed = 1
     message = Message(b"public.t", letter.encode(), 0)
     copying._try_again(DeliveryFailure(LETTERS, "no broker", False, "start it", message, span))

@@ -14,22 +14,22 @@ from psycopg import pq
 
 from bwtui.blocking import StopRequested
 from bwtui.errors import ConnectionFailed, ServiceRefused, SlotLost
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.recording.check import check
-from bwtui.recording.format.batch import Without
-from bwtui.relay import following, toast
+from bwtui.recording.format.batch import NoMessageReason
+from bwtui.relay import session_loop, toast
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.batch import Batch
-from bwtui.relay.following import Following
-from bwtui.relay.memory import SlotMemory
+from bwtui.relay.batch import OutgoingBatch
 from bwtui.relay.policy import RowTooLarge
-from bwtui.relay.promotion import failover_slot, former
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.route import Route
-from bwtui.relay.rows import Rows
-from bwtui.relay.streaming import Streaming
-from bwtui.relay.toast import ToastFill, Update
+from bwtui.relay.promotion import failover_slot, former_primary
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.row_handler import RowHandler
+from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.session import StreamSession
+from bwtui.relay.session_loop import SessionLoop
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.toast import ToastFiller, ToastUpdate
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.destination import TopicLimits
@@ -56,15 +56,15 @@ class Session:
         self.finished += 1
 
 
-def follower(relay: ScriptedRelay) -> Following:
-    return Following(relay.context, lambda session, slot: None)
+def follower(relay: ScriptedRelay) -> SessionLoop:
+    return SessionLoop(relay.context, lambda session, slot: None)
 
 
 def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*given: object, **more: object) -> None:
         raise ConnectionFailed("the stream ended", "see the log")
 
-    monkeypatch.setattr(following, "ReplicationStream", refuses)
+    monkeypatch.setattr(session_loop, "ReplicationStream", refuses)
     session = Session()
     with pytest.raises(ConnectionFailed, match="the stream ended"):
         follower(ScriptedRelay(tmp_path))._start(session, (), 0, make_failover=False)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Calls:
 
 def opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answers: int = 9, failover: bool | None = None
-) -> tuple[ScriptedRelay, Following, Session]:
+) -> tuple[ScriptedRelay, SessionLoop, Session]:
     """A relay for whose slot a server answers with ``failover``, and that server's session."""
     session: Any = Session()
     session.server_version, session.status = 180000, pq.ConnStatus.OK
@@ -97,13 +97,13 @@ def opened(
     relay.patience.calls = Calls(answers)  # type: ignore[assignment]
     one = follower(relay)
     reached = ReachedServer("", "1", "", 1)
-    start = following._SessionStart(session, server, reached, slot, {}, set())
+    start = session_loop._SessionStart(session, server, reached, slot, {}, set())
     monkeypatch.setattr(one, "_ask", lambda *_: start)
-    monkeypatch.setattr(following, "check_readable", lambda *given: None)
-    monkeypatch.setattr(following, "ReplicationStream", lambda connection, *given, **more: connection)
+    monkeypatch.setattr(session_loop, "check_readable", lambda *given: None)
+    monkeypatch.setattr(session_loop, "ReplicationStream", lambda connection, *given, **more: connection)
     monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)
     monkeypatch.setattr(relay.context.memory, "start_lsn", lambda server, slot: 0)
-    monkeypatch.setattr(Following, "_check_history", lambda *given: None)
+    monkeypatch.setattr(SessionLoop, "_check_history", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
     return relay, one, session
 
@@ -155,14 +155,14 @@ def test_of_several_hosts_a_former_primary_is_waited_out(
     memory: Any = SimpleNamespace(last=SimpleNamespace(timeline=2))
     refused = pytest.raises(ConnectionFailed, match="a former primary answers: it is on timeline 1")
     with refused if is_former else nullcontext():
-        former.refuse_former(settings, memory, timeline)
+        former_primary.refuse_former(settings, memory, timeline)
 
 
 def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its slot is looked at, which says nothing: it may be gone there, or have been moved."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     settings = RelaySettings(postgres="host=one,two dbname=shop", slot="orders")
-    memory = SlotMemory(state_folder("orders"), "1", "shop", "orders")
+    memory = SlotCheckpointStore(state_folder("orders"), "1", "shop", "orders")
     known: Any = SimpleNamespace(timeline=2, forks=(), in_recovery=False)
     memory.take_over(known, None, ENDLESS)  # type: ignore[arg-type]
     memory.remember(1_000)
@@ -172,12 +172,12 @@ def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.
         timeline = timelines.pop(0)
         return SimpleNamespace(timeline=timeline, close=lambda: closed.append(timeline))
 
-    monkeypatch.setattr(former, "connect", connect)
-    monkeypatch.setattr(former, "server_and_database", lambda connection: ("1", "shop"))
-    monkeypatch.setattr(former, "primary_timeline", lambda connection: connection.timeline)
-    monkeypatch.setattr(former, "_AGAIN_SECONDS", 0.0)
-    report = Report()
-    found: Any = former.connect_to_newest(settings, report, told.append)
+    monkeypatch.setattr(former_primary, "connect", connect)
+    monkeypatch.setattr(former_primary, "server_and_database", lambda connection: ("1", "shop"))
+    monkeypatch.setattr(former_primary, "primary_timeline", lambda connection: connection.timeline)
+    monkeypatch.setattr(former_primary, "_AGAIN_SECONDS", 0.0)
+    report = RunState()
+    found: Any = former_primary.connect_to_newest(settings, report, told.append)
     assert (found.timeline, closed) == (2, [1, 1])
     assert len(told) == 2 and "a former primary answers" in told[0]
     (error,) = report.errors()
@@ -188,7 +188,7 @@ def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.
 
     timelines.append(1)
     with pytest.raises(StopRequested):
-        former.connect_to_newest(settings, report, stop)
+        former_primary.connect_to_newest(settings, report, stop)
     assert closed == [1, 1, 1]
 
 
@@ -315,7 +315,7 @@ def test_what_was_noted_of_a_change_that_ended_the_relay_is_left_out(tmp_path: P
     stream.change("insert", relation, 1, b"x")
     # The second change's frame is never added: a stop, or an error, came while its row was read.
     stream.recorder.filled([b"2", UNCHANGED], [b"2", b"body"])
-    stream.recorder.without(stream._route(relation), Without.DROPPED)
+    stream.recorder.without(stream._route(relation), NoMessageReason.DROPPED)
     stream.stop()
     checked = check(tmp_path)
     assert (checked.verdict, checked.changes) == ("clean", 1)
@@ -352,7 +352,7 @@ class AtOnce:
         return lambda: question(None)
 
 
-def but_known(updates: Sequence[Update]) -> Callable[[Container[int]], list[Update]]:
+def but_known(updates: Sequence[ToastUpdate]) -> Callable[[Container[int]], list[ToastUpdate]]:
     return lambda known: [update for update in updates if id(update.frame) not in known]
 
 
@@ -360,18 +360,18 @@ def test_a_new_session_reads_again_what_was_read_ahead(monkeypatch: pytest.Monke
     """Its server may be another one, and a row may have changed between the two."""
     read: list[int] = []
 
-    class Rows:
+    class RowHandler:
         def read(self, session: object, relation: object, keys: list[object], *_: object) -> dict[int, Any]:
             read.append(len(keys))
             return {number: [b"large"] for number in range(len(keys))}
 
     monkeypatch.setattr(toast, "_locked", lambda session, xids: set())
-    monkeypatch.setattr(toast, "PresentRows", Rows)
+    monkeypatch.setattr(toast, "PresentRows", RowHandler)
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
-    route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
-    fill = ToastFill(RelaySettings(), AtOnce(), lambda seconds: None)
-    first, *rest = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(3)]
+    route = TableRoute(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
+    fill = ToastFiller(RelaySettings(), AtOnce(), lambda seconds: None)
+    first, *rest = [ToastUpdate(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(3)]
     assert fill.fill(route, first, but_known(rest)) == [b"0", b"large"]
     assert fill.fill(route, rest[0]) == [b"1", b"large"]
     assert read == [3]
@@ -385,7 +385,7 @@ def test_values_are_read_while_those_before_are_sent(monkeypatch: pytest.MonkeyP
     """Where that fails, they are read when their turn comes."""
     asked: list[str] = []
 
-    class Rows:
+    class RowHandler:
         def read(self, session: object, relation: object, keys: list[Any], *rest: Any) -> dict[int, Any]:
             return {number: [key["id"] * 2] for number, key in enumerate(keys)}
 
@@ -401,12 +401,12 @@ def test_values_are_read_while_those_before_are_sent(monkeypatch: pytest.MonkeyP
     # The last transaction is not visible when its values would be read ahead.
     locked = iter([set(), {"8"}, *[set()] * 9])
     monkeypatch.setattr(toast, "_locked", lambda session, xids: next(locked))
-    monkeypatch.setattr(toast, "PresentRows", Rows)
+    monkeypatch.setattr(toast, "PresentRows", RowHandler)
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
-    route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
-    updates = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7 + n // 250) for n in range(300)]
-    fill = ToastFill(RelaySettings(), Asking(), lambda seconds: None)
+    route = TableRoute(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
+    updates = [ToastUpdate(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7 + n // 250) for n in range(300)]
+    fill = ToastFiller(RelaySettings(), Asking(), lambda seconds: None)
     for number, update in enumerate(updates):
         rest = updates[number + 1 :]
         assert fill.fill(route, update, but_known(rest))[1] == b"%d" % number * 2
@@ -423,7 +423,7 @@ def test_frames_of_which_the_values_are_kept_are_not_taken_apart_again(tmp_path:
     assert relay._streaming is not None
     route = relay._streaming.rows.routes[7]
     assert route is not None
-    rows = Rows(relay.context, relay._streaming.batch, lambda: relay.frames)
+    rows = RowHandler(relay.context, relay._streaming.batch, lambda: relay.frames)
     relay.update(relation, [b"1"])
     # What takes this one apart finds no row.
     kept = relay.frames.pop()[:-5]
@@ -449,7 +449,7 @@ def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -
     kept = most = 0
     value = b"x" * (1 << 20)
 
-    class Rows:
+    class RowHandler:
         def read(self, session: object, relation: object, keys: list[object], *rest: Any) -> dict[int, Any]:
             nonlocal kept, most
             count = max(1, min(len(keys), rest[1] >> 20))
@@ -458,15 +458,17 @@ def test_values_that_are_kept_share_one_bound(monkeypatch: pytest.MonkeyPatch) -
             return {number: [value] for number in range(count)}
 
     monkeypatch.setattr(toast, "_locked", lambda session, xids: set())
-    monkeypatch.setattr(toast, "PresentRows", Rows)
+    monkeypatch.setattr(toast, "PresentRows", RowHandler)
     columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
     limits = TopicLimits(1 << 20, compacted=True)
     routes = [
-        Route(Relation(oid, "public", f"t{oid}", "d", columns), "t", ("id",), TableCounters(), None, limits)
+        TableRoute(
+            Relation(oid, "public", f"t{oid}", "d", columns), "t", ("id",), TableCounters(), None, limits
+        )
         for oid in range(10)
     ]
-    updates = [Update(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(500)]
-    fill = ToastFill(RelaySettings(), AtOnce(), lambda seconds: None)
+    updates = [ToastUpdate(b"%d" % n, [b"%d" % n, UNCHANGED], None, False, 7) for n in range(500)]
+    fill = ToastFiller(RelaySettings(), AtOnce(), lambda seconds: None)
     for number, update in enumerate(updates):
         rest = updates[number + len(routes) :: len(routes)]
         route = routes[number % len(routes)]
@@ -512,7 +514,7 @@ def test_streaming_begins_without_the_words_of_the_snapshot(
 
     relay.report.state, relay.report.detail = "snapshot", "waiting until every row of the snapshot is durable"
     relay.report.__class__ = Watched
-    monkeypatch.setattr(Following, "_follow", lambda *_: None)
+    monkeypatch.setattr(SessionLoop, "_follow", lambda *_: None)
     follower(relay).run((), None)
     assert seen == [("snapshot", ""), ("streaming", "")]
 
@@ -530,8 +532,8 @@ def test_a_relay_has_started_once_its_stream_is_open(
         if is_older_copy:
             raise SlotLost("an older copy", "point it at the other one")
 
-    monkeypatch.setattr(Following, "_check_history", look)
-    monkeypatch.setattr(Streaming, "run", lambda session: seen.append(relay.report.state))
+    monkeypatch.setattr(SessionLoop, "_check_history", look)
+    monkeypatch.setattr(StreamSession, "run", lambda session: seen.append(relay.report.state))
     with pytest.raises(SlotLost) if is_older_copy else nullcontext():
         one.run((), None)
     assert seen == (["starting"] if is_older_copy else ["starting", "streaming"])
@@ -558,11 +560,11 @@ def test_a_row_that_is_too_large_names_the_limit_that_refuses_it(limit: str, tmp
     if limit == "topic":
         with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
             error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-            sink._failed("orders", error, Message(b"", b"", 0, None), Span())
+            sink._failed("orders", error, Message(b"", b"", 0, None), DeliverySpan())
             hint = sink.take_failures()[0].hint
         assert hint.startswith("raise max.message.bytes of topic orders")
         return
-    batch = Batch(relay.context.sink, Acknowledgements(0, None), relay.report)
+    batch = OutgoingBatch(relay.context.sink, Acknowledgements(0, None), relay.report)
     route = SimpleNamespace(max_message_bytes=700, topic="orders")
     with pytest.raises(RowTooLarge, match=r"800 bytes, and message\.max\.bytes lets it send 700") as raised:
         batch.add(route, None, b"x" * 800, 0, None)  # type: ignore[arg-type]

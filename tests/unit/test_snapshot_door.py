@@ -18,27 +18,32 @@ import pytest
 from psycopg2.extensions import parse_dsn
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.relay.report import Report
-from bwtui.relay.snapshot.cluster.crew import Crew, FarMember, _look_at_source, reachable
-from bwtui.relay.snapshot.cluster.door import WELCOME, Door, knock
-from bwtui.relay.snapshot.cluster.tunnel import Kind, Sign, Tunnel
-from bwtui.relay.snapshot.cluster.words import Call
-from bwtui.relay.snapshot.workers.channel import EngineEnd
-from bwtui.relay.snapshot.workers.member import COMMAND
-from bwtui.relay.snapshot.workers.seeing_off import SeeingOff
-from bwtui.relay.snapshot.workers.words import Begin, Failed, Fault
+from bwtui.relay.run_state import RunState
+from bwtui.relay.snapshot.cluster.messages import ConnectionTicket
+from bwtui.relay.snapshot.cluster.spark_worker_pool import (
+    SparkWorkerHandle,
+    SparkWorkerPool,
+    _look_at_source,
+    reachable,
+)
+from bwtui.relay.snapshot.cluster.tls_mux import ControlFrame, FrameKind, TlsMux
+from bwtui.relay.snapshot.cluster.worker_listener import WELCOME, WorkerListener, knock
+from bwtui.relay.snapshot.workers.channel import NonBlockingChannel
+from bwtui.relay.snapshot.workers.messages import SerializedError, StartWorker, WorkerFailed
+from bwtui.relay.snapshot.workers.worker_handle import COMMAND
+from bwtui.relay.snapshot.workers.worker_reaper import WorkerReaper
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection
 from tests.waiting import eventually
 
 SECONDS = 10.0
-BEGIN = Begin({"postgres": "password=hunter2"}, b"", "1-1", 0, 0, 1, is_recorded=False)
+BEGIN = StartWorker({"postgres": "password=hunter2"}, b"", "1-1", 0, 0, 1, is_recorded=False)
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
+def door() -> Iterator[WorkerListener]:
     """One on loopback."""
-    opened = Door("127.0.0.1", 0)
+    opened = WorkerListener("127.0.0.1", 0)
     yield opened
     opened.close()
 
@@ -56,7 +61,7 @@ class Arrivals:
         return self._queue.get(timeout=SECONDS)
 
 
-def test_a_token_lets_one_in_and_is_worth_nothing_then(door: Door) -> None:
+def test_a_token_lets_one_in_and_is_worth_nothing_then(door: WorkerListener) -> None:
     arrivals = Arrivals()
     call = door.expect(arrivals)
     assert repr(call.token) not in repr(call) and str(call.port) not in repr(call)
@@ -70,9 +75,11 @@ def test_a_token_lets_one_in_and_is_worth_nothing_then(door: Door) -> None:
     assert [*door.refusals] == ["a worker from 127.0.0.1 was not let in: its token was used before"]
 
 
-def test_who_has_no_token_is_told_nothing(door: Door) -> None:
+def test_who_has_no_token_is_told_nothing(door: WorkerListener) -> None:
     call = door.expect(Arrivals())
-    assert knock(Call(call.host, call.port, call.fingerprint, bytes(32)), "there", SECONDS) is None
+    assert (
+        knock(ConnectionTicket(call.host, call.port, call.fingerprint, bytes(32)), "there", SECONDS) is None
+    )
     assert [*door.refusals] == ["a worker from 127.0.0.1 was not let in: its token is none of this relay's"]
     # One that was taken back is no stranger's.
     assert door.withdraw(call) and door.withdraw(call)
@@ -82,10 +89,10 @@ def test_who_has_no_token_is_told_nothing(door: Door) -> None:
 
 def test_a_token_is_shown_to_nobody_else() -> None:
     arrivals = Arrivals()
-    ours, theirs = Door("127.0.0.1", 0), Door("127.0.0.1", 0)
+    ours, theirs = WorkerListener("127.0.0.1", 0), WorkerListener("127.0.0.1", 0)
     call, other = ours.expect(arrivals), theirs.expect(arrivals)
     with pytest.raises(ConnectionRefusedError, match="another certificate"):
-        knock(Call(other.host, other.port, call.fingerprint, call.token), "there", SECONDS)
+        knock(ConnectionTicket(other.host, other.port, call.fingerprint, call.token), "there", SECONDS)
     # What speaks no TLS is no door, and does not stop one.
     with socket.create_connection((call.host, call.port), SECONDS) as plain:
         plain.sendall(call.token * 2)
@@ -104,18 +111,18 @@ def test_a_token_is_shown_to_nobody_else() -> None:
 class Pair:
     """Two ends of a tunnel."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: WorkerListener) -> None:
         arrivals = Arrivals()
         connection = knock(door.expect(arrivals), "there", SECONDS)
         assert connection is not None
         self.connection, self.accepted = connection, arrivals.next()[0]
         self.near, near = socket.socketpair()
         self.far, far = socket.socketpair()
-        self.one, self.other = Tunnel(self.accepted, near), Tunnel(connection, far)
+        self.one, self.other = TlsMux(self.accepted, near), TlsMux(connection, far)
 
 
 @pytest.fixture
-def pair(door: Door) -> Iterator[Pair]:
+def pair(door: WorkerListener) -> Iterator[Pair]:
     """A tunnel."""
     made = Pair(door)
     yield made
@@ -132,20 +139,20 @@ def test_all_that_is_said_comes_over_with_signs_between(pair: Pair) -> None:
     ]
     for thread in ends:
         thread.start()
-    pair.other.send(Kind.BEGUN, 4711)
-    signs: list[Sign] = []
+    pair.other.send(FrameKind.BEGUN, 4711)
+    signs: list[ControlFrame] = []
     until = time.monotonic() + SECONDS
     while (ends[0].is_alive() or ends[1].is_alive()) and time.monotonic() < until:
         pair.other.turn(0)
         signs += pair.one.turn(0)
     assert heard == said
-    pair.other.send(Kind.ENDED, -9)
+    pair.other.send(FrameKind.ENDED, -9)
     pair.other.turn(0)
     eventually("both signs", lambda: len(gathered(pair.one, signs)) == 2)
-    assert signs == [(Kind.BEGUN, 4711), (Kind.ENDED, -9)]
+    assert signs == [(FrameKind.BEGUN, 4711), (FrameKind.ENDED, -9)]
 
 
-def gathered(tunnel: Tunnel, signs: list[Sign]) -> list[Sign]:
+def gathered(tunnel: TlsMux, signs: list[ControlFrame]) -> list[ControlFrame]:
     signs += tunnel.turn(0.01)
     return signs
 
@@ -180,18 +187,18 @@ def test_a_line_that_broke_says_nothing_of_the_other_end(
 # -- what is known of a worker -------------------------------------------------------------------------------
 
 
-def member_of(door: Door) -> FarMember:
-    return FarMember(BEGIN, door, 1, lambda: None)
+def member_of(door: WorkerListener) -> SparkWorkerHandle:
+    return SparkWorkerHandle(BEGIN, door, 1, lambda: None)
 
 
-def arrived(door: Door, member: FarMember) -> ssl.SSLSocket:
+def arrived(door: WorkerListener, member: SparkWorkerHandle) -> ssl.SSLSocket:
     connection = knock(member.call, "there", SECONDS)
     assert connection is not None
     eventually("it is in", lambda: member.is_here)
     return connection
 
 
-def test_one_that_never_came_is_gone(door: Door) -> None:
+def test_one_that_never_came_is_gone(door: WorkerListener) -> None:
     member = member_of(door)
     assert not member.is_gone
     member.kill()
@@ -200,7 +207,7 @@ def test_one_that_never_came_is_gone(door: Door) -> None:
 
 
 def test_one_that_is_killed_between_its_token_and_the_welcome_is_gone(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: WorkerListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark says so first: by then the token was shown, and it is not known yet that nobody hears WELCOME."""
     member, shown, killed = member_of(door), threading.Event(), threading.Event()
@@ -219,14 +226,14 @@ def test_one_that_is_killed_between_its_token_and_the_welcome_is_gone(
         executor.sendall(call.token + b"\x05there")
         assert shown.wait(SECONDS)
         executor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    member.task_is_over(Fault.of(ConnectionFailed("an executor is lost", "")))
+    member.task_is_over(SerializedError.of(ConnectionFailed("an executor is lost", "")))
     member.kill()
     assert not member.is_gone, "it may come in as yet"
     killed.set()
     eventually("its end is known", lambda: member.is_gone)
 
 
-def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: Door) -> None:
+def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: WorkerListener) -> None:
     one, other = member_of(door), member_of(door)
     lines = [arrived(door, member) for member in (one, other)]
     lines[0].close()
@@ -235,41 +242,41 @@ def test_neither_a_hang_up_alone_nor_spark_alone_proves_an_end(door: Door) -> No
     assert not one.is_gone
     one.task_is_over(None)
     assert one.is_gone
-    other.task_is_over(Fault.of(ConnectionFailed("an executor is lost", "")))
+    other.task_is_over(SerializedError.of(ConnectionFailed("an executor is lost", "")))
     other.kill()
     assert not other.is_gone and not other.is_cut_off
     lines[1].close()
     eventually("the end of its line", lambda: other.is_gone)
 
 
-def test_the_guards_word_is_proof_and_an_order_reaches_it(door: Door) -> None:
+def test_the_guards_word_is_proof_and_an_order_reaches_it(door: WorkerListener) -> None:
     member = member_of(door)
     ours, theirs = socket.socketpair()
-    guard = Tunnel(arrived(door, member), ours)
-    guard.send(Kind.BEGUN, 4711)
+    guard = TlsMux(arrived(door, member), ours)
+    guard.send(FrameKind.BEGUN, 4711)
     eventually("its number", lambda: guard.turn(0.01) is not None and member.pid == 4711)
     assert member.name == "process 4711 on there"
     member.kill()
-    signs: list[Sign] = []
-    eventually("the order", lambda: Sign(Kind.KILL, 0) in gathered(guard, signs))
+    signs: list[ControlFrame] = []
+    eventually("the order", lambda: ControlFrame(FrameKind.KILL, 0) in gathered(guard, signs))
     assert not member.is_gone
-    guard.send(Kind.ENDED, -9)
+    guard.send(FrameKind.ENDED, -9)
     eventually("the word", lambda: guard.turn(0.01) is not None and member.is_gone)
     theirs.close()
     guard.close()
 
 
-def test_a_task_that_fails_before_its_worker_comes_in_could_not_begin(door: Door) -> None:
+def test_a_task_that_fails_before_its_worker_comes_in_could_not_begin(door: WorkerListener) -> None:
     member = member_of(door)
-    fault = Fault.of(ConnectionFailed("the Spark executor on there can't reach the relay", ""))
+    fault = SerializedError.of(ConnectionFailed("the Spark executor on there can't reach the relay", ""))
     member.task_is_over(fault)
     member.task_is_over(fault)
-    assert [*member.words] == [Failed(fault, at_start=True)]
+    assert [*member.words] == [WorkerFailed(fault, at_start=True)]
     member.kill()
 
 
 def test_where_spark_does_not_start_it_says_why() -> None:
-    crew = Crew(Report(), {})
+    crew = SparkWorkerPool(RunState(), {})
     try:
         with pytest.raises(ConnectionFailed, match=r"no Spark master answers at spark://127.0.0.1:1"):
             crew.open("spark://127.0.0.1:1", time.sleep)
@@ -277,7 +284,7 @@ def test_where_spark_does_not_start_it_says_why() -> None:
         crew.close()
 
 
-def test_a_token_that_was_shown_without_a_name_opens_to_nobody(door: Door) -> None:
+def test_a_token_that_was_shown_without_a_name_opens_to_nobody(door: WorkerListener) -> None:
     arrivals = Arrivals()
     call = door.expect(arrivals)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -298,17 +305,17 @@ def strangers() -> list[threading.Thread]:
 
 
 def test_what_was_said_before_a_reset_is_heard_though_something_is_to_be_sent(pair: Pair) -> None:
-    pair.other.send(Kind.ENDED, -9)
+    pair.other.send(FrameKind.ENDED, -9)
     pair.other.turn(0)
     pair.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     pair.other.close()
-    pair.one.send(Kind.PING)
-    signs: list[Sign] = []
+    pair.one.send(FrameKind.PING)
+    signs: list[ControlFrame] = []
     eventually("the end", lambda: gathered(pair.one, signs) is not None and pair.one.is_over)
-    assert signs == [(Kind.ENDED, -9)] and pair.one.is_closed
+    assert signs == [(FrameKind.ENDED, -9)] and pair.one.is_closed
 
 
-def test_a_line_whose_thread_fails_counts_as_one_that_broke(door: Door) -> None:
+def test_a_line_whose_thread_fails_counts_as_one_that_broke(door: WorkerListener) -> None:
     member = member_of(door)
     connection = arrived(door, member)
     # Of no kind that there is.
@@ -319,15 +326,15 @@ def test_a_line_whose_thread_fails_counts_as_one_that_broke(door: Door) -> None:
     connection.close()
 
 
-def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: Door) -> None:
+def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: WorkerListener) -> None:
     one, other = member_of(door), member_of(door)
     pairs = [socket.socketpair() for _ in range(2)]
     guards = [
-        Tunnel(arrived(door, member), ours) for member, (ours, _) in zip((one, other), pairs, strict=True)
+        TlsMux(arrived(door, member), ours) for member, (ours, _) in zip((one, other), pairs, strict=True)
     ]
     for number, guard in enumerate(guards):
-        guard.send(Kind.GUARD, 100 + number)
-        guard.send(Kind.BEGUN, 4711 + number)
+        guard.send(FrameKind.GUARD, 100 + number)
+        guard.send(FrameKind.BEGUN, 4711 + number)
         guard.turn(0)
     eventually("their numbers", lambda: one.pid == 4711 and other.pid == 4712)
     assert "there on process 100, which" in one.awaited().hint
@@ -335,8 +342,8 @@ def test_people_are_told_of_whom_to_end_and_of_all_that_may_go_on(door: Door) ->
     def stopped(_: float) -> None:
         raise KeyboardInterrupt
 
-    report = Report()
-    seeing_off = SeeingOff(report, stopped)
+    report = RunState()
+    seeing_off = WorkerReaper(report, stopped)
     for member in (one, other):
         member.kill()
         seeing_off.add(member)
@@ -359,9 +366,9 @@ def test_an_executor_gets_no_name_of_a_service_of_this_machine() -> None:
 
 
 def test_who_speaks_slowly_is_not_waited_for_again_and_again(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: WorkerListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.snapshot.cluster.door._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("bwtui.relay.snapshot.cluster.worker_listener._PATIENCE_SECONDS", 0.5)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     call = door.expect(Arrivals())
@@ -390,9 +397,9 @@ def test_a_worker_whose_sink_does_not_open_says_why() -> None:
     theirs.close()
     kafka = (("security.protocol", "ssl"), ("ssl.ca.location", "/none"))
     settings = RelaySettings(postgres="host=127.0.0.1 port=1", kafka_config=kafka)
-    end = EngineEnd(ours)
+    end = NonBlockingChannel(ours)
     end.send(replace(BEGIN, settings=settings.to_json()))
     (word,) = eventually("a word", end.words, 30)
-    assert isinstance(word, Failed) and word.at_start
+    assert isinstance(word, WorkerFailed) and word.at_start
     end.close()
     assert process.wait(SECONDS) == 0

@@ -6,27 +6,27 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bwtui.model.delivery import Span
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
-from bwtui.relay.snapshot.workers.channel import WorkerEnd
-from bwtui.relay.snapshot.workers.line import Line
-from bwtui.relay.snapshot.workers.reading import ReadingPieces, Recording, WorkerContext
-from bwtui.relay.snapshot.workers.words import Begin, Written
+from bwtui.model.delivery import DeliverySpan
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState
+from bwtui.relay.snapshot.workers.channel import BlockingChannel
+from bwtui.relay.snapshot.workers.engine_channel import EngineChannel
+from bwtui.relay.snapshot.workers.messages import BatchRecorded, StartWorker
+from bwtui.relay.snapshot.workers.piece_copier import PieceCopier, WorkerContext, WorkerRecorder
 from bwtui.sink.base import Message
 
-BEGIN = Begin({}, b"", "1-1", 0, 0, 1, is_recorded=True)
+BEGIN = StartWorker({}, b"", "1-1", 0, 0, 1, is_recorded=True)
 
 
-class _Late(Line):
+class _Late(EngineChannel):
     """A line to an engine that stood still before it answered."""
 
     def __init__(self) -> None:
-        super().__init__(cast(WorkerEnd, None), cast(Any, None))
+        super().__init__(cast(BlockingChannel, None), cast(Any, None))
 
     def ask(self, word: object, kind: type[Any]) -> Any:
         self._heard_at -= 60
-        return Written([(0, 0, 1)])
+        return BatchRecorded([(0, 0, 1)])
 
     def go_on(self) -> None:
         self._heard_at = time.monotonic()
@@ -35,11 +35,11 @@ class _Late(Line):
 def test_a_batch_that_the_engine_wrote_late_waits_for_its_word() -> None:
     """Whether the snapshot is still its own it has not said since."""
     line = _Late()
-    recording = Recording(line)
-    context = SimpleNamespace(recorder=recording, session=b"", report=Report(), sink=None)
-    recording.reading = ReadingPieces(cast(WorkerContext, context), BEGIN, line)
+    recording = WorkerRecorder(line)
+    context = SimpleNamespace(recorder=recording, session=b"", report=RunState(), sink=None)
+    recording.reading = PieceCopier(cast(WorkerContext, context), BEGIN, line)
     recording.frames.append(b"1")
-    route = cast(Route, SimpleNamespace(messages=[(b"", b"1", 0, None)], positions=array("I", [0])))
+    route = cast(TableRoute, SimpleNamespace(messages=[(b"", b"1", 0, None)], positions=array("I", [0])))
     written = threading.Event()
 
     def write() -> None:
@@ -59,7 +59,7 @@ class _Sink:
         self._line = line
         self._polls = 0
         self.sent_after = -1
-        self._span: Span | None = None
+        self._span: DeliverySpan | None = None
 
     def queued(self) -> int:
         return int(self._polls < 1)
@@ -70,13 +70,13 @@ class _Sink:
     def poll(self, seconds: float) -> None:
         self._polls += 1
         if self._polls == 1:
-            self._line.ask(None, Written)
+            self._line.ask(None, BatchRecorded)
         elif self._polls == 4:
             self._line.go_on()
         if self._span is not None:
             self._span.pending = 0
 
-    def send(self, topic: str, messages: Any, span: Span, receipt: Any) -> None:
+    def send(self, topic: str, messages: Any, span: DeliverySpan, receipt: Any) -> None:
         self.sent_after, self._span = self._polls, span
         span.pending += len(messages)
 
@@ -92,6 +92,6 @@ def test_one_that_is_sent_again_waits_for_the_engine_too() -> None:
     context = SimpleNamespace(
         recorder=None, session=b"", report=report, sink=sink, policy=policy, stop_requested=bool
     )
-    reading = ReadingPieces(cast(WorkerContext, context), BEGIN, line)
+    reading = PieceCopier(cast(WorkerContext, context), BEGIN, line)
     assert reading._alone("t", Message(b"k", b"v", 0, None), None) == (None, None)
     assert sink.sent_after == 4

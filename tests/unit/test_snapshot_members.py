@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bwtui.relay.snapshot.workers import member as members
-from bwtui.relay.snapshot.workers.member import NearMember
-from bwtui.relay.snapshot.workers.words import Begin
+from bwtui.relay.snapshot.workers import worker_handle as members
+from bwtui.relay.snapshot.workers.messages import StartWorker
+from bwtui.relay.snapshot.workers.worker_handle import LocalWorkerHandle
 from tests.waiting import eventually
 
 
@@ -19,8 +19,8 @@ class _Unreachable(subprocess.Popen[bytes]):
 
 
 @pytest.fixture
-def begin() -> Begin:
-    return Begin({}, b"", "1-1", 0, 0, 1, is_recorded=False)
+def begin() -> StartWorker:
+    return StartWorker({}, b"", "1-1", 0, 0, 1, is_recorded=False)
 
 
 @pytest.fixture(autouse=True)
@@ -29,30 +29,30 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unreachable(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> Iterator[NearMember]:
+def unreachable(begin: StartWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalWorkerHandle]:
     monkeypatch.setattr(subprocess, "Popen", _Unreachable)
-    member = NearMember(begin)
+    member = LocalWorkerHandle(begin)
     yield member
     member._process.send_signal(9)
     member._process.wait()
 
 
-def test_one_that_is_killed_is_gone(begin: Begin) -> None:
-    member = NearMember(begin)
+def test_one_that_is_killed_is_gone(begin: StartWorker) -> None:
+    member = LocalWorkerHandle(begin)
     assert not member.is_gone
     assert member.kill() == "was killed by signal 9"
     assert member.is_gone
     assert member.kill() == "was killed by signal 9"
 
 
-def test_one_that_ends_by_itself_says_how(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_ends_by_itself_says_how(begin: StartWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "COMMAND", ("true",))
-    member = NearMember(begin)
+    member = LocalWorkerHandle(begin)
     eventually("that it hangs up", lambda: member.look() == [] and member.end.is_over)
     assert member.kill() == "ended"
 
 
-def test_one_that_no_signal_reaches_is_waited_for_elsewhere(unreachable: NearMember) -> None:
+def test_one_that_no_signal_reaches_is_waited_for_elsewhere(unreachable: LocalWorkerHandle) -> None:
     """The engine has other things to do: what it does not look at may be lost."""
     assert unreachable.kill() == "was lost"
     assert not unreachable.is_gone

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from bwtui.model.delivery import Receipt
-from bwtui.relay.snapshot.workers import places
-from bwtui.relay.snapshot.workers.places import Places
+from bwtui.relay.snapshot.workers import receipt_order
+from bwtui.relay.snapshot.workers.receipt_order import ReceiptOrder
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def receipts() -> list[Receipt]:
 @pytest.mark.parametrize("seed", range(20))
 def test_all_are_written_once_and_none_before_an_earlier_one(receipts: list[Receipt], seed: int) -> None:
     written: list[Receipt] = []
-    ledger = Places(written.extend)
+    ledger = ReceiptOrder(written.extend)
     chance = random.Random(seed)
     left = list(receipts)
     under_way: list[Receipt] = []
@@ -32,7 +32,7 @@ def test_all_are_written_once_and_none_before_an_earlier_one(receipts: list[Rece
 
 def test_they_are_written_as_soon_as_they_may_be(receipts: list[Receipt]) -> None:
     written: list[Receipt] = []
-    ledger = Places(written.extend)
+    ledger = ReceiptOrder(written.extend)
     ledger.expect(receipts)
     ledger.take(receipts[1:3])
     assert written == []
@@ -41,9 +41,9 @@ def test_they_are_written_as_soon_as_they_may_be(receipts: list[Receipt]) -> Non
 
 
 def test_no_more_wait_than_there_may(receipts: list[Receipt], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_MOST", 9)
+    monkeypatch.setattr(receipt_order, "_MOST", 9)
     written: list[Receipt] = []
-    ledger = Places(written.extend)
+    ledger = ReceiptOrder(written.extend)
     ledger.expect(receipts)
     ledger.take(receipts[1:5])
     assert written == []

@@ -8,11 +8,11 @@ import pytest
 
 from bwtui.errors import ConnectionFailed, RowError
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.relay.snapshot.workers.channel import EngineEnd, WorkerEnd
-from bwtui.relay.snapshot.workers.plan import WORKER_BYTES, tasks_for, workers_for
-from bwtui.relay.snapshot.workers.words import Fault, GoOn, WantsNumbers
+from bwtui.relay.snapshot.workers.channel import BlockingChannel, NonBlockingChannel
+from bwtui.relay.snapshot.workers.messages import HeartbeatReply, RowNumbersRequest, SerializedError
+from bwtui.relay.snapshot.workers.snapshot_tasks import WORKER_BYTES, tasks_for, workers_for
 from bwtui.settings import RelaySettings
-from bwtui.source.chunks.page_ranges import Size, conditions
+from bwtui.source.chunks.page_ranges import TableSize, conditions
 from bwtui.source.snapshot import SnapshotTable
 
 MIB = 1 << 20
@@ -24,14 +24,14 @@ def table(oid: int) -> SnapshotTable:
     return SnapshotTable(relation, None, f"public.t{oid}", None)
 
 
-def of_bytes(count: int, *, is_heap: bool = True) -> Size:
-    return Size(count // PAGE, count, is_heap)
+def of_bytes(count: int, *, is_heap: bool = True) -> TableSize:
+    return TableSize(count // PAGE, count, is_heap)
 
 
 @pytest.mark.parametrize("pages", [2, 3, 7, 8, 1000, 4294967294])
 @pytest.mark.parametrize("count", [2, 3, 7, 64])
 def test_each_page_is_in_one_range_whatever_the_table_grows_to(pages: int, count: int) -> None:
-    size = Size(pages, pages * PAGE, is_heap=True)
+    size = TableSize(pages, pages * PAGE, is_heap=True)
     found = conditions(size, -(-size.bytes // count), 140000)
     assert 1 < len(found) <= count
     begins = [int(re.match(r"ctid >= '\((\d+),0\)'", one)[1]) for one in found]  # type: ignore[index]
@@ -48,13 +48,13 @@ def test_each_page_is_in_one_range_whatever_the_table_grows_to(pages: int, count
         (of_bytes(PAGE), 180000),
         (of_bytes(MIB), 180000),
         # A page of which each row has large values elsewhere.
-        (Size(1, 1 << 40, is_heap=True), 180000),
+        (TableSize(1, 1 << 40, is_heap=True), 180000),
         # Foreign tables, other access methods; and a version that reads all pages for each range.
         (of_bytes(1 << 40, is_heap=False), 180000),
         (of_bytes(1 << 40), 130000),
     ],
 )
-def test_what_can_not_be_parted_is_read_as_one(size: Size, version: int) -> None:
+def test_what_can_not_be_parted_is_read_as_one(size: TableSize, version: int) -> None:
     assert conditions(size, MIB, version) == [""]
 
 
@@ -87,8 +87,8 @@ def test_a_worker_has_to_pay_unless_it_is_asked_for() -> None:
 
 def test_words_come_whole_however_they_are_cut() -> None:
     ours, theirs = socket.socketpair()
-    engine, worker = EngineEnd(ours), WorkerEnd(theirs)
-    large = WantsNumbers("x" * (4 << 20))
+    engine, worker = NonBlockingChannel(ours), BlockingChannel(theirs)
+    large = RowNumbersRequest("x" * (4 << 20))
     engine.send(large)
     # More than the socket holds: the rest goes when the other end has taken some.
     received: list[object] = []
@@ -97,12 +97,12 @@ def test_words_come_whole_however_they_are_cut() -> None:
     while thread.is_alive():
         engine.flush()
     assert received == [large]
-    worker.send(GoOn())
-    worker.send(WantsNumbers("t"))
+    worker.send(HeartbeatReply())
+    worker.send(RowNumbersRequest("t"))
     found: list[object] = []
     while len(found) < 2:
         found += engine.words()
-    assert found == [GoOn(), WantsNumbers("t")]
+    assert found == [HeartbeatReply(), RowNumbersRequest("t")]
     theirs.sendall(b"\x08")
     assert engine.words() == []
     worker._reader.close()
@@ -110,7 +110,7 @@ def test_words_come_whole_however_they_are_cut() -> None:
     assert engine.words() == []
     assert engine.is_over
     # Who is gone is told nothing more.
-    engine.send(GoOn())
+    engine.send(HeartbeatReply())
     engine.close()
 
 
@@ -119,6 +119,6 @@ def test_an_error_comes_over_as_what_it_is() -> None:
         def __init__(self) -> None:
             super().__init__("a row", "a hint")
 
-    fault = Fault.of(Particular())
+    fault = SerializedError.of(Particular())
     assert (fault.kind, fault.error.message, fault.error.hint) == (RowError, "a row", "a hint")
-    assert isinstance(Fault.of(ConnectionFailed("gone", "")).error, ConnectionFailed)
+    assert isinstance(SerializedError.of(ConnectionFailed("gone", "")).error, ConnectionFailed)

@@ -9,9 +9,9 @@ import pytest
 
 from bwtui.encode.registry import SchemaRegistry, StoredVersion
 from bwtui.errors import ConnectionFailed
-from bwtui.model.looks import CHANGES, NEWEST, Subject
-from bwtui.relay.process import attention
-from bwtui.relay.process.subjects import Subjects
+from bwtui.model.service_views import CHANGES, NEWEST, SubjectVersions
+from bwtui.relay.process import on_demand_poller
+from bwtui.relay.process.subject_views import SubjectViews
 from tests.waiting import eventually
 
 
@@ -58,7 +58,7 @@ class Registry:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(on_demand_poller, "_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -67,16 +67,16 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def subjects(registry: Registry) -> Iterator[Subjects]:
-    found = Subjects(registry.open)
+def subjects(registry: Registry) -> Iterator[SubjectViews]:
+    found = SubjectViews(registry.open)
     yield found
     found.stop()
 
 
-def until(subjects: Subjects, condition: Any, *about: str) -> Subject:
+def until(subjects: SubjectViews, condition: Any, *about: str) -> SubjectVersions:
     """Ask as a screen does, until the answer is as awaited."""
 
-    def ask() -> Subject | None:
+    def ask() -> SubjectVersions | None:
         answer = subjects.latest(("s", *about))
         return answer if condition(answer) else None
 
@@ -84,9 +84,9 @@ def until(subjects: Subjects, condition: Any, *about: str) -> Subject:
 
 
 def test_the_newest_two_come_with_their_texts_and_all_with_what_they_changed(
-    subjects: Subjects, registry: Registry
+    subjects: SubjectViews, registry: Registry
 ) -> None:
-    assert subjects.latest(("s", CHANGES, NEWEST)) == Subject(name="s")
+    assert subjects.latest(("s", CHANGES, NEWEST)) == SubjectVersions(name="s")
     seen = until(
         subjects,
         lambda it: it.versions and all(one.id is not None for one in it.versions),
@@ -106,14 +106,14 @@ def test_the_newest_two_come_with_their_texts_and_all_with_what_they_changed(
 
 
 def test_without_need_only_the_level_and_the_numbers_are_asked(
-    subjects: Subjects, registry: Registry
+    subjects: SubjectViews, registry: Registry
 ) -> None:
     seen = until(subjects, lambda it: it.time)
     assert [one.version for one in seen.versions] == [1, 2, 3]
     assert (seen.texts, registry.asked) == ((), [])
 
 
-def test_deleted_versions_are_no_newest_ones(subjects: Subjects, registry: Registry) -> None:
+def test_deleted_versions_are_no_newest_ones(subjects: SubjectViews, registry: Registry) -> None:
     registry.deleted = {3}
     seen = until(subjects, lambda it: len(it.texts) == 2, NEWEST)
     assert [one.is_deleted for one in seen.versions] == [False, False, True]
@@ -121,7 +121,7 @@ def test_deleted_versions_are_no_newest_ones(subjects: Subjects, registry: Regis
 
 
 def test_a_version_that_is_not_given_is_named_and_asked_for_once(
-    subjects: Subjects, registry: Registry
+    subjects: SubjectViews, registry: Registry
 ) -> None:
     registry.hidden = {2}
     seen = until(subjects, lambda it: it.notes and it.versions[0].id, CHANGES, "2", "3")
@@ -131,7 +131,7 @@ def test_a_version_that_is_not_given_is_named_and_asked_for_once(
 
 
 def test_a_registry_that_hangs_holds_nobody_up_and_its_failure_is_told(
-    subjects: Subjects, registry: Registry
+    subjects: SubjectViews, registry: Registry
 ) -> None:
     until(subjects, lambda it: it.time, NEWEST)
     registry.answers.clear()
@@ -146,37 +146,37 @@ def test_a_registry_that_hangs_holds_nobody_up_and_its_failure_is_told(
     until(subjects, lambda it: not it.failure, NEWEST)
 
 
-def test_a_subject_that_is_not_there_says_so(subjects: Subjects, registry: Registry) -> None:
+def test_a_subject_that_is_not_there_says_so(subjects: SubjectViews, registry: Registry) -> None:
     registry.texts = {}
     seen = until(subjects, lambda it: it.failure, NEWEST)
     assert seen.failure == "the schema registry holds no version of s"
 
 
 def test_who_asks_no_registry_says_so() -> None:
-    subjects = Subjects(lambda: None)
+    subjects = SubjectViews(lambda: None)
     try:
         seen = until(subjects, lambda it: it.failure, NEWEST)
         assert seen.failure == "this relay asks no schema registry"
-        assert subjects.latest(()) == Subject()
+        assert subjects.latest(()) == SubjectVersions()
     finally:
         subjects.stop()
 
 
 def test_nobody_looks_and_nothing_stays_open(
-    subjects: Subjects, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    subjects: SubjectViews, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "ATTENTION_SECONDS", 0.1)
-    monkeypatch.setattr("bwtui.relay.process.subjects.ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr(on_demand_poller, "ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr("bwtui.relay.process.subject_views.ATTENTION_SECONDS", 0.1)
     until(subjects, lambda it: it.time, NEWEST)
     eventually("it hangs up", lambda: registry.closed == registry.opened == 1)
     # What is shown next is not what was so long ago.
-    assert subjects.latest(("s", NEWEST)) == Subject(name="s")
+    assert subjects.latest(("s", NEWEST)) == SubjectVersions(name="s")
 
 
 def test_two_hundred_versions_of_wide_tables_show_the_newest_first() -> None:
     wide = [f"column_{number}" for number in range(1_600)]
     registry = Registry(*(schema(*wide[: 1_400 + number]) for number in range(200)))
-    subjects = Subjects(registry.open)
+    subjects = SubjectViews(registry.open)
     try:
         seen = until(subjects, lambda it: len(it.texts) == 2, CHANGES, NEWEST)
         assert [text.version for text in seen.texts] == [199, 200]
@@ -190,7 +190,7 @@ def test_two_hundred_versions_of_wide_tables_show_the_newest_first() -> None:
 
 def test_more_versions_than_anybody_reads_are_cut_and_that_is_said() -> None:
     registry = Registry(*(schema(f"a{number}") for number in range(320)))
-    subjects = Subjects(registry.open)
+    subjects = SubjectViews(registry.open)
     try:
         seen = until(subjects, lambda it: it.time)
         assert [seen.versions[0].version, len(seen.versions)] == [21, 300]
@@ -202,7 +202,7 @@ def test_more_versions_than_anybody_reads_are_cut_and_that_is_said() -> None:
 @pytest.mark.parametrize("text", ["{", '{"type": "enum", "name": "e", "symbols": []}', "[]", '{"fields": 5}'])
 def test_what_is_no_record_has_no_changes(text: str) -> None:
     registry = Registry(schema("a"), text)
-    subjects = Subjects(registry.open)
+    subjects = SubjectViews(registry.open)
     try:
         seen = until(subjects, lambda it: it.versions and all(one.id for one in it.versions), CHANGES, NEWEST)
         assert seen.versions[1].added is None

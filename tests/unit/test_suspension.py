@@ -4,8 +4,8 @@ from contextlib import closing
 
 import pytest
 
-from bwtui.model.delivery import Span
-from bwtui.relay.suspension import GAP_SECONDS, Suspension
+from bwtui.model.delivery import DeliverySpan
+from bwtui.relay.suspension import GAP_SECONDS, SuspensionDetector
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.kafka import KafkaSink
@@ -26,7 +26,7 @@ from bwtui.sink.kafka import KafkaSink
 def test_a_gap(gaps: tuple[float, float], seconds: float) -> None:
     now = [1_000.0, 5_000.0]
     called: list[float] = []
-    watch = Suspension(lambda: called.append(watch.take()), lambda: (now[0], now[1]))
+    watch = SuspensionDetector(lambda: called.append(watch.take()), lambda: (now[0], now[1]))
     now[0] += gaps[0]
     now[1] += gaps[1]
     watch.look()
@@ -39,15 +39,15 @@ def test_whatever_thread_is_awake_first_nothing_is_sent_before_a_look() -> None:
     """The relay's thread may take answers and hand over what waits before the watching one has its turn."""
     now = [0.0]
     with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
-        watch = Suspension(sink.hold_back, lambda: (now[0],))
+        watch = SuspensionDetector(sink.hold_back, lambda: (now[0],))
         sink.before_sending(watch.look)
         for number in range(20):
-            sink.send("t", [Message(b"k", b"%d" % number, 0)], Span())
+            sink.send("t", [Message(b"k", b"%d" % number, 0)], DeliverySpan())
         assert len(sink._outbox)
         now[0] += GAP_SECONDS
         sink.poll(0)
         assert not len(sink._outbox)
         assert watch.take() == GAP_SECONDS
         assert sink.flush(10)
-        sink.send("t", [Message(b"k", b"late", 0)], Span())
+        sink.send("t", [Message(b"k", b"late", 0)], DeliverySpan())
         assert not sink.queued()

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.recording.reading import tally as module
-from bwtui.recording.reading.tally import Tally
+from bwtui.recording.reading import counts as module
+from bwtui.recording.reading.counts import CountCache
 from bwtui.recording.view import TableCounts
 from tests.recorded_shop import shop_recording
 
@@ -22,7 +22,7 @@ def plain(counts: dict[str, TableCounts]) -> dict[str, TableCounts]:
 def test_wherever_it_goes_it_counts_what_the_recording_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NEAR", 20)
     recording = shop_recording()
-    tally = Tally(recording)
+    tally = CountCache(recording)
     position, dice = 0, random.Random(7)
     for _ in range(300):
         position = min(max(position + dice.choice((1, -1, 5, -7, 19, 60, -40)), 0), recording.length)
@@ -31,7 +31,7 @@ def test_wherever_it_goes_it_counts_what_the_recording_counts(monkeypatch: pytes
 
 def test_a_step_reads_only_what_lies_between() -> None:
     recording = shop_recording()
-    tally = Tally(recording)
+    tally = CountCache(recording)
     tally.at(100)
     before = recording.read
     tally.at(103)

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.errors import ConnectionFailed
-from bwtui.sink import topic_reader
-from bwtui.sink.topic_reader import TopicReader
+from bwtui.sink import topic_scanner
+from bwtui.sink.topic_scanner import KafkaTopicScanner
 
 
 class Broker:
@@ -23,7 +23,7 @@ class Broker:
 
 
 def read(broker: Broker) -> Any:
-    reader = TopicReader({"bootstrap.servers": "127.0.0.1:1"})
+    reader = KafkaTopicScanner({"bootstrap.servers": "127.0.0.1:1"})
     vars(reader)["_consumer"] = broker
     return reader._watermarks("t", 0, lambda: None)
 
@@ -41,6 +41,6 @@ def test_a_right_that_is_missing_is_told_at_once() -> None:
 
 
 def test_a_partition_that_gets_no_leader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_reader, "_REQUEST_SECONDS", 0.25)
+    monkeypatch.setattr(topic_scanner, "_REQUEST_SECONDS", 0.25)
     with pytest.raises(ConnectionFailed, match="topic t can't be read"):
         read(Broker(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 100))

@@ -11,11 +11,11 @@ from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ConnectionFailed, ServiceRefused
 from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.report import Report
-from bwtui.relay.watch import topics as watch_of_topics
-from bwtui.relay.watch.schemas import SchemaWatch
-from bwtui.relay.watch.topics import TopicWatch
-from bwtui.sink.destination import PresentTopic, PresentTopics, Service
+from bwtui.relay.run_state import RunState
+from bwtui.relay.watch import topic_watch as watch_of_topics
+from bwtui.relay.watch.schema_watch import SchemaWatch
+from bwtui.relay.watch.topic_watch import TopicWatch
+from bwtui.sink.destination import PresentTopic, PresentTopics, SinkService
 from tests.unit.test_coverage_ledger import begun
 from tests.waiting import eventually
 
@@ -23,7 +23,7 @@ ORDERS = "public.orders"
 RECORD = '{"type": "record", "name": "orders", "fields": []}'
 
 
-class Topics(Service):
+class Topics(SinkService):
     """A Kafka with one topic."""
 
     now: PresentTopic | None = PresentTopic("first", 3)
@@ -46,7 +46,7 @@ class Watched:
 
     def begin(self, coverage: Coverage | None = None) -> None:
         """Begin another run of the relay."""
-        self.report = Report()
+        self.report = RunState()
         table = self.report.table(ORDERS)
         table.topic, table.messages, table.key_columns = "orders", 1, ("id",)
         schemas = SchemaWatch(LocalRegistry(), self.report)

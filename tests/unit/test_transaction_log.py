@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from bwtui.model.delivery import Span
-from bwtui.model.looks import RelayedTransaction, Transactions, look_from_json
+from bwtui.model.delivery import DeliverySpan
 from bwtui.model.lsn import format_lsn
+from bwtui.model.service_views import RelayedTransaction, Transactions, look_from_json
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.relay.batch import BATCH_ROWS
-from bwtui.relay.measured import transactions as module
-from bwtui.relay.measured.transactions import LARGEST, NEWEST, TransactionLog
+from bwtui.relay.metrics import transaction_log as module
+from bwtui.relay.metrics.transaction_log import LARGEST, NEWEST, TransactionLog
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import ScriptedRelay, table
 
@@ -334,7 +334,7 @@ def test_what_nobody_told_of_is_acknowledged_by_the_confirmed_lsn() -> None:
 
 def test_an_acknowledgement_of_before_counts_for_nothing_that_is_read_later() -> None:
     log, now = TransactionLog(), time.monotonic()
-    span = Span()
+    span = DeliverySpan()
     span.lsn = 10**9
     log.acknowledged(span, now - 100)
     log.note(note(1, rows=1, received=now))
@@ -417,9 +417,9 @@ def test_noting_and_asking_at_the_same_time_lose_nothing() -> None:
     ] == list(range(20_000 - NEWEST, 20_000))
 
 
-def span_up_to(lsn: int) -> Span:
+def span_up_to(lsn: int) -> DeliverySpan:
     """Return a span up to there."""
-    span = Span()
+    span = DeliverySpan()
     span.lsn = lsn
     return span
 

@@ -7,7 +7,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from bwtui.encode.transaction_metadata import KEY_SCHEMA, VALUE_SCHEMA, MetadataForm
+from bwtui.encode.transaction_metadata import KEY_SCHEMA, VALUE_SCHEMA, MetadataEncoder
 
 EVENTS = {"public.orders": 2, "public.päckchen": 70_000}
 SAID: list[dict[str, Any]] = [
@@ -26,7 +26,7 @@ SAID: list[dict[str, Any]] = [
 ]
 
 
-def told(form: MetadataForm) -> list[tuple[bytes, bytes]]:
+def told(form: MetadataEncoder) -> list[tuple[bytes, bytes]]:
     return [
         form.begin("571:53195829", 7),
         form.end("571:53195832", 7, EVENTS),
@@ -35,7 +35,7 @@ def told(form: MetadataForm) -> list[tuple[bytes, bytes]]:
 
 
 def test_json() -> None:
-    messages = told(MetadataForm())
+    messages = told(MetadataEncoder())
     assert [json.loads(value) for _, value in messages] == SAID
     assert [json.loads(key) for key, _ in messages] == [{"id": one["id"]} for one in SAID]
 
@@ -44,7 +44,7 @@ def test_json() -> None:
 def test_avro(part: int) -> None:
     schema = fastavro.parse_schema(json.loads((KEY_SCHEMA, VALUE_SCHEMA)[part]))
     found: list[Any] = []
-    for message in told(MetadataForm(3, 4)):
+    for message in told(MetadataEncoder(3, 4)):
         data = io.BytesIO(message[part])
         assert data.read(5) == b"\x00" + (3, 4)[part].to_bytes(4)
         found.append(fastavro.schemaless_reader(data, schema, None))

@@ -12,7 +12,7 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.pgoutput.tuples import DecodeError
-from bwtui.recording.format.batch import Filled, Transaction, pack_batch, unpack_batch
+from bwtui.recording.format.batch import FilledValue, Transaction, pack_batch, unpack_batch
 
 TEXT, TEXTS, INT, MOMENT = 25, 1009, 23, 1184
 #: As in WIN1252: 0x81 is no character. And these two bytes are U+0081 in UTF-8.
@@ -151,7 +151,7 @@ def test_json_has_lone_surrogates() -> None:
 
 
 def test_a_recording_keeps_what_was_put_in() -> None:
-    filled = [Filled(0, 3, m.Binary(BAD)), Filled(0, 1_599, BAD)]
+    filled = [FilledValue(0, 3, m.Binary(BAD)), FilledValue(0, 1_599, BAD)]
     parts = pack_batch(1, 0, Transaction(1, 2, 3, 4), [b"frame"], [], [], filled)
     found = unpack_batch(b"".join(parts)).filled
     assert found == filled

@@ -7,7 +7,7 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.settings import RelaySettings
 from bwtui.source import preflight
-from bwtui.source.catalog import Named, TableInfo
+from bwtui.source.catalog import CatalogRelation, TableInfo
 from bwtui.source.connection import Connection
 from bwtui.source.publication import PublishedTable
 
@@ -27,7 +27,9 @@ def refused(
     """Return the error where publication shop has table other alone."""
     monkeypatch.setattr(preflight, "list_tables", lambda *_, **__: tables)
     monkeypatch.setattr(
-        preflight, "find_named", lambda _, names: [Named(name, "r", list(ancestors)) for name in names]
+        preflight,
+        "find_named",
+        lambda _, names: [CatalogRelation(name, "r", list(ancestors)) for name in names],
     )
     settings = RelaySettings(tables=(selected,), publication="shop")
     published = PublishedTable("public", "other", None, None, True, True, True)

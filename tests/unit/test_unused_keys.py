@@ -5,7 +5,7 @@ import pytest
 from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
-from bwtui.source import identity, preflight
+from bwtui.source import preflight, replica_identity
 from bwtui.source.catalog import Attribute, TableInfo
 from bwtui.source.connection import Connection
 from bwtui.source.doctor import advice
@@ -38,9 +38,11 @@ def planted(monkeypatch: pytest.MonkeyPatch, *tables: Facts) -> None:
     def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
         return [KeyColumn(name, "integer", False, None, None, None, None) for name in tables[oid][1]]
 
-    monkeypatch.setattr(identity, "attributes", lambda connection, oid: tables[oid][0])
-    monkeypatch.setattr(identity, "key_of", key_of)
-    monkeypatch.setattr(identity, "query", lambda connection, sql, oid: [("public", "t", tables[oid][2])])
+    monkeypatch.setattr(replica_identity, "attributes", lambda connection, oid: tables[oid][0])
+    monkeypatch.setattr(replica_identity, "key_of", key_of)
+    monkeypatch.setattr(
+        replica_identity, "query", lambda connection, sql, oid: [("public", "t", tables[oid][2])]
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_doctor_does_not_ask_for_a_primary_key_that_is_there(monkeypatch: pytest
 def test_tables_are_named_with_their_own_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, KEYLESS, NOTHING, KEYLESS)
     tables = [made(oid, f"t{oid}", KEYLESS) for oid in range(3)]
-    error = identity.unkeyed_refusal(CONNECTION, tables)
+    error = replica_identity.unkeyed_refusal(CONNECTION, tables)
     assert error.message == (
         "2 tables have no primary key and no replica identity index: public.t0, public.t2; "
         "table public.t1 has REPLICA IDENTITY NOTHING, so its primary key does not identify rows"
@@ -102,5 +104,5 @@ def test_tables_are_named_with_their_own_reasons(monkeypatch: pytest.MonkeyPatch
 
 def test_rows_from_before_the_key_are_not_blamed_on_the_key_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, ([column(primary=True, identity=True)], ["id"], False))
-    error = identity.unkeyed_refusal(CONNECTION, [Relation(0, "public", "t", "d", ())])
+    error = replica_identity.unkeyed_refusal(CONNECTION, [Relation(0, "public", "t", "d", ())])
     assert error.message == "table public.t has no primary key and no replica identity index"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bwtui.cli.auditing.ahead import refuse_unwritable
+from bwtui.cli.auditing.prechecks import refuse_unwritable
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.verify import verify
 from bwtui.errors import BwtuiError, RefusedError, UsageError

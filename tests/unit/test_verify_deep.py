@@ -8,7 +8,7 @@ import fastavro
 import pytest
 
 from bwtui.recording.manifest import SealedFile
-from bwtui.verify.deep import SOME, SOME_OF_EACH, Comparison, one_of
+from bwtui.verify.decode_check import SOME, SOME_OF_EACH, DecodeCheck, one_of
 
 KEY, VALUE = 1, 2
 
@@ -40,7 +40,7 @@ def is_wrong(key: bytes | None, value: bytes | None, texts: Any, key_texts: Any,
         "position": 1, "part": 0, "key": key, "value": value, "key_json": names, "after": after,
         "unchanged": [], "op": op,
     }  # fmt: skip
-    return bool(Comparison(dict(schemas), is_json, {}).wrong([row]))
+    return bool(DecodeCheck(dict(schemas), is_json, {}).wrong([row]))
 
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}

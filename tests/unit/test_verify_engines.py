@@ -11,15 +11,15 @@ import pytest
 
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import Config
-from bwtui.kafka.reading import Wanted
+from bwtui.kafka.split_reader import SplitReadOptions
 from bwtui.kafka.splits import Split
-from bwtui.spark.when_needed import SMALL_JOURNAL, SMALL_ROWS
+from bwtui.spark.lazy_session import SMALL_JOURNAL, SMALL_ROWS
 from bwtui.verify.cell_digests import Digest
-from bwtui.verify.deep import Comparison
-from bwtui.verify.digests import Compared, Job
-from bwtui.verify.engines.chosen import Engines
-from bwtui.verify.engines.in_threads import InThreads
-from bwtui.verify.sides import Sides
+from bwtui.verify.decode_check import DecodeCheck
+from bwtui.verify.digest_files import DigestFiles
+from bwtui.verify.digests import DecodeResult, DigestJob
+from bwtui.verify.engines.choice import DigestEngines
+from bwtui.verify.engines.thread_engine import ThreadDigestEngine
 
 Phases = list[str]
 
@@ -40,9 +40,9 @@ def phases(monkeypatch: pytest.MonkeyPatch) -> Phases:
 
 
 def test_a_small_audit_runs_in_threads(phases: Phases) -> None:
-    engines = Engines(None, phases.append)
+    engines = DigestEngines(None, phases.append)
     with engines.closing():
-        assert isinstance(engines.of(SMALL_ROWS), InThreads)
+        assert isinstance(engines.of(SMALL_ROWS), ThreadDigestEngine)
         with engines.for_sealing(SMALL_JOURNAL) as session:
             assert session is None
     assert (phases, engines.name, engines.start_seconds) == ([], "threads", 0.0)
@@ -59,13 +59,13 @@ def test_a_small_audit_runs_in_threads(phases: Phases) -> None:
     ids=["large", "a large journal", "asked for", "asked for to seal"],
 )
 def test_spark_starts_once_where_it_is_worth_it(
-    master: str | None, use: Callable[[Engines], object], phases: Phases
+    master: str | None, use: Callable[[DigestEngines], object], phases: Phases
 ) -> None:
-    engines = Engines(master, phases.append)
+    engines = DigestEngines(master, phases.append)
     with engines.closing():
         use(engines)
         # What has started is used, whatever comes next.
-        assert not isinstance(engines.of(1), InThreads)
+        assert not isinstance(engines.of(1), ThreadDigestEngine)
         with engines.for_sealing(1) as session:
             assert session is not None
         with engines.ended_beside():
@@ -76,12 +76,12 @@ def test_spark_starts_once_where_it_is_worth_it(
     assert engines.name == f"Spark, {name}"
 
 
-class _Job(Job):
+class _Job(DigestJob):
     """The first task fails while the second works until it is told to end; the third never begins."""
 
     def run(
         self, number: int, config: Config, check: Callable[[], None] = lambda: None
-    ) -> Iterator[Compared]:
+    ) -> Iterator[DecodeResult]:
         assert number < 2, "begun after one has failed"
         begun.wait(10)
         if number == 0:
@@ -90,7 +90,7 @@ class _Job(Job):
         for _ in range(10_000):
             check()
             threading.Event().wait(0.001)
-        yield Compared(0, [])
+        yield DecodeResult(0, [])
 
 
 begun, ended = threading.Barrier(2), list[int]()
@@ -98,8 +98,10 @@ begun, ended = threading.Barrier(2), list[int]()
 
 def test_when_a_thread_fails_the_others_end(tmp_path: Path) -> None:
     tasks = [Split("t", number, 0, 1) for number in range(3)]
-    job = _Job(tmp_path, tasks, Sides(tmp_path), Comparison({}, False, {}), Wanted(()), Digest())
-    engine = InThreads()
+    job = _Job(
+        tmp_path, tasks, DigestFiles(tmp_path), DecodeCheck({}, False, {}), SplitReadOptions(()), Digest()
+    )
+    engine = ThreadDigestEngine()
     engine.cores = 2
     with pytest.raises(ConnectionFailed, match="Kafka is gone"):
         engine.run(job, {})
@@ -107,15 +109,17 @@ def test_when_a_thread_fails_the_others_end(tmp_path: Path) -> None:
 
 
 def test_what_the_tasks_find_is_in_their_order(tmp_path: Path) -> None:
-    class Slow(Job):
+    class Slow(DigestJob):
         def run(
             self, number: int, config: Config, check: Callable[[], None] = lambda: None
-        ) -> Iterator[Compared]:
+        ) -> Iterator[DecodeResult]:
             threading.Event().wait(0.01 * (4 - number))
-            yield Compared(1, [number])
+            yield DecodeResult(1, [number])
 
     tasks = [Split("t", number, 0, 1) for number in range(4)]
-    job = Slow(tmp_path, tasks, Sides(tmp_path), Comparison({}, False, {}), Wanted(()), Digest())
-    engine = InThreads()
+    job = Slow(
+        tmp_path, tasks, DigestFiles(tmp_path), DecodeCheck({}, False, {}), SplitReadOptions(()), Digest()
+    )
+    engine = ThreadDigestEngine()
     engine.cores = 4
     assert [one.miscoded for one in engine.run(job, {})] == [[0], [1], [2], [3]]

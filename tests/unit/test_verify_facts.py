@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bwtui.audit.core import PARTS
-from bwtui.model.position import Position, Recorded
-from bwtui.verify.facts import LARGEST, read_facts
+from bwtui.model.position import Position, RecordedPosition
+from bwtui.verify.journal_facts import LARGEST, read_facts
 from tests.recorded_stream import Stream, table
 
 ACCOUNTS = table(1, "accounts")
@@ -75,7 +75,7 @@ def test_what_kafka_had_of_a_pass_is_committed(tmp_path: Path, whose: str) -> No
     stream.stop()
     stream.start()
     if whose == "another recording's":
-        recorded = Recorded("ff" * 8, *recorded[1:])
+        recorded = RecordedPosition("ff" * 8, *recorded[1:])
     elif whose != "its own":
         recorded = stream.recorder.recorded(anew=True)
     stream.recorder.begin_pass("stream", 1_000, Position("7", "shop", "shop", recorded=recorded))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bwtui.audit.report import Report
+from bwtui.audit.report import AuditSummary
 from bwtui.cli import verify as command
 from bwtui.cli.main import CONTEXT, cli
 from bwtui.errors import UsageError
@@ -50,9 +50,9 @@ def run(*arguments: str, **extra: Any) -> Result:
 def test_its_settings_alone_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def audit(settings: RelaySettings, narrower: RelaySettings, *_: object, **__: object) -> Report:
+    def audit(settings: RelaySettings, narrower: RelaySettings, *_: object, **__: object) -> AuditSummary:
         asked.append((settings, narrower, os.environ.get("PGHOST")))
-        return Report("clean", {}, 0, 0, {"expected": {}, "actual": {}}, {}, {}, [], {}, [], [])
+        return AuditSummary("clean", {}, 0, 0, {"expected": {}, "actual": {}}, {}, {}, [], {}, [], [])
 
     monkeypatch.setattr(command, "_database", audit)
     with relay() as engine:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bwtui.audit.report import Report
+from bwtui.audit.report import AuditSummary
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.verify import _tell, verify
 from bwtui.errors import BwtuiError, UsageError
@@ -17,7 +17,7 @@ def test_a_page_that_can_not_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
     counts = {"expected": {"matched": 7}, "actual": {"matched": 7}}
-    report = Report("clean", {}, 7, 7, counts, {"matched": 7}, {}, [], {}, [], [])
+    report = AuditSummary("clean", {}, 7, 7, counts, {"matched": 7}, {}, [], {}, [], [])
     with pytest.raises(BwtuiError, match=r"page\.html can't be written: No such file"):
         _tell(report, as_json, tmp_path / "gone" / "page.html")
     told = capsys.readouterr().out

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bwtui.cli.output.progress import Bar, Lines, View, rate, view_of
+from bwtui.cli.output.progress import PlainProgress, ProgressBar, ProgressView, rate, view_of
 
 
 class Terminal(io.StringIO):
@@ -25,7 +25,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm-256color")
     view = view_of(as_json=False, progress_json=False)
-    assert isinstance(view, Bar)
+    assert isinstance(view, ProgressBar)
     with view:
         view.phase("reading Kafka: 1,000 offsets")
         view.count(500, 1_000)
@@ -38,14 +38,14 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_terminal_that_can_only_print_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(view_of(as_json=False, progress_json=False), Lines)
+    assert isinstance(view_of(as_json=False, progress_json=False), PlainProgress)
 
 
 def test_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     view = view_of(as_json=False, progress_json=False)
-    assert isinstance(view, Lines)
+    assert isinstance(view, PlainProgress)
     view.phase("starting Spark")
     view.count(1, 2)
     assert stream.getvalue() == "bwtui: starting Spark\n"
@@ -53,4 +53,4 @@ def test_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_beside_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
-    assert type(view_of(as_json=True, progress_json=False)) is View
+    assert type(view_of(as_json=True, progress_json=False)) is ProgressView

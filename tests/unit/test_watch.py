@@ -7,35 +7,37 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.model.proof import NotProven
-from bwtui.model.verdict import Cause, Verdict
-from bwtui.relay.report import Report
-from bwtui.relay.watch.seen import Names
-from bwtui.relay.watch.watch import Watch
+from bwtui.model.proof import UnprovenTable
+from bwtui.model.verdict import Cause, RelayVerdict
+from bwtui.relay.run_state import RunState
+from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.watch.relay_watch import RelayWatch
 
 
-def watching(report: Report) -> Watch:
+def watching(report: RunState) -> RelayWatch:
     lag: Any = SimpleNamespace(asks_for_blockers=False)
-    return Watch(report, lag, lambda: Names("PostgreSQL", "Kafka", "the registry", ""), lambda: None)
+    return RelayWatch(
+        report, lag, lambda: ServiceNames("PostgreSQL", "Kafka", "the registry", ""), lambda: None
+    )
 
 
-def stalled(cause: Cause, dependency: str) -> Verdict:
-    return Verdict("stalled", "it stands still", cause, dependency, since=1.0, seconds=6.0, hint="see")
+def stalled(cause: Cause, dependency: str) -> RelayVerdict:
+    return RelayVerdict("stalled", "it stands still", cause, dependency, since=1.0, seconds=6.0, hint="see")
 
 
 @pytest.mark.parametrize("cause", ["disk", "transactions", "relay"])
 def test_a_notice_hides_no_stall(cause: Cause) -> None:
-    report = Report()
+    report = RunState()
     report.error("notice", RefusedError("the recording begins late", "use a new slot"))
     watch = watching(report)
     watch._keep(stalled(cause, "the recording in /r"))
     assert [entry.kind for entry in report.errors()] == ["notice", "stalled"]
-    watch._keep(Verdict("healthy"))
+    watch._keep(RelayVerdict("healthy"))
     assert [entry.is_over for entry in report.errors()] == [False, True]
 
 
 def test_an_outage_that_is_told_of_is_not_told_twice() -> None:
-    report = Report()
+    report = RunState()
     report.error("outage", ConnectionFailed("Kafka is away", "wait"), dependency="Kafka")
     watching(report)._keep(stalled("kafka", "Kafka at here:9092"))
     assert [entry.kind for entry in report.errors()] == ["outage"]
@@ -43,9 +45,11 @@ def test_an_outage_that_is_told_of_is_not_told_twice() -> None:
 
 def test_the_log_says_which_table_is_not_proven_and_which_is_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    report = Report()
+    report = RunState()
     watch = watching(report)
-    entry = NotProven("public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders")
+    entry = UnprovenTable(
+        "public.orders", 0x16B3748, "topic orders was deleted", "bwtui snapshot public.orders"
+    )
     for entries in ((), (entry,), (entry,), ()):
         report.not_proven = entries
         watch._log_proof()

@@ -13,17 +13,17 @@ from typing import Any, cast
 import pytest
 
 from bwtui.model.delivery import Receipt
-from bwtui.model.verdict import Verdict
+from bwtui.model.verdict import RelayVerdict
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.patience import Patience
-from bwtui.relay.report import Report
-from bwtui.relay.snapshot import beginning, copying
-from bwtui.relay.snapshot.beginning import Beginning
-from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.run_state import RunState
+from bwtui.relay.service_retry import ServiceRetry
+from bwtui.relay.session import StreamSession
+from bwtui.relay.snapshot import initial_setup, snapshot_copier
+from bwtui.relay.snapshot.initial_setup import InitialSetup
 from bwtui.relay.snapshot.leftovers import Leftovers
-from bwtui.relay.streaming import Streaming
-from bwtui.relay.watch.seen import Names
-from bwtui.relay.watch.watch import Watch
+from bwtui.relay.snapshot.snapshot_copier import SnapshotCopier
+from bwtui.relay.watch.observation import ServiceNames
+from bwtui.relay.watch.relay_watch import RelayWatch
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.destination import KeyRecord
@@ -34,19 +34,19 @@ from bwtui.source.lag import LagSampler
 from tests.faults.doubles import MemorySink
 from tests.faults.fed_stream import Fed, FedStream, insert, relation, transaction, truncate
 
-NAMES = Names("PostgreSQL", "Kafka", "the registry", "the recording")
+NAMES = ServiceNames("PostgreSQL", "Kafka", "the registry", "the recording")
 
 
 class Watched:
     """A report that is watched; its time goes on only when somebody lets it."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: RunState) -> None:
         self.now = 1_000.0
         self.report = report
         self.names = NAMES
         sampler = LagSampler(StreamServer(""), lambda: "slot", lambda _: None)
-        self._watch = Watch(report, sampler, lambda: self.names, lambda: None)
-        self.verdicts: list[Verdict] = []
+        self._watch = RelayWatch(report, sampler, lambda: self.names, lambda: None)
+        self.verdicts: list[RelayVerdict] = []
 
     def wait(self, looks: int = 1) -> None:
         """Let half a second pass and look, so often."""
@@ -67,8 +67,8 @@ class Watched:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], Watched]:
-    def make(report: Report) -> Watched:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunState], Watched]:
+    def make(report: RunState) -> Watched:
         watched = Watched(report)
         monkeypatch.setattr(time, "monotonic", lambda: watched.now)
         report.account.turn_to("read")
@@ -125,14 +125,14 @@ class Turns(FedStream):
 
 def streaming(
     fed: Fed, stream: FedStream, acks: Acknowledgements | None = None
-) -> tuple[Streaming, Acknowledgements]:
+) -> tuple[StreamSession, Acknowledgements]:
     """Return a session of ``fed`` that reads ``stream``."""
     acks = acks or Acknowledgements(0)
-    return Streaming(fed._context, cast(Any, stream), acks, None), acks
+    return StreamSession(fed._context, cast(Any, stream), acks, None), acks
 
 
 def test_what_is_sent_beside_the_tables_is_no_word_of_kafka(
-    tmp_path: Path, watch: Callable[[Report], Watched]
+    tmp_path: Path, watch: Callable[[RunState], Watched]
 ) -> None:
     fed = Fed(SlowSink(), tmp_path, [], truncate_topic="emptied")
     watched = watch(fed.report)
@@ -146,7 +146,7 @@ def test_what_is_sent_beside_the_tables_is_no_word_of_kafka(
 
 
 def test_a_stop_that_the_server_leaves_unanswered_is_its_own_matter(
-    tmp_path: Path, watch: Callable[[Report], Watched]
+    tmp_path: Path, watch: Callable[[RunState], Watched]
 ) -> None:
     fed = Fed(MemorySink(), tmp_path, [])
     watched = watch(fed.report)
@@ -158,7 +158,7 @@ def test_a_stop_that_the_server_leaves_unanswered_is_its_own_matter(
 
 @pytest.mark.parametrize(("arriving", "blamed"), [(0, ["kafka"]), (1, [])])
 def test_a_stop_that_waits_for_kafka_stalls_if_nothing_arrives(
-    tmp_path: Path, watch: Callable[[Report], Watched], arriving: int, blamed: list[str]
+    tmp_path: Path, watch: Callable[[RunState], Watched], arriving: int, blamed: list[str]
 ) -> None:
     sink = SlowSink(arriving)
     fed = Fed(sink, tmp_path, [])
@@ -173,7 +173,7 @@ def test_a_stop_that_waits_for_kafka_stalls_if_nothing_arrives(
 
 
 def test_a_stop_that_waits_for_the_disk_blames_the_disk(
-    tmp_path: Path, watch: Callable[[Report], Watched]
+    tmp_path: Path, watch: Callable[[RunState], Watched]
 ) -> None:
     sink = SlowSink(9)
     fed = Fed(sink, tmp_path, [])
@@ -187,7 +187,7 @@ def test_a_stop_that_waits_for_the_disk_blames_the_disk(
 
 
 def test_a_disk_that_hangs_is_told_of_while_rows_pass(
-    tmp_path: Path, watch: Callable[[Report], Watched]
+    tmp_path: Path, watch: Callable[[RunState], Watched]
 ) -> None:
     sink = SlowSink(1)
     fed = Fed(sink, tmp_path, [])
@@ -203,7 +203,7 @@ def test_a_disk_that_hangs_is_told_of_while_rows_pass(
 
 
 def test_a_state_folder_that_hangs_is_no_idle_relay(
-    tmp_path: Path, watch: Callable[[Report], Watched], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, watch: Callable[[RunState], Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed = Fed(MemorySink(), tmp_path, [])
     watched = watch(fed.report)
@@ -216,14 +216,14 @@ def test_a_state_folder_that_hangs_is_no_idle_relay(
     assert "the relay's state folder" in watched.stalls[0][1]
 
 
-def test_a_main_thread_that_stands_still_is_no_idle_relay(watch: Callable[[Report], Watched]) -> None:
-    watched = watch(Report())
+def test_a_main_thread_that_stands_still_is_no_idle_relay(watch: Callable[[RunState], Watched]) -> None:
+    watched = watch(RunState())
     watched.report.account.turn_to("work")
     watched.wait(8)
     assert watched.blamed == ["relay"]
 
 
-def copier(sink: MemorySink, report: Report) -> Copying:
+def copier(sink: MemorySink, report: RunState) -> SnapshotCopier:
     """Return a snapshot's copying over ``sink``."""
     context = SimpleNamespace(
         sink=sink,
@@ -235,13 +235,13 @@ def copier(sink: MemorySink, report: Report) -> Copying:
         stop_requested=lambda: False,
         samples=SimpleNamespace(refill=lambda: None),
     )
-    return Copying(cast(Any, context), 0, 0, lambda: None)
+    return SnapshotCopier(cast(Any, context), 0, 0, lambda: None)
 
 
 def test_the_end_of_a_snapshot_is_no_stall_while_rows_become_durable(
-    watch: Callable[[Report], Watched],
+    watch: Callable[[RunState], Watched],
 ) -> None:
-    sink, report = SlowSink(2), Report()
+    sink, report = SlowSink(2), RunState()
     copy, watched = copier(sink, report), watch(report)
     sink.takes = watched.wait
     copy._batch.span.pending = 0
@@ -256,15 +256,15 @@ def test_the_end_of_a_snapshot_is_no_stall_while_rows_become_durable(
 
 @pytest.mark.parametrize(("row_filter", "blamed"), [(None, ["postgresql"]), ("false", [])])
 def test_a_filter_that_passes_nothing_is_no_stall(
-    watch: Callable[[Report], Watched],
+    watch: Callable[[RunState], Watched],
     monkeypatch: pytest.MonkeyPatch,
     row_filter: str | None,
     blamed: list[str],
 ) -> None:
-    report = Report()
+    report = RunState()
     copy, watched = copier(MemorySink(), report), watch(report)
-    monkeypatch.setattr(copying, "copy_rows", lambda *_: watched.wait(20))
-    monkeypatch.setattr(copying, "stoppable", lambda *_: nullcontext())
+    monkeypatch.setattr(snapshot_copier, "copy_rows", lambda *_: watched.wait(20))
+    monkeypatch.setattr(snapshot_copier, "stoppable", lambda *_: nullcontext())
     table = SimpleNamespace(relation=SimpleNamespace(qualified_name="public.t"), row_filter=row_filter)
     copy._copy(cast(Any, None), cast(Any, table), cast(Any, SimpleNamespace(counters=report.table("t"))))
     assert watched.blamed == blamed
@@ -273,9 +273,9 @@ def test_a_filter_that_passes_nothing_is_no_stall(
 
 @pytest.mark.parametrize(("records", "blamed"), [(20, []), (0, ["kafka"])])
 def test_reading_a_topic_back_is_no_stall_while_records_come(
-    watch: Callable[[Report], Watched], monkeypatch: pytest.MonkeyPatch, records: int, blamed: list[str]
+    watch: Callable[[RunState], Watched], monkeypatch: pytest.MonkeyPatch, records: int, blamed: list[str]
 ) -> None:
-    report, sink = Report(), MemorySink()
+    report, sink = RunState(), MemorySink()
     watched = watch(report)
 
     def keys(_: str, start: Any, end: Any, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
@@ -296,10 +296,12 @@ def test_reading_a_topic_back_is_no_stall_while_records_come(
     assert report.account.current[0] == "read"
 
 
-def test_many_questions_that_are_answered_one_by_one_are_no_stall(watch: Callable[[Report], Watched]) -> None:
-    report = Report()
+def test_many_questions_that_are_answered_one_by_one_are_no_stall(
+    watch: Callable[[RunState], Watched],
+) -> None:
+    report = RunState()
     watched = watch(report)
-    patience = Patience(StreamServer(""), report, lambda seconds: None)
+    patience = ServiceRetry(StreamServer(""), report, lambda seconds: None)
     # One after the other, as a registry that answers one at a time does it.
     lock = threading.Lock()
 
@@ -312,9 +314,9 @@ def test_many_questions_that_are_answered_one_by_one_are_no_stall(watch: Callabl
 
 
 def test_locks_are_waited_for_only_while_tables_are_locked(
-    watch: Callable[[Report], Watched], monkeypatch: pytest.MonkeyPatch
+    watch: Callable[[RunState], Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = Report()
+    report = RunState()
     watched = watch(report)
     at: dict[str, str] = {}
 
@@ -326,9 +328,9 @@ def test_locks_are_waited_for_only_while_tables_are_locked(
         return call
 
     for name in ("chosen_tables", "lock_tables", "known_tables", "check_unchanged", "load_tables"):
-        monkeypatch.setattr(beginning, name, note(name))
+        monkeypatch.setattr(initial_setup, name, note(name))
     monkeypatch.setattr(publication, "published_tables", note("published"))
-    begin = Beginning.__new__(Beginning)
+    begin = InitialSetup.__new__(InitialSetup)
     begin._settings = cast(Any, None)
     begin._report = watched.report
     begin._check_publications = note("publications")  # type: ignore[method-assign]
@@ -342,7 +344,7 @@ def test_locks_are_waited_for_only_while_tables_are_locked(
     ("property_", "seconds"), [("linger.ms", 8), ("queue.buffering.max.ms", 8), ("x", 0)]
 )
 def test_what_lingers_as_it_was_told_to_is_not_kafkas_doing(
-    tmp_path: Path, watch: Callable[[Report], Watched], property_: str, seconds: int
+    tmp_path: Path, watch: Callable[[RunState], Watched], property_: str, seconds: int
 ) -> None:
     given = ((property_, "8000"),) if seconds else ()
     settings = RelaySettings(broker="127.0.0.1:1", kafka_config=given)

@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bwtui.cli.auditing.relay import reconnecting
-from bwtui.cli.dead_letters.source import open_letters
+from bwtui.cli.dead_letters.selected_letters import open_letters
 from bwtui.encode.names import topic_name
 from bwtui.errors import BwtuiError, Indeterminate, RefusedError, UsageError
 from bwtui.kafka.config import client_config, producer_config
-from bwtui.relay.backfill.first import unfinished
-from bwtui.relay.memory import memories, newest_memory
+from bwtui.relay.backfill.chunk_snapshot import unfinished
+from bwtui.relay.slot_checkpoint import memories, newest_memory
 from bwtui.settings import RelaySettings
-from bwtui.sink.letters import Letter
-from bwtui.sink.present_topics import TopicsNow
+from bwtui.sink.dead_letter_file import DeadLetter
+from bwtui.sink.present_topics import TopicInspector
 from bwtui.source.catalog import TableFilter, list_tables, load_relation
 from bwtui.source.connection import connect
-from bwtui.source.coverage import Shortfall, is_chosen, narrowed, shortfalls
 from bwtui.source.failover.hosts import describe
 from bwtui.source.publication import entries, existing, merged
+from bwtui.source.publication_coverage import Shortfall, is_chosen, narrowed, shortfalls
 from bwtui.source.raw.timeline import primary_timeline
 from bwtui.source.slot import server_and_database
-from bwtui.verify.database import Request, Table
+from bwtui.verify.database import ComparedTable, ComparisonRequest
 
 
 def source_of(settings: RelaySettings) -> dict[str, str]:
@@ -43,7 +43,7 @@ def source_of(settings: RelaySettings) -> dict[str, str]:
 
 def request_of(
     settings: RelaySettings, narrower: RelaySettings, *, of_relay: bool = False, **how: Any
-) -> Request:
+) -> ComparisonRequest:
     """Return what to compare: the tables of the relay's publication that both settings select.
 
     ``of_relay``: the settings are those of a relay, whose producer partitions keys by them. ``how`` has
@@ -53,7 +53,7 @@ def request_of(
     tables, missing, notes = _tables(settings, narrower)
     source = source_of(settings)
     _refuse_unfinished(settings, source, {f"{table.namespace}.{table.name}" for table in tables})
-    return Request(
+    return ComparisonRequest(
         settings.postgres,
         settings.slot,
         tables,
@@ -67,7 +67,7 @@ def request_of(
     )
 
 
-def slot_letters(source: Mapping[str, Any]) -> dict[str, list[Letter]]:
+def slot_letters(source: Mapping[str, Any]) -> dict[str, list[DeadLetter]]:
     """Return the open dead letters of each local relay that has the slot; skip unreadable ones."""
     found = {}
     for relay in memories(source["system_identifier"], source["database"], source["slot"]):
@@ -90,7 +90,7 @@ def _refuse_unfinished(settings: RelaySettings, source: Mapping[str, str], table
 
 def _tables(
     settings: RelaySettings, narrower: RelaySettings
-) -> tuple[list[Table], dict[str, str], list[str]]:
+) -> tuple[list[ComparedTable], dict[str, str], list[str]]:
     """Return the tables to compare, why others are not captured, and notes on rows and columns left out.
 
     The tables are those of the relay's publication that both settings select, with their topics.
@@ -114,7 +114,7 @@ def _tables(
             relation = load_relation(connection, info, published.columns)
             notes += [f"{info.qualified_name} {says}" for says in narrow.get((info.namespace, info.name), ())]
             tables.append(
-                Table(
+                ComparedTable(
                     published.namespace,
                     published.name,
                     topic_name(settings.topic_prefix, published.namespace, published.name),
@@ -149,5 +149,5 @@ def _never_sent(settings: RelaySettings, lacking: Sequence[Shortfall]) -> set[st
         for one in lacking
         if one.info and not is_chosen(settings, one)
     }
-    present = TopicsNow(client_config(settings)).look(topics, with_beginnings=False)
+    present = TopicInspector(client_config(settings)).look(topics, with_beginnings=False)
     return {table for topic, table in topics.items() if topic in present and present[topic] is None}

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from bwtui.cli.dead_letters.source import check_choice, letter_options, opened
+from bwtui.cli.dead_letters.selected_letters import check_choice, letter_options, opened
 from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 
@@ -39,24 +39,24 @@ def drop(
     Nothing is removed. The letters stay in the relay's file, and in the topic; who set them aside, when and
     why is noted beside them, in dead-letters-handled.jsonl. 'retry' takes one up again.
     """
-    from bwtui.cli.dead_letters import told
-    from bwtui.relay.dead_letters.handled import Handled, Note
-    from bwtui.relay.dead_letters.standing import standing
+    from bwtui.cli.dead_letters import rendering
+    from bwtui.relay.dead_letters.action_log import DeadLetterAction, DeadLetterActionLog
+    from bwtui.relay.dead_letters.letter_state import standing
 
     check_choice(ids, given, all=takes_all)
     with opened(given, needs_relay=True) as source:
         letters = source.of_ids(ids) if ids else source.open()
         aside = [one for one in letters if source.standings[one.id].state != "dropped"]
-        done = Note("drop", tuple(one.id for one in aside), text=note)
+        done = DeadLetterAction("drop", tuple(one.id for one in aside), text=note)
         if aside and not dry_run:
-            Handled(source.relay).add([done])
+            DeadLetterActionLog(source.relay).add([done])
         for one in aside if as_json else ():
             how = source.standings[one.id] if dry_run else standing([done], {})
-            say_json(told.as_json(one, how, values=show_values))
+            say_json(rendering.as_json(one, how, values=show_values))
         if as_json:
             return
         if dry_run and aside:
-            say(*told.as_table(aside, source.standings, values=show_values), "")
+            say(*rendering.as_table(aside, source.standings, values=show_values), "")
         would = "would be" if dry_run else "is" if len(aside) == 1 else "are"
         already = len(letters) - len(aside)
         more = f"; {already:,} had been before" if already else ""

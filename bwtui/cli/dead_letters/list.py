@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from bwtui.cli.dead_letters.source import letter_options, opened
+from bwtui.cli.dead_letters.selected_letters import letter_options, opened
 from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 
@@ -31,7 +31,7 @@ def list(shows_all: bool, as_json: bool, show_values: bool, **given: Any) -> Non
     Those about which nothing is to be done any more are left out: whose rows the relay has sent since, and
     those that were set aside.
     """
-    from bwtui.cli.dead_letters import told
+    from bwtui.cli.dead_letters import rendering
 
     with opened(given) as source:
         open_ones = source.open()
@@ -39,10 +39,10 @@ def list(shows_all: bool, as_json: bool, show_values: bool, **given: Any) -> Non
         shown = [one for one in source.letters if shows_all or states[one.id] in ("open", "asked")]
         if as_json:
             for letter in shown:
-                say_json(told.as_json(letter, source.standings[letter.id], values=show_values))
+                say_json(rendering.as_json(letter, source.standings[letter.id], values=show_values))
         else:
             if shown:
-                say(*told.as_table(shown, source.standings, values=show_values), "")
+                say(*rendering.as_table(shown, source.standings, values=show_values), "")
             left = len(source.letters) - len(shown)
             more = f"; {plural(left, 'other')} about which nothing is to be done: --all" if left else ""
             say(f"{plural(len(open_ones), 'letter')} open in {source.file.path}{more}")

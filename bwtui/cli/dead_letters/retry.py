@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.dead_letters.source import check_choice, letter_options, opened
+from bwtui.cli.dead_letters.selected_letters import check_choice, letter_options, opened
 from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
@@ -13,10 +13,10 @@ from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bwtui.cli.dead_letters.source import Chosen
+    from bwtui.cli.dead_letters.selected_letters import SelectedLetters
     from bwtui.model.backfill import BackfillStatus
-    from bwtui.relay.dead_letters.retrying import Plan, Wanted
-    from bwtui.relay.dead_letters.standing import Standing
+    from bwtui.relay.dead_letters.letter_state import DeadLetterState
+    from bwtui.relay.dead_letters.retry import RetryPlan, TableRetry
 
 _EPILOG = """\b
 Examples:
@@ -54,7 +54,7 @@ def retry(
     the stream has sent a newer state meanwhile is left out. What is refused again has a new letter. A relay
     that does not run sends them after its next start.
     """
-    from bwtui.relay.dead_letters.retrying import plan
+    from bwtui.relay.dead_letters.retry import plan
 
     check_choice(ids, given, all=takes_all)
     with opened(given, needs_relay=True) as source:
@@ -63,7 +63,7 @@ def retry(
         if letters and not made.wanted:
             why = next(iter(made.refused))
             raise RefusedError(f"{plural(len(letters), 'letter')} can't be sent by key", why)
-        outcome = _Outcome(source.relay, made)
+        outcome = _RetryResults(source.relay, made)
         if not dry_run:
             outcome.ask()
             if wait and outcome.tasks:
@@ -78,23 +78,23 @@ def retry(
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _RetryResults:
     """The requests to the relay, and their results."""
 
     relay: str
-    plan: "Plan"
-    asked: "list[tuple[Wanted, BackfillStatus]]" = field(default_factory=list)
+    plan: "RetryPlan"
+    asked: "list[tuple[TableRetry, BackfillStatus]]" = field(default_factory=list)
     is_running: bool = True
     errors: list[BwtuiError] = field(default_factory=list)
     #: The state of the letters afterwards.
-    after: "dict[str, Standing]" = field(default_factory=dict)
+    after: "dict[str, DeadLetterState]" = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
         return [task.id for _, task in self.asked] if self.is_running else []
 
     def ask(self) -> None:
-        from bwtui.relay.dead_letters.retrying import submit
+        from bwtui.relay.dead_letters.retry import submit
 
         for wanted in self.plan.wanted:
             try:
@@ -106,7 +106,7 @@ class _Outcome:
 
     def wait(self, *, quiet: bool) -> None:
         from bwtui.cli.output.backfills import ended_badly, wait_for
-        from bwtui.relay.dead_letters.retrying import tasks_of_running
+        from bwtui.relay.dead_letters.retry import tasks_of_running
         from bwtui.relay.process.control import name_if_several
 
         name = name_if_several(self.relay)
@@ -119,7 +119,7 @@ class _Outcome:
             if (bad := ended_badly([status], [status.id])) is not None:
                 self.errors.append(bad)
 
-    def take(self, after: "Chosen") -> None:
+    def take(self, after: "SelectedLetters") -> None:
         """Record the present state of the letters."""
         self.after = {one.id: after.standings[one.id] for one in self._letters() if one.id in after.standings}
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.dead_letters.source import letter_options, opened
+from bwtui.cli.dead_letters.selected_letters import letter_options, opened
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
-    from bwtui.cli.dead_letters.source import Chosen
-    from bwtui.sink.letters import Letter, Rows
+    from bwtui.cli.dead_letters.selected_letters import SelectedLetters
+    from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterRows
 
 _EPILOG = """\b
 Examples:
@@ -45,7 +45,7 @@ def show(ids: tuple[str, ...], as_json: bool, show_values: bool, **given: Any) -
                 say(*([""] if number else []), *_lines(source, letter, values=show_values))
 
 
-def _rows(source: "Chosen", letter: "Letter") -> "Rows | None":
+def _rows(source: "SelectedLetters", letter: "DeadLetter") -> "DeadLetterRows | None":
     from bwtui.file_errors import file_failed
 
     try:
@@ -54,24 +54,24 @@ def _rows(source: "Chosen", letter: "Letter") -> "Rows | None":
         raise file_failed(f"the letter in {source.file.path} can't be read", error) from error
 
 
-def _as_json(source: "Chosen", letter: "Letter", *, values: bool) -> dict[str, Any]:
+def _as_json(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from bwtui.cli.dead_letters import told
+    from bwtui.cli.dead_letters import rendering
 
     rows, how = _rows(source, letter), source.standings[letter.id]
     return {
-        **told.as_json(letter, how, values=values),
-        "before": told.masked(rows.before, values=values) if rows else None,
-        "after": told.masked(rows.after, values=values) if rows else None,
+        **rendering.as_json(letter, how, values=values),
+        "before": rendering.masked(rows.before, values=values) if rows else None,
+        "after": rendering.masked(rows.after, values=values) if rows else None,
         "places": [{"partition": p, "offset": o} for p, o in _places(source, letter)],
         "notes": [asdict(note) for note in how.notes],
     }
 
 
-def _lines(source: "Chosen", letter: "Letter", *, values: bool) -> list[str]:
-    from bwtui.cli.dead_letters import told
-    from bwtui.relay.dead_letters.retrying import refusal
+def _lines(source: "SelectedLetters", letter: "DeadLetter", *, values: bool) -> list[str]:
+    from bwtui.cli.dead_letters import rendering
+    from bwtui.relay.dead_letters.retry import refusal
 
     how, rows = source.standings[letter.id], _rows(source, letter)
     change = f"transaction {letter.xid}" if letter.xid else "no transaction of its own"
@@ -80,11 +80,11 @@ def _lines(source: "Chosen", letter: "Letter", *, values: bool) -> list[str]:
         ("state", f"{how.state}: {how.detail}" if how.detail else how.state),
         ("reason", f"{letter.error} ({letter.reason})"),
         ("change", f"{letter.operation} on {letter.table}"),
-        ("key", told.key_text(letter.key, values=values)),
-        *([("old key", told.key_text(letter.former_key, values=values))] if letter.former_key else []),
+        ("key", rendering.key_text(letter.key, values=values)),
+        *([("old key", rendering.key_text(letter.former_key, values=values))] if letter.former_key else []),
         ("place", f"{letter.commit_lsn} #{letter.ordinal}, {change}"),
         ("topic", letter.topic),
-        ("dropped", told.moment(letter.time)),
+        ("dropped", rendering.moment(letter.time)),
     ]
     if places := _places(source, letter):
         facts.append(("in Kafka", "partition@offset " + ", ".join(f"{p}@{o}" for p, o in places)))
@@ -94,13 +94,13 @@ def _lines(source: "Chosen", letter: "Letter", *, values: bool) -> list[str]:
     lines = [f"{name:<9} {text}" for name, text in facts]
     if rows is None:
         return [*lines, "", f"the row is not shown: {letter.size:,} bytes"]
-    lines += told.row_lines("as it was to be sent", rows.after, values=values)
-    lines += told.row_lines("as it was before", rows.before, values=values)
+    lines += rendering.row_lines("as it was to be sent", rows.after, values=values)
+    lines += rendering.row_lines("as it was before", rows.before, values=values)
     return lines if values else [*lines, "", "values are masked; --show-values shows them"]
 
 
 def _note(note: Any) -> str:
-    from bwtui.cli.dead_letters.told import moment
+    from bwtui.cli.dead_letters.rendering import moment
 
     what = " ".join(filter(None, (_WORDS[note.what], f"as {note.task}" if note.task else "")))
     text = f": {note.text}" if note.text else ""
@@ -108,9 +108,9 @@ def _note(note: Any) -> str:
     return f"{moment(note.time)} {what}{new}{text}, by {note.by}"
 
 
-def _places(source: "Chosen", letter: "Letter") -> list[tuple[int, int]]:
+def _places(source: "SelectedLetters", letter: "DeadLetter") -> list[tuple[int, int]]:
     """Return where in its topic the running relay finds the letter, as far as it has searched."""
-    from bwtui.model.looks import Letters, look_from_json
+    from bwtui.model.service_views import DeadLetterTopic, look_from_json
     from bwtui.relay.process.control import request
 
     until = time.monotonic() + _LOOK_SECONDS
@@ -122,7 +122,7 @@ def _places(source: "Chosen", letter: "Letter") -> list[tuple[int, int]]:
         except ConnectionFailed:
             break
         look = look_from_json("letters", answer)
-        assert isinstance(look, Letters)
+        assert isinstance(look, DeadLetterTopic)
         if look.failure or look.time or time.monotonic() >= until:
             return [(place.partition, place.offset) for place in look.places]
         time.sleep(_PAUSE_SECONDS)

@@ -19,7 +19,7 @@ from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
 from bwtui.masking import is_secret
 from bwtui.options import nearest
-from bwtui.places import OfProperty, usual_place
+from bwtui.setting_origins import OfProperty, usual_place
 from bwtui.settings import Pairs, RelaySettings
 
 _NAMED = re.compile(r'property "[^"]*"')
@@ -46,7 +46,7 @@ _ROW = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
+class LibrdkafkaProperty:
     """One property of librdkafka's producer."""
 
     name: str
@@ -148,7 +148,7 @@ def _refused(key: str, reason: str, where: str) -> UsageError:
 
 
 @functools.cache
-def properties() -> tuple[Property, ...]:
+def properties() -> tuple[LibrdkafkaProperty, ...]:
     """Return the producer's properties in librdkafka's order; empty if the library can't be found."""
     library = _library()
     if library is None:
@@ -167,7 +167,7 @@ def _shown(library: ctypes.CDLL) -> str:
         return file.read().decode("utf-8", "replace")
 
 
-def _parse(text: str) -> Iterator[Property]:
+def _parse(text: str) -> Iterator[LibrdkafkaProperty]:
     topic = False
     for line in text.splitlines():
         if line.startswith("## "):
@@ -177,7 +177,9 @@ def _parse(text: str) -> Iterator[Property]:
         if match is None or match["side"] == "C" or "see dedicated API" in match["text"]:
             continue
         plain = re.sub(r"<br>.*|[`*]", "", match["text"]).strip()
-        yield Property(match["name"], topic, match["range"].strip(), match["default"].strip(), plain)
+        yield LibrdkafkaProperty(
+            match["name"], topic, match["range"].strip(), match["default"].strip(), plain
+        )
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options.completing import relays
+from bwtui.cli.options.value_completion import relays
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.model.option_checks import check_name
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bwtui.model.status import Status
-    from bwtui.relay.process.outcome import Outcome
+    from bwtui.relay.process.outcome import RunOutcome
 
 
 def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -81,7 +81,7 @@ def _newest_end() -> str:
     return max(ends, default=(0, ""))[1]
 
 
-def _told(ended: "Outcome") -> str:
+def _told(ended: "RunOutcome") -> str:
     """Describe how a run failed."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.time))
     hint = f"; {ended.hint}" if ended.hint else ""
@@ -96,12 +96,12 @@ def status_of(name: str) -> "Status":
     from bwtui.model.gaps import unproven
     from bwtui.model.status import Status
     from bwtui.relay.process import last_status, outcome
-    from bwtui.relay.process.control import DoesNotAnswer, request, running_relays
+    from bwtui.relay.process.control import RelayUnresponsive, request, running_relays
     from bwtui.state_folder import known_relays
 
     try:
         return Status.from_json(request(name, {"request": "status"}))
-    except DoesNotAnswer:
+    except RelayUnresponsive:
         raise
     except ConnectionFailed as error:
         ended, last = outcome.read(name), last_status.of_ended(name)

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import click
 
 from bwtui import config
-from bwtui.cli.options.completing import one_of, profiles
+from bwtui.cli.options.value_completion import one_of, profiles
 from bwtui.crash import need
 from bwtui.errors import UsageError
 from bwtui.options import BY_NAME, OPTIONS, Option
-from bwtui.places import OfProperty
+from bwtui.setting_origins import OfProperty
 from bwtui.settings import RelaySettings
 
 #: The key in a context's meta for the arguments as they were typed.

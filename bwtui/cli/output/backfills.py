@@ -7,7 +7,7 @@ from bwtui.cli.output.table import columns
 from bwtui.console import say
 from bwtui.errors import BwtuiError, ConnectionFailed, DifferencesFound, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillStatus
-from bwtui.model.backfill_told import REASONS, snapshot_command, told
+from bwtui.model.backfill_texts import REASONS, snapshot_command, told
 
 _POLL_SECONDS = 0.3
 #: Interval between two lines for one that makes progress (seconds).
@@ -34,7 +34,7 @@ def wait_for(
 
     ``relay`` is its name if a command has to name it. Raises Interrupted on Ctrl-C, which ends no backfill.
     """
-    lines = _Lines(quiet)
+    lines = _BackfillReporter(quiet)
     known: dict[str, BackfillStatus] = {}
     try:
         while True:
@@ -58,7 +58,7 @@ def wait_for(
         ) from error
 
 
-class _Lines:
+class _BackfillReporter:
     """Prints a line when a state changes, and from time to time while there is progress."""
 
     def __init__(self, quiet: bool) -> None:

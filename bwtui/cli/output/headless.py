@@ -10,15 +10,15 @@ from typing import Any
 from bwtui.cli.output import streams
 from bwtui.console import say
 from bwtui.errors import BwtuiError
+from bwtui.escaping import json_text
 from bwtui.masking import mask_connection
 from bwtui.model.events import event
-from bwtui.model.figures import duration
-from bwtui.model.gaps import Gap, gaps_of
+from bwtui.model.gaps import TopicGap, gaps_of
+from bwtui.model.number_format import duration
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.relay.process.log import JsonLines
-from bwtui.relay.process.main import Listener, stalled_by, state_of
+from bwtui.relay.process.log import JsonLogFormatter
+from bwtui.relay.process.main import StatusListener, stalled_by, state_of
 from bwtui.settings import LogFormat
-from bwtui.shown import json_text
 
 #: The error that ends the relay is reported by the command, and a stall is a state.
 _OWN_LINES = frozenset({"fatal", "stalled"})
@@ -27,7 +27,7 @@ _STATUS_INTERVAL_SECONDS = 1.0
 _log = logging.getLogger("bwtui.cli.output.headless")
 
 
-class Teller:
+class LineWriter:
     """Writes lines to stderr and to the log: as text, or each as a JSON object."""
 
     def __init__(self, log_format: LogFormat) -> None:
@@ -46,7 +46,7 @@ class Teller:
             if _log.hasHandlers():
                 # Without a log handler, Python would write the line to stderr on its own, as text.
                 _log.handle(record)
-            say(JsonLines(relay).format(record), err=True)
+            say(JsonLogFormatter(relay).format(record), err=True)
             return
         lines = [f"{prefix}{line}"]
         if hint := extra["details"].get("hint"):
@@ -60,14 +60,14 @@ class Teller:
 def say_failed(relay: str, error: BwtuiError) -> None:
     """Write the error that ends a relay as an object."""
     extra = event("failed", exit_code=error.exit_code, hint=error.hint)
-    Teller("json").say(relay, error.message, extra, logging.ERROR)
+    LineWriter("json").say(relay, error.message, extra, logging.ERROR)
 
 
-class Lines:
+class StatusReporter:
     """Receives each status, and writes what is new; each distinct error and notice once."""
 
     def __init__(self, log_format: LogFormat = "text") -> None:
-        self._teller = Teller(log_format)
+        self._teller = LineWriter(log_format)
         self._state = ""
         self._waited = ""
         #: What the most recently reported stall is blocked on.
@@ -76,7 +76,7 @@ class Lines:
         self._stalled_since = 0.0
         self._reported: set[tuple[str, str | None, str]] = set()
         #: Gaps that were reported and are still open, by key.
-        self._open: dict[tuple[str, ...], Gap] = {}
+        self._open: dict[tuple[str, ...], TopicGap] = {}
         #: The folder of an abandoned recording; the last status no longer has a recording.
         self._given_up = ""
 
@@ -155,11 +155,11 @@ def _identity(entry: ErrorEntry) -> tuple[str, str | None, str]:
     return entry.kind, entry.table, "" if entry.kind == "row" else entry.message
 
 
-class Statuses:
+class StatusStream:
     """Writes a status object per line to stdout, as long as there is a reader."""
 
     def __init__(self, log_format: LogFormat = "text") -> None:
-        self._teller = Teller(log_format)
+        self._teller = LineWriter(log_format)
         #: Why the last status could not be written, if it couldn't.
         self.failure: streams.OutputFailed | None = None
         self._failure_reported = False
@@ -185,12 +185,12 @@ class Statuses:
             self._teller.say(status.name, says, event("reader_gone"), logging.WARNING, "notice: ")
 
 
-def line_listener(log_format: LogFormat) -> Listener:
+def line_listener(log_format: LogFormat) -> StatusListener:
     """Return the listener that writes lines to stderr."""
-    lines = Lines(log_format)
-    return Listener(lines.emit, _INTERVAL_SECONDS, lines.emit_last)
+    lines = StatusReporter(log_format)
+    return StatusListener(lines.emit, _INTERVAL_SECONDS, lines.emit_last)
 
 
-def status_listener(statuses: Statuses) -> Listener:
+def status_listener(statuses: StatusStream) -> StatusListener:
     """Return the listener that writes ``statuses``."""
-    return Listener(statuses.emit, _STATUS_INTERVAL_SECONDS, statuses.emit)
+    return StatusListener(statuses.emit, _STATUS_INTERVAL_SECONDS, statuses.emit)

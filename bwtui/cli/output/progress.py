@@ -14,7 +14,7 @@ from bwtui.terminal import draws
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class View:
+class ProgressView:
     """Receives the current phase, and from any thread the rows done; this one shows nothing."""
 
     def __enter__(self) -> Self:
@@ -33,7 +33,7 @@ class View:
         return contextlib.nullcontext()
 
 
-class JsonLines(View):
+class JsonProgress(ProgressView):
     """One object per line: ``{"phase": "reading Kafka", "done": 1200, "total": 3400}``; counts if known."""
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ class JsonLines(View):
         say_json(line, err=True)
 
 
-class Lines(View):
+class PlainProgress(ProgressView):
     """A line for each phase, and none for counts: the next phase follows soon enough."""
 
     def phase(self, name: str) -> None:
         say(f"bwtui: {name}", err=True)
 
 
-class Bar(View):
+class ProgressBar(ProgressView):
     """A bar with rows, their rate and the time left; without counts, the phase and a spinner."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -109,16 +109,16 @@ def rate(done: int, total: int, seconds: float) -> str:
     return f"{done:,} of {total:,} rows, {a_second:,.0f}/s{left}"
 
 
-def view_of(*, as_json: bool, progress_json: bool) -> View:
+def view_of(*, as_json: bool, progress_json: bool) -> ProgressView:
     """Return the suitable view: lines for a program, nothing with ``--json``, a bar on a terminal, or
     lines.
     """
     if progress_json:
-        return JsonLines()
+        return JsonProgress()
     if as_json:
-        return View()
+        return ProgressView()
     # A bar is redrawn repeatedly, which a terminal that can only print does not support.
-    return Bar(sys.stderr) if draws(sys.stderr) else Lines()
+    return ProgressBar(sys.stderr) if draws(sys.stderr) else PlainProgress()
 
 
 def progress_json_option(command: Command) -> Command:

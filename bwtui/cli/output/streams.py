@@ -24,7 +24,7 @@ class OutputFailed(BwtuiError):
     """Stdout can't be written."""
 
 
-class ReaderGone(BrokenPipeError):
+class StdoutClosed(BrokenPipeError):
     """Stdout has no reader any more, and the command has nothing else to do."""
 
 
@@ -47,11 +47,11 @@ class _Stdout(io.FileIO):
                 hint = _CLOSED if self.was_closed else remedy(error, "the output")
                 raise OutputFailed(f"the output can't be written: {reason}", hint) from error
         if self.is_the_work:
-            raise ReaderGone
+            raise StdoutClosed
         return memoryview(data).nbytes
 
 
-class _Stderr(io.FileIO):
+class _LossyStderr(io.FileIO):
     """Drops what can't be written: there is no other place to report it.
 
     It has no buffer: a thread that blocks because nothing reads would hold the buffer's lock, and Python,
@@ -89,7 +89,7 @@ def prepare() -> None:
         errors=old.errors if old is not None else None,
         line_buffering=old is not None and bool(old.line_buffering),
     )
-    raw_stderr: Any = _Stderr(2, "w", closefd=False)
+    raw_stderr: Any = _LossyStderr(2, "w", closefd=False)
     sys.stderr = io.TextIOWrapper(
         raw_stderr,
         encoding=sys.stderr.encoding if sys.stderr is not None else "utf-8",
@@ -100,7 +100,7 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def producing() -> Iterator[None]:
-    """Mark code whose output is its work: it raises ReaderGone if stdout has no reader any more."""
+    """Mark code whose output is its work: it raises StdoutClosed if stdout has no reader any more."""
     raw = _raw_stdout()
     if raw is not None:
         raw.is_the_work = True

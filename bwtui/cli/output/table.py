@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bwtui.shown import shown
+from bwtui.escaping import shown
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 

@@ -10,8 +10,8 @@ from bwtui.console import say, say_json
 from bwtui.errors import DamagedRecording
 
 if TYPE_CHECKING:
-    from bwtui.recording.check import Checked
-    from bwtui.recording.format.blocks import Place
+    from bwtui.recording.check import CheckResult
+    from bwtui.recording.format.blocks import SegmentPlace
 
 _EPILOG = """\b
 Examples:
@@ -47,7 +47,7 @@ def check(recording: Path, as_json: bool) -> None:
         raise error
 
 
-def to_json(checked: "Checked") -> dict[str, Any]:
+def to_json(checked: "CheckResult") -> dict[str, Any]:
     """Return the result of a check as a JSON object."""
     names = ("segments", "bytes", "changes", "transactions", "messages", "deliveries", "sealed_files")
     return {
@@ -63,13 +63,13 @@ def to_json(checked: "Checked") -> dict[str, Any]:
     }
 
 
-def _offset(place: "Place") -> int | None:
-    from bwtui.recording.check_sealed import WholeFile
+def _offset(place: "SegmentPlace") -> int | None:
+    from bwtui.recording.check_sealed import FilePlace
 
-    return None if isinstance(place, WholeFile) else place.offset
+    return None if isinstance(place, FilePlace) else place.offset
 
 
-def _unfinished(checked: "Checked") -> dict[str, Any] | None:
+def _unfinished(checked: "CheckResult") -> dict[str, Any] | None:
     if not checked.unfinished:
         return None
     torn = checked.torn
@@ -80,12 +80,12 @@ def _unfinished(checked: "Checked") -> dict[str, Any] | None:
     }
 
 
-def damage_lines(checked: "Checked") -> list[str]:
+def damage_lines(checked: "CheckResult") -> list[str]:
     """Return a line for each damaged place."""
     return [f"{damage.place}: {damage.reason}" for damage in checked.damages]
 
 
-def _lines(checked: "Checked") -> list[str]:
+def _lines(checked: "CheckResult") -> list[str]:
     lines = damage_lines(checked)
     if checked.unfinished:
         where = f"torn at byte {checked.torn.place.offset}" if checked.torn else "whole as far as it goes"
@@ -104,7 +104,7 @@ def _lines(checked: "Checked") -> list[str]:
     return lines
 
 
-def error_of(folder: Path, checked: "Checked") -> DamagedRecording | None:
+def error_of(folder: Path, checked: "CheckResult") -> DamagedRecording | None:
     """Return the error for a damaged or unfinished recording, or None."""
     if checked.damages:
         from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT

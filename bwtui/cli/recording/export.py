@@ -11,11 +11,11 @@ from bwtui.cli.output import streams
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import for_terminal, say
 from bwtui.errors import UsageError
-from bwtui.shown import shown_json, shown_lines
+from bwtui.escaping import shown_json, shown_lines
 
 if TYPE_CHECKING:
     from bwtui.recording.export.exporting import Format
-    from bwtui.recording.selection import Selection
+    from bwtui.recording.selection import ChangeSelection
     from bwtui.recording.view import RecordingView
 
 _EPILOG = """\b
@@ -106,7 +106,7 @@ def run_export(
     return count
 
 
-def nothing(view: "RecordingView", chosen: "Selection", given: dict[str, Any]) -> str:
+def nothing(view: "RecordingView", chosen: "ChangeSelection", given: dict[str, Any]) -> str:
     """Return the note for an export without any change."""
     options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not view.length:

@@ -11,7 +11,7 @@ from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from bwtui.recording.info import Gap, Info, Notice, PassInfo
+    from bwtui.recording.info import Notice, PassInfo, RecordingGap, RecordingInfo
 
 _EPILOG = """\b
 Examples:
@@ -49,7 +49,7 @@ def info(recording: Path, as_json: bool) -> None:
             say("", title, *lines)
 
 
-def _facts(summary: "Info") -> list[tuple[str, str]]:
+def _facts(summary: "RecordingInfo") -> list[tuple[str, str]]:
     source = summary.source
     servers = [f"cluster {source.cluster}" if source.cluster else source.broker, source.registry]
     schemas = sum(summary.schemas.values())
@@ -71,12 +71,12 @@ def _facts(summary: "Info") -> list[tuple[str, str]]:
     ]
 
 
-def _transactions(summary: "Info") -> str:
+def _transactions(summary: "RecordingInfo") -> str:
     passes = f"{len(summary.passes)} pass{'' if len(summary.passes) == 1 else 'es'}"
     return f"{plural(summary.transactions, 'transaction')} and {passes}"
 
 
-def _part(summary: "Info") -> str:
+def _part(summary: "RecordingInfo") -> str:
     if not summary.open_lsn or summary.state == "being written":
         return ""
     return f"; of the transaction at {format_lsn(summary.open_lsn)} only the beginning is recorded"
@@ -88,7 +88,7 @@ def _notice(one: "Notice") -> str:
     return f"{one.count:>4}  {_time(one.last_time)}  {one.kind:9}  {where}{one.message}{hint}"
 
 
-def _tables(summary: "Info") -> list[str]:
+def _tables(summary: "RecordingInfo") -> list[str]:
     has_rare = any(getattr(table, _RARE) for table in summary.tables.values())
     counters = [name for name in _COUNTERS if name != _RARE or has_rare]
     head = ("TABLE", "TOPIC", *(name.replace("_", " ").upper() for name in counters), "BYTES")
@@ -105,7 +105,7 @@ def _pass(one: "PassInfo") -> str:
     return f"{one.number:>4}  {_time(one.time)}  {one.kind:8}  {where}{repeats}"
 
 
-def _gap(one: "Gap") -> str:
+def _gap(one: "RecordingGap") -> str:
     return f"      {_time(one.time)}  {format_lsn(one.from_lsn)} to {format_lsn(one.to_lsn)} was not recorded"
 
 

@@ -9,7 +9,7 @@ from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from bwtui.recording.recover import Recovered
+    from bwtui.recording.recover import RecoveryResult
 
 _EPILOG = """\b
 Examples:
@@ -58,7 +58,7 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
         raise error
 
 
-def _line(one: "Recovered") -> str:
+def _line(one: "RecoveryResult") -> str:
     cut = f", cut {one.cut:,} bytes ({one.reason})" if one.cut else ", cut nothing"
     if not one.segment and not one.cut:
         return f"{one.file}: kept nothing ({one.reason})"
@@ -72,7 +72,7 @@ def _line(one: "Recovered") -> str:
     )
 
 
-def _to_json(one: "Recovered") -> dict[str, Any]:
+def _to_json(one: "RecoveryResult") -> dict[str, Any]:
     names = ("file", "segment", "kept", "cut", "reason", "changes", "transactions")
     return {
         **{name: getattr(one, name) for name in names},

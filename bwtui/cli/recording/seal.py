@@ -9,7 +9,7 @@ from bwtui.cli.recording.progress import bar
 from bwtui.console import say, say_json
 
 if TYPE_CHECKING:
-    from bwtui.seal.sealing import Outcome
+    from bwtui.seal.sealing import SealOutcome
 
 _EPILOG = """\b
 Examples:
@@ -50,7 +50,7 @@ def seal(recording: Path, spark_master: str, as_json: bool) -> None:
         say(line(outcome))
 
 
-def line(outcome: "Outcome") -> str:
+def line(outcome: "SealOutcome") -> str:
     """Return the result of a run as text."""
     manifest = outcome.manifest
     files = f"{len(manifest.files):,} files, {manifest.bytes:,} bytes"
@@ -66,7 +66,7 @@ def line(outcome: "Outcome") -> str:
     )
 
 
-def to_json(outcome: "Outcome") -> dict[str, Any]:
+def to_json(outcome: "SealOutcome") -> dict[str, Any]:
     """Return the result for a program."""
     manifest = outcome.manifest
     return {

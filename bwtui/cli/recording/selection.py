@@ -12,7 +12,7 @@ from bwtui.options import refused_at
 
 if TYPE_CHECKING:
     from bwtui.recording.query.language import Query
-    from bwtui.recording.selection import Selection
+    from bwtui.recording.selection import ChangeSelection
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -36,13 +36,13 @@ def selection_options(command: F) -> F:
     return command
 
 
-def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "Selection":
+def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "ChangeSelection":
     """Return the selection by the options; times like ``-5m`` count from ``end``. Raises UsageError."""
     from bwtui.model.lsn import parse_lsn
     from bwtui.recording.query.values import as_time
-    from bwtui.recording.selection import Selection
+    from bwtui.recording.selection import ChangeSelection
 
-    chosen = Selection(
+    chosen = ChangeSelection(
         None if given["where"] is None else parse_where(given["where"], end),
         _read("--table", re.compile, given["table"]),
         _read("--from-lsn", parse_lsn, given["from_lsn"]),

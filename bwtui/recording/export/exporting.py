@@ -5,9 +5,9 @@ from typing import BinaryIO, Literal
 
 from bwtui.crash import packages_needed
 from bwtui.recording.change import Change
-from bwtui.recording.export.facts import NOTHING, Facts
+from bwtui.recording.export.facts import NOTHING, ExportFacts
 from bwtui.recording.export.writer import Writer
-from bwtui.recording.selection import Selection
+from bwtui.recording.selection import ChangeSelection
 from bwtui.recording.view import OnProgress, RecordingView
 
 Format = Literal["parquet", "jsonl", "sql"]
@@ -15,7 +15,7 @@ _PROGRESS_EVERY = 1024
 
 
 def export(
-    view: RecordingView, selection: Selection, writer: Writer, on_progress: OnProgress | None = None
+    view: RecordingView, selection: ChangeSelection, writer: Writer, on_progress: OnProgress | None = None
 ) -> int:
     """Write the selected changes of ``view`` with ``writer`` and return their number.
 
@@ -34,7 +34,9 @@ def export(
     return count
 
 
-def _read(view: RecordingView, selection: Selection, on_progress: OnProgress | None) -> Iterator[Change]:
+def _read(
+    view: RecordingView, selection: ChangeSelection, on_progress: OnProgress | None
+) -> Iterator[Change]:
     # Earlier positions commit before ``from_lsn``; later ones need a check, since a new pass may restart
     # lower.
     start = 0 if selection.from_lsn is None else view.at_lsn(selection.from_lsn)
@@ -50,10 +52,10 @@ def make_writer(
     form: Format,
     view: RecordingView,
     file: BinaryIO,
-    selection: Selection,
+    selection: ChangeSelection,
     *,
     create: bool = False,
-    lacks: Facts = NOTHING,
+    lacks: ExportFacts = NOTHING,
 ) -> Writer:
     """Return the writer of ``form``; ``create`` adds CREATE TABLE to SQL, ``lacks`` adds comments to it."""
     if form == "jsonl":

@@ -7,15 +7,15 @@ from typing import Any
 from bwtui.model.backfill import FirstSnapshot, whole_tables
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
-from bwtui.recording.reading.reader import Recording
-from bwtui.recording.reading.whole import whole_until
+from bwtui.recording.reading.complete_prefix import whole_until
+from bwtui.recording.reading.reader import RecordingReader
 from bwtui.recording.view import RecordingView
 
 _LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ExportGap:
     """Changes that commit in ``(from_lsn, to_lsn]`` are missing before the change at ``position``."""
 
     position: int
@@ -30,10 +30,10 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ExportFacts:
     """The facts about a recording that `facts` collects."""
 
-    gaps: Sequence[Gap] = ()
+    gaps: Sequence[ExportGap] = ()
     #: True if it contains the rows that existed before the recording began.
     has_snapshot: bool = True
     #: Progress of an unfinished first snapshot by chunks, as a sentence; empty if there is none.
@@ -75,24 +75,24 @@ class Facts:
         return found
 
 
-NOTHING = Facts()
+NOTHING = ExportFacts()
 
 
-def facts(view: RecordingView) -> Facts:
+def facts(view: RecordingView) -> ExportFacts:
     """Collect what a recording lacks."""
-    if not isinstance(view, Recording):
+    if not isinstance(view, RecordingReader):
         return NOTHING
     gaps, kinds = [], set()
     for segment in view.segments:
         for position, _, event in segment.events():
             if event["event"] == "gap":
-                gaps.append(Gap(position, event["from_lsn"], event["to_lsn"]))
+                gaps.append(ExportGap(position, event["from_lsn"], event["to_lsn"]))
             elif event["event"] == "pass":
                 kinds.add(event["kind"])
     whole = whole_until(view.segments, view.last_lsn)
     status = view.status(view.length)
     by_chunks = whole_tables(status, view.first_time / 1_000_000, ("first",))
-    return Facts(
+    return ExportFacts(
         gaps,
         has_snapshot="snapshot" in kinds or bool(by_chunks),
         first_position=view.first_position,

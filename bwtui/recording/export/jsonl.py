@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 from bwtui.pgoutput.messages import Field, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.export.writer import Writer
-from bwtui.recording.query.rows import NotThere, key_is_old, sent_value, unchanged_columns
+from bwtui.recording.query.rows import UnknownValue, key_is_old, sent_value, unchanged_columns
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,7 +68,7 @@ def _row(change: Change, *, old: bool) -> dict[str, Any] | None:
     row = {}
     for index, column in enumerate(change.relation.columns):
         value = sent_value(change, index, old=old)
-        if not isinstance(value, NotThere | UnchangedToast):
+        if not isinstance(value, UnknownValue | UnchangedToast):
             row[column.name] = exact(value)
     return row
 

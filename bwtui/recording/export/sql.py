@@ -12,11 +12,11 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.change import Change
-from bwtui.recording.export.facts import NOTHING, Facts, Gap, counted, listed
+from bwtui.recording.export.facts import NOTHING, ExportFacts, ExportGap, counted, listed
 from bwtui.recording.export.jsonl import time_text
 from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in, one_line, quoted_table
 from bwtui.recording.export.writer import Writer
-from bwtui.recording.query.rows import NotThere, sent_value
+from bwtui.recording.query.rows import UnknownValue, sent_value
 from bwtui.recording.reading.sent_keys import SentKeys
 
 _HEAD = """\
@@ -61,7 +61,7 @@ class SqlWriter(Writer):
         takes_table: Callable[[str], bool],
         *,
         create: bool = False,
-        facts: Facts = NOTHING,
+        facts: ExportFacts = NOTHING,
         clears: bool = False,
     ) -> None:
         """Set ``clears`` if there are backfilled tombstones: they find their rows by keys sent before."""
@@ -138,7 +138,7 @@ class SqlWriter(Writer):
             found.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
         return [f"{note}; comments in the file say where" for note in found]
 
-    def _pass_gap(self, gap: Gap) -> None:
+    def _pass_gap(self, gap: ExportGap) -> None:
         """Write a comment on what is missing between the last change and the next."""
         lsn = self._transaction[2] if self._transaction is not None else 0
         self._leave()
@@ -313,7 +313,7 @@ def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     for index, (column, value) in enumerate(zip(change.relation.columns, change.after, strict=True)):
         if value is UNCHANGED or column.name in change.filled:
             continue
-        old: Field | NotThere = sent_value(change, index, old=True)
+        old: Field | UnknownValue = sent_value(change, index, old=True)
         is_known = old == value and column.name not in doubtful
         if is_known or (column.name in change.key_columns and (old == value or change.before is None)):
             continue

@@ -15,7 +15,7 @@ _DROPPED, _ADDED, _INSERTED, _RENAMED, _RETYPED, _RESIZED, _NEVER = 1.0, 1.0, 1.
 
 
 @dataclass(slots=True)
-class Became:
+class ColumnChanges:
     """The changes of a table's columns."""
 
     #: Old and new definition of each column that was kept.
@@ -34,17 +34,17 @@ class Became:
         return {column.name for column in self.dropped} & {column.name for column in self.added}
 
 
-def became(old: tuple[Column, ...], new: tuple[Column, ...]) -> Became:
+def became(old: tuple[Column, ...], new: tuple[Column, ...]) -> ColumnChanges:
     """Return the most likely change from the columns ``old`` to the columns ``new``."""
     same = 0
     while same < min(len(old), len(new)) and not _cost(old[same], new[same]):
         same += 1
-    found = Became([(old[at], new[at]) for at in range(same)])
+    found = ColumnChanges([(old[at], new[at]) for at in range(same)])
     _align(old[same:], new[same:], found)
     return found
 
 
-def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: Became) -> None:
+def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: ColumnChanges) -> None:
     costs = _costs(old, new)
     # Adding a column at the end costs less than adding it elsewhere.
     last = min(range(len(new) + 1), key=lambda at: (costs[-1][at] + (len(new) - at) * _ADDED, -at))

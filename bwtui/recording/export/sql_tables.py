@@ -12,7 +12,7 @@ from typing import Literal
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.recording.change import Change
-from bwtui.recording.export.sql_columns import Became, became
+from bwtui.recording.export.sql_columns import ColumnChanges, became
 from bwtui.types.registry import codec_for
 
 Doubt = Literal["added", "again", "retyped"]
@@ -110,7 +110,7 @@ class TableWriter:
         if self._create:
             self._say("".join(f"{statement}\n" for statement in _alter(changes, now)))
 
-    def _doubt(self, changes: Became, now: Relation, key: tuple[str, ...]) -> None:
+    def _doubt(self, changes: ColumnChanges, now: Relation, key: tuple[str, ...]) -> None:
         """Comment on the values of older rows that are uncertain."""
         before = self.doubtful(now)
         doubtful = self._doubtful[now.oid] = set()
@@ -216,7 +216,7 @@ def _type(column: Column) -> tuple[str, str]:
     return codec.pg_type, ""
 
 
-def _alter(changes: Became, now: Relation) -> Iterator[str]:
+def _alter(changes: ColumnChanges, now: Relation) -> Iterator[str]:
     table = f"ALTER TABLE {quoted_table(now)}"
     for column in changes.dropped:
         yield f"{table} DROP COLUMN {quote_identifier(column.name)};"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bwtui.durable import private, sync
+from bwtui.durable_files import private, sync
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.file_errors import file_failed
 

@@ -53,7 +53,7 @@ class HeaderForm(IntEnum):
     FULL = 2
 
 
-class Without(IntEnum):
+class NoMessageReason(IntEnum):
     """Why a change has no message."""
 
     #: Dropped by --on-error log; an EVENT says why.
@@ -92,7 +92,7 @@ class Cells(Sequence[bytes | None]):
         return map(itemgetter(self.place), self.messages)
 
 
-class Section(NamedTuple):
+class MessageSection(NamedTuple):
     """Messages of one route, in order; ``frames`` identifies the frame that each was made from."""
 
     route: int
@@ -102,7 +102,7 @@ class Section(NamedTuple):
     values: Sequence[bytes | None]
 
 
-class Filled(NamedTuple):
+class FilledValue(NamedTuple):
     """The text of an unchanged TOAST value that the relay filled in, from the old row or by a query."""
 
     frame: int
@@ -110,19 +110,19 @@ class Filled(NamedTuple):
     text: bytes
 
 
-class Batch(NamedTuple):
+class RecordedBatch(NamedTuple):
     """The parsed payload of a CHANGES or ROWS block."""
 
     number: int
     relation: int
     before: Transaction
     frames: list[bytes]
-    sections: list[Section]
-    without: dict[int, Without]
-    filled: list[Filled]
+    sections: list[MessageSection]
+    without: dict[int, NoMessageReason]
+    filled: list[FilledValue]
 
 
-class Delivery(NamedTuple):
+class DeliveredRange(NamedTuple):
     """Where Kafka put the messages ``first`` to ``first + len(partitions)`` of a batch's section."""
 
     batch: int
@@ -137,9 +137,9 @@ def pack_batch(
     relation: int,
     before: Transaction,
     frames: Sequence[bytes],
-    sections: Sequence[Section],
+    sections: Sequence[MessageSection],
     without: Sequence[tuple[int, int]] = (),
-    filled: Sequence[Filled] = (),
+    filled: Sequence[FilledValue] = (),
 ) -> list[bytes]:
     """Return the parts of a payload, without a Python loop over the rows."""
     head = _HEAD.pack(number, relation, *before, len(frames), len(sections), len(without), len(filled))
@@ -156,7 +156,7 @@ def pack_batch(
     return parts
 
 
-def unpack_batch(payload: bytes) -> Batch:
+def unpack_batch(payload: bytes) -> RecordedBatch:
     """Return what `pack_batch` packed. Raises ValueError when the payload is not a valid batch."""
     try:
         return _unpack_batch(payload)
@@ -164,7 +164,7 @@ def unpack_batch(payload: bytes) -> Batch:
         raise ValueError("the payload is too short") from error
 
 
-def _unpack_batch(payload: bytes) -> Batch:
+def _unpack_batch(payload: bytes) -> RecordedBatch:
     number, relation, lsn, time, xid, ordinal, n_frames, n_sections, n_without, n_filled = _HEAD.unpack_from(
         payload
     )
@@ -177,7 +177,7 @@ def _unpack_batch(payload: bytes) -> Batch:
     without = {}
     for _ in range(n_without):
         frame, reason = _WITHOUT.unpack_from(payload, at)
-        without[_within(frame, n_frames)] = Without(reason)
+        without[_within(frame, n_frames)] = NoMessageReason(reason)
         at += _WITHOUT.size
     filled = []
     for _ in range(n_filled):
@@ -186,20 +186,22 @@ def _unpack_batch(payload: bytes) -> Batch:
         text = payload[at : at + length]
         if column & _BYTES:
             column, text = column ^ _BYTES, Binary(text)
-        filled.append(Filled(_within(frame, n_frames), column, text))
+        filled.append(FilledValue(_within(frame, n_frames), column, text))
         at += length
     if at != len(payload):
         raise ValueError(f"{len(payload) - at} bytes are left over")
-    return Batch(number, relation, Transaction(lsn, time, xid, ordinal), frames, sections, without, filled)
+    return RecordedBatch(
+        number, relation, Transaction(lsn, time, xid, ordinal), frames, sections, without, filled
+    )
 
 
-def pack_delivery(delivery: Delivery) -> list[bytes]:
+def pack_delivery(delivery: DeliveredRange) -> list[bytes]:
     """Return the parts of a DELIVERY block's payload."""
     head = _DELIVERY.pack(delivery.batch, delivery.section, delivery.first, len(delivery.partitions))
     return [head, _pack("i", delivery.partitions), _pack("q", delivery.offsets)]
 
 
-def unpack_delivery(payload: bytes) -> Delivery:
+def unpack_delivery(payload: bytes) -> DeliveredRange:
     """Return what `pack_delivery` packed. Raises ValueError when the payload is not a valid delivery."""
     if len(payload) < _DELIVERY.size:
         raise ValueError("the payload is too short")
@@ -208,7 +210,7 @@ def unpack_delivery(payload: bytes) -> Delivery:
     offsets, at = _unpack("q", payload, at, count)
     if at != len(payload):
         raise ValueError(f"{len(payload) - at} bytes are left over")
-    return Delivery(batch, section, first, partitions, offsets)
+    return DeliveredRange(batch, section, first, partitions, offsets)
 
 
 def _pack_cells(*columns: Sequence[bytes | None]) -> list[bytes]:
@@ -244,7 +246,7 @@ def _within(frame: int, n_frames: int) -> int:
     return frame
 
 
-def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, int]:
+def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[MessageSection, int]:
     route, headers, count = _SECTION.unpack_from(payload, at)
     frames, at = _unpack("I", payload, at + _SECTION.size, count)
     if count and max(frames) >= n_frames:
@@ -255,7 +257,7 @@ def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, in
     value_lengths, at = _unpack("i", payload, at, count)
     keys, at = _cut_nullable(payload, at, key_lengths)
     values, at = _cut_nullable(payload, at, value_lengths)
-    return Section(route, HeaderForm(headers), frames, keys, values), at
+    return MessageSection(route, HeaderForm(headers), frames, keys, values), at
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:

@@ -57,7 +57,7 @@ _CHUNK = 1 << 20
 _SYNCED = struct.Struct("<Q")
 
 
-class Kind(IntEnum):
+class BlockKind(IntEnum):
     """The content of a block."""
 
     #: JSON: the segment's origin; always the first block.
@@ -91,15 +91,15 @@ class Kind(IntEnum):
     REACHED = 14
 
 
-_KINDS = frozenset(Kind)
+_KINDS = frozenset(BlockKind)
 #: The blocks at the end of a finished segment.
-ENDING = frozenset((Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT))
+ENDING = frozenset((BlockKind.INDEX, BlockKind.TRANSACTIONS, BlockKind.FOOT))
 
 
-class Block(NamedTuple):
+class JournalBlock(NamedTuple):
     """One block; its header begins at ``offset`` in the segment. ``payload`` is empty if it was not read."""
 
-    kind: Kind
+    kind: BlockKind
     number: int
     received: int
     first_lsn: int
@@ -151,7 +151,7 @@ TRANSACTION_ENTRY = struct.Struct("<QqII")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentPlace:
     """A position: a segment's file name, and the offset in bytes."""
 
     segment: str
@@ -164,13 +164,13 @@ class Place:
 class DamagedAt(DamagedRecording):
     """A damaged place in a recording, and the reason."""
 
-    def __init__(self, place: Place, reason: str, hint: str) -> None:
+    def __init__(self, place: SegmentPlace, reason: str, hint: str) -> None:
         super().__init__(f"the recording is damaged: {place}: {reason}", hint)
         self.place = place
         self.reason = reason
 
 
-def damaged(place: Place, reason: str, hint: str | None = None) -> DamagedAt:
+def damaged(place: SegmentPlace, reason: str, hint: str | None = None) -> DamagedAt:
     """Return the error that names ``place``."""
     usual = "'bwtui recording check' lists every damaged place; restore the file from a copy"
     return DamagedAt(place, reason, hint or usual)
@@ -215,9 +215,9 @@ class SegmentFile:
     def close(self) -> None:
         self._file.close()
 
-    def block(self, offset: int, *, with_payload: bool = True) -> Block:
+    def block(self, offset: int, *, with_payload: bool = True) -> JournalBlock:
         """Return the block at ``offset``."""
-        place = Place(self.name, offset)
+        place = SegmentPlace(self.name, offset)
         if offset + HEADER_SIZE > self.size:
             raise damaged(place, "the file ends within a block's header")
         expected = self.mark if offset else None
@@ -238,7 +238,7 @@ class SegmentFile:
             payload = self._file.read(length)
             if crc32(payload) != payload_crc:
                 raise damaged(place, "a block does not match its checksum")
-        return Block(Kind(kind), number, received, first_lsn, last_lsn, offset, length, payload)
+        return JournalBlock(BlockKind(kind), number, received, first_lsn, last_lsn, offset, length, payload)
 
     @cached_property
     def mark(self) -> bytes | None:
@@ -249,7 +249,9 @@ class SegmentFile:
             return None
         return mark_after(self.raw(first)[:HEADER_SIZE], first.payload)
 
-    def blocks(self, start: int = 0, end: int | None = None, *, with_payload: bool = True) -> Iterator[Block]:
+    def blocks(
+        self, start: int = 0, end: int | None = None, *, with_payload: bool = True
+    ) -> Iterator[JournalBlock]:
         """Yield the blocks in ``[start, end)``, up to the trailer or the end of the file."""
         offset = start
         limit = self.size if end is None else end
@@ -277,7 +279,7 @@ class SegmentFile:
             stop -= len(data)
         return digest.hexdigest()
 
-    def raw(self, block: Block) -> bytes:
+    def raw(self, block: JournalBlock) -> bytes:
         """Return the bytes of a block, header and payload, without verifying them again."""
         self._file.seek(block.offset)
         return self._file.read(block.end - block.offset)
@@ -319,7 +321,7 @@ class SegmentFile:
 
     def index_offset(self) -> int:
         """Return where the INDEX block of a finished segment begins."""
-        place = Place(self.name, max(0, self.size - TRAILER_SIZE))
+        place = SegmentPlace(self.name, max(0, self.size - TRAILER_SIZE))
         if self.size < TRAILER_SIZE:
             raise damaged(place, "the file is too short to be a finished segment")
         self._file.seek(self.size - TRAILER_SIZE)
@@ -341,7 +343,7 @@ def pack_synced(size: int) -> bytes:
     return _SYNCED.pack(size)
 
 
-def synced_before(block: Block) -> int | None:
+def synced_before(block: JournalBlock) -> int | None:
     """Return what `pack_synced` packed; None if the recording has no such payload. Raises ValueError."""
     if not block.payload:
         return None

@@ -8,11 +8,11 @@ from bwtui.model.from_json import made_of
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
-from bwtui.recording.format.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch
-from bwtui.recording.format.blocks import Block, IndexEntry, Kind, Place, damaged
+from bwtui.recording.format.batch import NO_FRAME, NoMessageReason, RecordedBatch, Transaction, unpack_batch
+from bwtui.recording.format.blocks import BlockKind, IndexEntry, JournalBlock, SegmentPlace, damaged
 from bwtui.recording.format.parsing import (
     Counts,
-    Scan,
+    FrameScan,
     count_changes,
     count_messages,
     scan,
@@ -71,7 +71,7 @@ class SegmentContext:
         lsn, ordinal = self.head["seen"]
         return int(lsn), int(ordinal)
 
-    def take(self, block: Block, segment: str) -> None:
+    def take(self, block: JournalBlock, segment: str) -> None:
         """Apply a block, which must have its payload. Raises DamagedRecording."""
         try:
             self._take(block, segment)
@@ -79,14 +79,14 @@ class SegmentContext:
             raise
         except (BwtuiError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise damaged(
-                Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
+                SegmentPlace(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
             ) from error
 
-    def _take(self, block: Block, segment: str) -> None:
-        if block.kind == Kind.RELATION:
+    def _take(self, block: JournalBlock, segment: str) -> None:
+        if block.kind == BlockKind.RELATION:
             relation = unpack_relation(block.payload)
             self.relations[relation.oid] = relation
-        elif block.kind == Kind.ROUTE:
+        elif block.kind == BlockKind.ROUTE:
             data = statement(block, segment)
             route = RecordedRoute(
                 data["relation"],
@@ -97,25 +97,25 @@ class SegmentContext:
                 data["value_schema_id"],
             )
             self.routes[data["route"]] = self.route_of[route.relation_oid] = route
-        elif block.kind == Kind.SCHEMA:
+        elif block.kind == BlockKind.SCHEMA:
             entry = made_of(SchemaEntry, statement(block, segment))
             self.schemas[entry.subject, entry.id] = entry
-        elif block.kind == Kind.HEAD:
+        elif block.kind == BlockKind.HEAD:
             self.head = head_said(block, segment)
             self.current_pass = self.head["pass"]
-        elif block.kind == Kind.EVENT:
+        elif block.kind == BlockKind.EVENT:
             event = event_said(block, segment)
             if event["event"] == "pass":
                 said = {name: value for name, value in event.items() if name != "event"}
                 self.current_pass = cast(Pass, said)
 
 
-def read_batch(block: Block, segment: str) -> Batch:
+def read_batch(block: JournalBlock, segment: str) -> RecordedBatch:
     """Return the batch of a CHANGES or ROWS block. Raises DamagedRecording."""
     try:
         return unpack_batch(block.payload)
     except ValueError as error:
-        raise damaged(Place(segment, block.offset), "a batch can't be taken apart") from error
+        raise damaged(SegmentPlace(segment, block.offset), "a batch can't be taken apart") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ class BatchSummary:
     last: Transaction
 
 
-def summarize(block: Block, batch: Batch, context: SegmentContext, position: int) -> BatchSummary:
+def summarize(
+    block: JournalBlock, batch: RecordedBatch, context: SegmentContext, position: int
+) -> BatchSummary:
     """Return the summary of a batch as the writer recorded it.
 
     ``position`` is the number of changes before it in the segment. Raises KeyError when the batch refers to
@@ -138,9 +140,9 @@ def summarize(block: Block, batch: Batch, context: SegmentContext, position: int
     tables = [context.routes[section.route].table for section in batch.sections]
     counts = count_messages(tables, batch.sections, [size_of(section) for section in batch.sections])
     for frame, reason in batch.without.items():
-        if reason == Without.DROPPED:
+        if reason == NoMessageReason.DROPPED:
             counts.append((_table_of(block.kind, batch, frame, context), "dropped", 1))
-    if block.kind == Kind.ROWS:
+    if block.kind == BlockKind.ROWS:
         table = context.relations[batch.relation].qualified_name
         changes = len(batch.frames) or sum(
             frame == NO_FRAME for section in batch.sections for frame in section.frames
@@ -149,7 +151,7 @@ def summarize(block: Block, batch: Batch, context: SegmentContext, position: int
             counter = "backfill_rows" if context.puts_rows else "snapshot_rows"
             counts.append((table, counter, len(batch.frames)))
         last = batch.before._replace(ordinal=batch.before.ordinal + len(batch.frames))
-        found = Scan(changes, b"", 0, batch.before.commit_lsn, last)
+        found = FrameScan(changes, b"", 0, batch.before.commit_lsn, last)
     else:
         letters = tags(batch.frames)
         found = scan(batch.frames, letters, batch.before, position)
@@ -166,9 +168,9 @@ def summarize(block: Block, batch: Batch, context: SegmentContext, position: int
     return BatchSummary(entry, found.entries, counts, found.last)
 
 
-def _table_of(kind: Kind, batch: Batch, frame: int, context: SegmentContext) -> str:
+def _table_of(kind: BlockKind, batch: RecordedBatch, frame: int, context: SegmentContext) -> str:
     oid = batch.relation
-    if kind == Kind.CHANGES:
+    if kind == BlockKind.CHANGES:
         data = batch.frames[frame]
         at = PAYLOAD_OFFSET + 1
         named = truncated(data) if data[PAYLOAD_OFFSET] == ord("T") else ()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bwtui.compiled import PACKAGE, Tags
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Relation
-from bwtui.recording.format.batch import NO_FRAME, Section, Transaction
+from bwtui.recording.format.batch import NO_FRAME, MessageSection, Transaction
 from bwtui.recording.format.blocks import TRANSACTION_ENTRY
 
 _tag = itemgetter(PAYLOAD_OFFSET)
@@ -32,7 +32,7 @@ Count = tuple[str, str, int]
 Counts = list[Count]
 
 
-class Scan(NamedTuple):
+class FrameScan(NamedTuple):
     """The result of `scan`; ``last`` is the transaction open after the frames, or else the last one."""
 
     changes: int
@@ -50,7 +50,7 @@ def tags(frames: Sequence[bytes]) -> bytes:
     return bytes(map(_tag, frames))
 
 
-def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_position: int) -> Scan:
+def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_position: int) -> FrameScan:
     """Number the changes of a batch and list the transactions that begin in it.
 
     ``found`` are the frames' tags, ``before`` is the transaction that is open at their beginning, and
@@ -72,7 +72,7 @@ def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_posit
     if entries:
         last = Transaction(lsn, time, xid)
     last = last._replace(ordinal=last.ordinal + is_change.count(1, start))
-    return Scan(is_change.count(1), b"".join(entries), len(entries), first_lsn, last)
+    return FrameScan(is_change.count(1), b"".join(entries), len(entries), first_lsn, last)
 
 
 def count_changes(
@@ -106,7 +106,7 @@ def truncated(frame: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f">{number}I", frame, PAYLOAD_OFFSET + 6)
 
 
-def count_messages(tables: Sequence[str], sections: Sequence[Section], sizes: Sequence[int]) -> Counts:
+def count_messages(tables: Sequence[str], sections: Sequence[MessageSection], sizes: Sequence[int]) -> Counts:
     """Return what sections add to the counters of their ``tables``; ``sizes`` come from `size_of`."""
     counts = []
     for table, section, size in zip(tables, sections, sizes, strict=True):
@@ -123,7 +123,7 @@ def _cleared(frames: Sequence[int]) -> int:
     return frames.count(NO_FRAME)
 
 
-def size_of(section: Section) -> int:
+def size_of(section: MessageSection) -> int:
     """Return the total size of the section's keys and values in bytes."""
     return _size(section.keys) + _size(section.values)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, 
 
 from bwtui.model.from_json import made_of
 from bwtui.model.status import ErrorEntry, SchemaEntry, Status
-from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
+from bwtui.recording.format.blocks import LAST_TIME, VERSION, BlockKind, JournalBlock, SegmentPlace, damaged
 from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
 
 _PASSES = (1 << 31) - 1
@@ -29,7 +29,7 @@ _ANY_SIZE = 1 << 80
 RecordedBehind = TypedDict("RecordedBehind", {"session": str, "pass": int, "position": int})
 
 
-class Behind(TypedDict):
+class LastSentChange(TypedDict):
     """The last change that Kafka had when a pass with --exactly-once began.
 
     It is change ``ordinal`` of the transaction that commits at ``lsn``, or that transaction's last change
@@ -53,7 +53,7 @@ Pass = TypedDict(
         "seen": NotRequired[list[int]],
         "session": NotRequired[str],
         "exactly_once": NotRequired[bool],
-        "behind": NotRequired[Behind],
+        "behind": NotRequired[LastSentChange],
     },
 )
 
@@ -129,36 +129,36 @@ def is_sent(head: Head) -> bool:
     return bool(head["source"].get("cluster") or head["source"].get("broker"))
 
 
-def head_said(block: Block, segment: str) -> Head:
+def head_said(block: JournalBlock, segment: str) -> Head:
     """Parse a HEAD. Raises DamagedRecording."""
     return cast(Head, statement(block, segment))
 
 
-def event_said(block: Block, segment: str) -> Event:
+def event_said(block: JournalBlock, segment: str) -> Event:
     """Parse an EVENT. Raises DamagedRecording."""
     return cast(Event, statement(block, segment))
 
 
-def foot_said(block: Block, segment: str) -> Foot:
+def foot_said(block: JournalBlock, segment: str) -> Foot:
     """Parse a FOOT. Raises DamagedRecording."""
     return cast(Foot, statement(block, segment))
 
 
-def statement(block: Block, segment: str) -> dict[str, Any]:
+def statement(block: JournalBlock, segment: str) -> dict[str, Any]:
     """Parse and validate the JSON of a block. Raises DamagedRecording when it is invalid."""
     try:
         content = obj(json.loads(block.payload))
         _CHECKS[block.kind](content)
-    except _Newer as newer:
-        raise damaged(Place(segment, block.offset), newer.reason, newer.hint) from newer
+    except _NewerFormat as newer:
+        raise damaged(SegmentPlace(segment, block.offset), newer.reason, newer.hint) from newer
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(
-            Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
+            SegmentPlace(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
         ) from error
     return content
 
 
-class _Newer(Exception):
+class _NewerFormat(Exception):
     """The block needs a newer version of bwtui."""
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -170,7 +170,7 @@ def _head(head: dict[str, Any]) -> None:
     version = number(head["version"], 1)
     if version > VERSION:
         reason = f"a newer bwtui has written it (format {version}, and this one reads up to {VERSION})"
-        raise _Newer(reason, "install that version of bwtui")
+        raise _NewerFormat(reason, "install that version of bwtui")
     bytes.fromhex(text(head["session"]))
     number(head["first_position"])
     number(head["first_batch"])
@@ -274,7 +274,7 @@ def _foot(foot: dict[str, Any]) -> None:
     kind = digest_kind(foot)
     if kind not in foot:
         reason = "its foot has no digest that this bwtui knows; a newer one may have written it"
-        raise _Newer(reason, "install the newest bwtui")
+        raise _NewerFormat(reason, "install the newest bwtui")
     sha256(foot[kind])
     for name in _NUMBERS:
         number(foot[name])
@@ -295,14 +295,14 @@ _NUMBERS = (
     *("first_lsn", "last_lsn", "first_received", "last_received"),
 )
 
-_CHECKS: dict[Kind, Callable[[dict[str, Any]], object]] = {
-    Kind.HEAD: _head,
-    Kind.EVENT: _event,
-    Kind.ROUTE: _route,
-    Kind.SCHEMA: schema_said,
-    Kind.STATUS: _status,
-    Kind.ERROR: _error,
-    Kind.FOOT: _foot,
+_CHECKS: dict[BlockKind, Callable[[dict[str, Any]], object]] = {
+    BlockKind.HEAD: _head,
+    BlockKind.EVENT: _event,
+    BlockKind.ROUTE: _route,
+    BlockKind.SCHEMA: schema_said,
+    BlockKind.STATUS: _status,
+    BlockKind.ERROR: _error,
+    BlockKind.FOOT: _foot,
 }
 
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bwtui.recording.format.blocks import IndexEntry, Kind
+from bwtui.recording.format.blocks import BlockKind, IndexEntry
 from bwtui.recording.format.parsing import Count
 
 
 @dataclass(slots=True)
-class Totals:
+class SegmentTotals:
     """Totals of the blocks so far; times in Unix microseconds. ``tables`` maps names to counters."""
 
     changes: int = 0
@@ -33,10 +33,10 @@ class Totals:
         self.transactions += entry.transactions
         self.first_received = self.first_received or entry.received
         self.last_received = max(self.last_received, entry.received)
-        if entry.kind in (Kind.CHANGES, Kind.ROWS):
+        if entry.kind in (BlockKind.CHANGES, BlockKind.ROWS):
             self.first_lsn = self.first_lsn or entry.first_lsn
             self.last_lsn = max(self.last_lsn, entry.last_lsn)
-        elif entry.kind == Kind.REACHED:
+        elif entry.kind == BlockKind.REACHED:
             self.reached = max(self.reached, entry.last_lsn)
         for table, counter, number in counts:
             counters = self.tables.setdefault(table, {})
@@ -57,7 +57,7 @@ _ROWS, _PUT = "snapshot_rows", "backfill_rows"
 
 
 def counters_of(foot: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the tables' counters from a foot, as they were given to `Totals.add`."""
+    """Return the tables' counters from a foot, as they were given to `SegmentTotals.add`."""
     tables = {table: dict(counters) for table, counters in foot["tables"].items()}
     for table, rows in foot.get(_PUT, {}).items():
         tables[table][_ROWS] -= rows

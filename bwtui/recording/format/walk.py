@@ -5,46 +5,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bwtui.errors import BwtuiError
-from bwtui.recording.format.batch import Batch
+from bwtui.recording.format.batch import RecordedBatch
 from bwtui.recording.format.blocks import (
     ENDING,
-    Block,
+    BlockKind,
     DamagedAt,
     IndexEntry,
-    Kind,
-    Place,
+    JournalBlock,
     SegmentFile,
+    SegmentPlace,
     damaged,
     synced_before,
 )
 from bwtui.recording.format.context import SegmentContext, read_batch, summarize
 from bwtui.recording.format.parsing import Count
 from bwtui.recording.format.statements import SegmentEnd
-from bwtui.recording.format.totals import Totals
+from bwtui.recording.format.totals import SegmentTotals
 
-BATCHES = (Kind.CHANGES, Kind.ROWS)
+BATCHES = (BlockKind.CHANGES, BlockKind.ROWS)
 #: Kinds of blocks that later blocks refer to.
-DESCRIBING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT)
+DESCRIBING = (BlockKind.HEAD, BlockKind.RELATION, BlockKind.ROUTE, BlockKind.SCHEMA, BlockKind.EVENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BlockStep:
     """One block, and its contribution to index and foot."""
 
-    block: Block
+    block: JournalBlock
     entry: IndexEntry
-    batch: Batch | None = None
+    batch: RecordedBatch | None = None
     transactions: bytes = b""
     counts: Sequence[Count] = ()
 
 
-class Walk:
+class SegmentWalk:
     """Processes the blocks of one segment in order."""
 
     def __init__(self, segment: str) -> None:
         self._segment = segment
         self.context = SegmentContext()
-        self.totals = Totals()
+        self.totals = SegmentTotals()
         self.index: list[IndexEntry] = []
         #: The entries of TRANSACTIONS, packed.
         self.transactions = bytearray()
@@ -67,7 +67,7 @@ class Walk:
             "ended": ended,
         }
 
-    def take(self, block: Block) -> Step:
+    def take(self, block: JournalBlock) -> BlockStep:
         """Process a block, which must have its payload. Raises DamagedAt if no relay writes such a block."""
         step = self._step(block)
         self.totals.add(step.entry, step.counts)
@@ -75,31 +75,31 @@ class Walk:
         self.transactions += step.transactions
         return step
 
-    def _step(self, block: Block) -> Step:
-        place = Place(self._segment, block.offset)
-        if block.number != self.number or (block.kind == Kind.HEAD) != (block.number == 0):
+    def _step(self, block: JournalBlock) -> BlockStep:
+        place = SegmentPlace(self._segment, block.offset)
+        if block.number != self.number or (block.kind == BlockKind.HEAD) != (block.number == 0):
             raise damaged(place, f"block {self.number} should stand here")
         self.number += 1
         entry = IndexEntry(block.offset, block.kind, 0, 0, block.received, block.first_lsn, block.last_lsn)
-        if block.kind == Kind.REACHED:
+        if block.kind == BlockKind.REACHED:
             _check_synced(block, place)
         if block.kind not in BATCHES:
             self.context.take(block, self._segment)
-            if block.kind == Kind.HEAD:
+            if block.kind == BlockKind.HEAD:
                 self.seen = self.context.seen_before
-            return Step(block, entry)
+            return BlockStep(block, entry)
         batch = read_batch(block, self._segment)
         try:
             summary = summarize(block, batch, self.context, self.totals.changes)
         except (BwtuiError, LookupError, ValueError, ArithmeticError, struct.error) as error:
             raise damaged(place, "a batch refers to what was not recorded") from error
         self.next_batch = batch.number + 1
-        if block.kind == Kind.CHANGES:
+        if block.kind == BlockKind.CHANGES:
             self.seen = max(self.seen, (summary.last.commit_lsn, summary.last.ordinal))
-        return Step(block, summary.entry, batch, summary.transactions, summary.counts)
+        return BlockStep(block, summary.entry, batch, summary.transactions, summary.counts)
 
 
-def _check_synced(block: Block, place: Place) -> None:
+def _check_synced(block: JournalBlock, place: SegmentPlace) -> None:
     try:
         synced = synced_before(block)
     except ValueError as error:
@@ -131,7 +131,7 @@ def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> Damaged
     return None
 
 
-def _synced_by(block: Block, reached: int) -> tuple[int, int]:
+def _synced_by(block: JournalBlock, reached: int) -> tuple[int, int]:
     """Return how many bytes were synced before ``block``, and the end of the last REACHED without a size.
 
     Older relays write a REACHED without a size before each sync. They write the next one, like the segment's
@@ -139,7 +139,7 @@ def _synced_by(block: Block, reached: int) -> tuple[int, int]:
     """
     if block.kind in ENDING:
         return reached, reached
-    if block.kind != Kind.REACHED:
+    if block.kind != BlockKind.REACHED:
         return 0, reached
     try:
         # If bytes are missing from the file, this can be more than precedes the block.

@@ -60,7 +60,7 @@ BY_NAME = {field.name: field for field in FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class FieldRef:
     """A field as a query names it; ``column`` is set for ``before.column`` and the like."""
 
     field: FieldName

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bwtui.recording.change import Change
-from bwtui.recording.query.fields import FIELDS, FieldName, Ref
+from bwtui.recording.query.fields import FIELDS, FieldName, FieldRef
 from bwtui.recording.query.match import compiled, whole
 from bwtui.recording.query.parser import parse_tree
 from bwtui.recording.query.sql import condition
@@ -56,7 +56,7 @@ def fields_of(query: Query) -> list[str]:
     return list(dict.fromkeys(ref.field.name for ref in _refs(query.tree)))
 
 
-def _refs(node: Node) -> Iterator[Ref]:
+def _refs(node: Node) -> Iterator[FieldRef]:
     if isinstance(node, And | Or):
         for part in node.parts:
             yield from _refs(part)
@@ -64,5 +64,5 @@ def _refs(node: Node) -> Iterator[Ref]:
         yield from _refs(node.part)
     else:
         yield node.ref
-        if isinstance(node, Compare) and isinstance(node.operand, Ref):
+        if isinstance(node, Compare) and isinstance(node.operand, FieldRef):
             yield node.operand

@@ -10,9 +10,17 @@ from typing import Any
 
 from bwtui.pgoutput.messages import Relation, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
-from bwtui.recording.query.fields import Ref
-from bwtui.recording.query.rows import NOT_THERE, ColumnText, NotThere, as_text, key_texts, rows, sent_value
-from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, Text
+from bwtui.recording.query.fields import FieldRef
+from bwtui.recording.query.rows import (
+    NOT_THERE,
+    ColumnText,
+    UnknownValue,
+    as_text,
+    key_texts,
+    rows,
+    sent_value,
+)
+from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, TextOperand
 from bwtui.recording.query.values import as_number
 
 Answer = bool | None
@@ -115,18 +123,18 @@ def _compare(node: Compare) -> Test:
     ref, operand = node.ref, node.operand
     compare = _ORDERS[node.order]
     if ref.kind == "table":
-        assert isinstance(operand, Text)
+        assert isinstance(operand, TextOperand)
         return _is_table(operand.value)
     if ref.kind == "columns":
-        assert isinstance(operand, Text)
+        assert isinstance(operand, TextOperand)
         return _is_changed(operand.value)
     if ref.kind == "column":
-        if isinstance(operand, Ref):
+        if isinstance(operand, FieldRef):
             return _compare_columns(_lookup(ref), compare, _lookup(operand))
-        assert isinstance(operand, Text)
+        assert isinstance(operand, TextOperand)
         return _compare_column(_lookup(ref), node.order, operand)
     return _compare_value(
-        _VALUES[ref.field.name], compare, operand.value if isinstance(operand, Text) else operand
+        _VALUES[ref.field.name], compare, operand.value if isinstance(operand, TextOperand) else operand
     )
 
 
@@ -157,7 +165,7 @@ def _of_text(lookup: Lookup, holds: Callable[[str], bool]) -> Test:
     return test
 
 
-def _compare_column(lookup: Lookup, order: str, operand: Text) -> Test:
+def _compare_column(lookup: Lookup, order: str, operand: TextOperand) -> Test:
     wanted, compare = operand.value, _ORDERS[order]
     if operand.bare and order == "=" and wanted.lower() in BOOLEANS:
         return _of_text(lookup, BOOLEANS[wanted.lower()].__contains__)
@@ -192,7 +200,7 @@ def _is_changed(name: str) -> Test:
         old, new = find_old(change, message), find_new(change, message)
         if isinstance(new, UnchangedToast):
             return False
-        if isinstance(old, NotThere) or isinstance(new, NotThere):
+        if isinstance(old, UnknownValue) or isinstance(new, UnknownValue):
             return None
         return old != new
 
@@ -209,7 +217,7 @@ def _match(node: Match) -> Test:
     return _of_text(value, lambda text: search(text) is not None)
 
 
-def _is_null(ref: Ref) -> Test:
+def _is_null(ref: FieldRef) -> Test:
     if ref.kind != "column":
         value = _VALUES[ref.field.name]
         return lambda change, message: value(change, message) is None
@@ -219,17 +227,17 @@ def _is_null(ref: Ref) -> Test:
 
     def test(change: Change, message: SentMessage | None) -> Answer:
         text = lookup(change, message)
-        return None if isinstance(text, NotThere) else text is None
+        return None if isinstance(text, UnknownValue) else text is None
 
     return test
 
 
-def _is_unchanged(ref: Ref) -> Test:
+def _is_unchanged(ref: FieldRef) -> Test:
     lookup = _lookup(ref)
 
     def test(change: Change, message: SentMessage | None) -> Answer:
         text = lookup(change, message)
-        return None if isinstance(text, NotThere) else isinstance(text, UnchangedToast)
+        return None if isinstance(text, UnknownValue) else isinstance(text, UnchangedToast)
 
     return test
 
@@ -237,7 +245,7 @@ def _is_unchanged(ref: Ref) -> Test:
 # Columns.
 
 
-def _lookup(ref: Ref) -> Lookup:
+def _lookup(ref: FieldRef) -> Lookup:
     if ref.column is None:
         return _whole_key
     if ref.side == "key":
@@ -255,7 +263,7 @@ def _column(name: str, *, old: bool) -> Lookup:
         if index is None:
             return NOT_THERE
         value = sent_value(change, index, old=old)
-        return value if isinstance(value, NotThere) else as_text(value)
+        return value if isinstance(value, UnknownValue) else as_text(value)
 
     return lookup
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 
 from bwtui.model.lsn import parse_lsn
 from bwtui.options import nearest, parse_switch, split_advice
-from bwtui.recording.query.fields import BY_NAME, SIDES, FieldName, Ref, Side
+from bwtui.recording.query.fields import BY_NAME, SIDES, FieldName, FieldRef, Side
 from bwtui.recording.query.regex import Regex, RegexError, parse_regex
 from bwtui.recording.query.syntax import (
     And,
@@ -28,7 +28,7 @@ from bwtui.recording.query.syntax import (
     Operand,
     Or,
     Order,
-    Text,
+    TextOperand,
 )
 from bwtui.recording.query.tokens import QueryError, Token, tokens
 from bwtui.recording.query.values import as_time, as_whole
@@ -154,18 +154,18 @@ class _Parser:
             return Compare(ref, "=", True)
         raise self._missing_operator(ref, token)
 
-    def _missing_operator(self, ref: Ref, token: Token) -> QueryError:
+    def _missing_operator(self, ref: FieldRef, token: Token) -> QueryError:
         if ref.kind in ("row", "columns"):
             return self._wrong_operator(ref, token)
         return self._unexpected(f"an operator behind {ref.shown!r}")
 
-    def _ref(self, token: Token) -> Ref:
+    def _ref(self, token: Token) -> FieldRef:
         name, dot, column = token.text.partition(".")
         field = BY_NAME.get(name.lower())
         if field is None:
             raise self._no_such_field(name, token)
         if not dot:
-            return Ref(field)
+            return FieldRef(field)
         if field.name not in SIDES:
             raise self._error(f"{name!r} has no columns", token, "columns are in before, after and key")
         if "." in column:
@@ -175,7 +175,7 @@ class _Parser:
             column = token.quoted
         if not column:
             raise self._error(f"expected a column behind {token.text!r}", token, f"name one: {name}.id")
-        return Ref(field, column)
+        return FieldRef(field, column)
 
     def _no_such_field(self, name: str, token: Token) -> QueryError:
         close = nearest(name.lower(), BY_NAME)
@@ -183,7 +183,7 @@ class _Parser:
         hint = f"did you mean {close!r}? {column}" if close else f"{column}; {_listed(BY_NAME)}"
         return self._error(f"there is no field {name!r}", token, hint)
 
-    def _is(self, ref: Ref) -> Node:
+    def _is(self, ref: FieldRef) -> Node:
         self._take()
         negated = self._token.is_word("not")
         if negated:
@@ -201,7 +201,7 @@ class _Parser:
             raise self._error(f"{ref.shown} is never null", token, f"it takes {', '.join(ref.operators)}")
         return Not(IsNull(ref)) if negated else IsNull(ref)
 
-    def _in(self, ref: Ref) -> Node:
+    def _in(self, ref: FieldRef) -> Node:
         token = self._take()
         negated = token.is_word("not")
         if negated and not self._token.is_word("in"):
@@ -222,7 +222,7 @@ class _Parser:
         node = parts[0] if len(parts) == 1 else Or(tuple(parts))
         return Not(node) if negated else node
 
-    def _operation(self, ref: Ref) -> Node:
+    def _operation(self, ref: FieldRef) -> Node:
         token = self._take()
         self._check_operator(ref, token.text, token)
         if token.text in ("~", "!~"):
@@ -232,11 +232,11 @@ class _Parser:
             node = Compare(ref, order, self._operand(ref, order))
         return Not(node) if token.text in ("!=", "!~") else node
 
-    def _check_operator(self, ref: Ref, operator: str, token: Token) -> None:
+    def _check_operator(self, ref: FieldRef, operator: str, token: Token) -> None:
         if ref.kind == "row" or operator not in ref.operators:
             raise self._wrong_operator(ref, token)
 
-    def _wrong_operator(self, ref: Ref, token: Token) -> QueryError:
+    def _wrong_operator(self, ref: FieldRef, token: Token) -> QueryError:
         if ref.kind == "row":
             hint = f"name a column: {ref.shown}.column; or ask whether {ref.shown} is null"
             return self._error(f"{ref.shown!r} is a whole row", token, hint)
@@ -270,7 +270,7 @@ class _Parser:
             inside = error.offset + (token.kind == "string")
             raise QueryError(str(error), self._text, token.column + inside, error.hint) from error
 
-    def _operand(self, ref: Ref, order: Order) -> Operand:
+    def _operand(self, ref: FieldRef, order: Order) -> Operand:
         kind = ref.kind
         token = self._value(is_column=kind == "columns")
         if kind == "column":
@@ -279,7 +279,7 @@ class _Parser:
             raise self._no_column_here(repr(ref.shown), side, token)
         text = _plain(token)
         if kind == "words":
-            return Text(self._one_of(ref.field, text, token))
+            return TextOperand(self._one_of(ref.field, text, token))
         try:
             return _converted(kind, text, self._end)
         except ValueError as error:
@@ -288,7 +288,7 @@ class _Parser:
 
     def _column_operand(self, token: Token, order: Order) -> Operand:
         if token.kind == "string":
-            return Text(token.text)
+            return TextOperand(token.text)
         head, dot, column = token.text.partition(".")
         side = _side_meant(token)
         if side is not None and side == head.lower():
@@ -302,7 +302,7 @@ class _Parser:
         if order != "=" and head.lower() in BY_NAME:
             hint = f"write after.{head} for a column, and '{head}' in quotes for the text"
             raise self._error(f"a column is not compared with the field {head!r}", token, hint)
-        return Text(_plain(token), bare=True)
+        return TextOperand(_plain(token), bare=True)
 
     def _no_column_here(self, what: str, side: Side, token: Token) -> QueryError:
         shown = _plain(token)
@@ -330,7 +330,7 @@ def _converted(kind: str, text: str, end: int | None) -> Operand:
         if number is None:
             raise ValueError(f"{text!r} is not a whole number (such as 42 or -7)")
         return number
-    return Text(text)
+    return TextOperand(text)
 
 
 def _side_meant(token: Token) -> Side | None:

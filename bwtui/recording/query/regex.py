@@ -46,7 +46,7 @@ class Regex:
 def parse_regex(text: str) -> Regex:
     """Parse a regular expression. Raises RegexError."""
     body, ignore_case = (text[4:], True) if text.startswith("(?i)") else (text, False)
-    parts = _Reader(body, ignore_case, len(text) - len(body)).read()
+    parts = _RegexParser(body, ignore_case, len(text) - len(body)).read()
     written = "".join(r"\z" if part == "$" else part for part in parts)
     options = re2.Options()
     options.log_errors = False
@@ -61,7 +61,7 @@ def parse_regex(text: str) -> Regex:
     return Regex(text, written, pattern)
 
 
-class _Reader:
+class _RegexParser:
     """Parses one expression from left to right into ``parts``."""
 
     def __init__(self, text: str, ignore_case: bool, shift: int) -> None:

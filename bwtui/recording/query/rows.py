@@ -10,7 +10,7 @@ from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
 
 
-class NotThere:
+class UnknownValue:
     """The value of a column that the table lacks, or that PostgreSQL did not send: it is unknown."""
 
     __slots__ = ()
@@ -19,9 +19,9 @@ class NotThere:
         return "NOT_THERE"
 
 
-NOT_THERE = NotThere()
+NOT_THERE = UnknownValue()
 #: The text of a value; None is null.
-ColumnText = str | UnchangedToast | NotThere | None
+ColumnText = str | UnchangedToast | UnknownValue | None
 
 
 def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
@@ -66,7 +66,7 @@ def as_text(value: Field) -> str | UnchangedToast | None:
         return f"\\x{value.hex()}"
 
 
-def sent_value(change: Change, index: int, *, old: bool) -> Field | NotThere:
+def sent_value(change: Change, index: int, *, old: bool) -> Field | UnknownValue:
     """Return the value of the column at ``index``, if PostgreSQL sent it."""
     row = change.before if old else change.after
     if row is None:
@@ -92,7 +92,7 @@ def row_texts(change: Change, *, old: bool) -> dict[str, str | None] | None:
     texts: dict[str, str | None] = {}
     for index, column in enumerate(change.relation.columns):
         value = sent_value(change, index, old=old)
-        if not isinstance(value, NotThere | UnchangedToast):
+        if not isinstance(value, UnknownValue | UnchangedToast):
             text = as_text(value)
             assert not isinstance(text, UnchangedToast)
             texts[column.name] = text
@@ -108,7 +108,7 @@ def key_texts(change: Change, message: SentMessage | None) -> dict[str, str] | N
     texts = {}
     for name in change.key_columns:
         value = sent_value(change, places[name], old=old) if name in places else NOT_THERE
-        text = None if isinstance(value, NotThere) else as_text(value)
+        text = None if isinstance(value, UnknownValue) else as_text(value)
         if not isinstance(text, str):
             return None
         texts[name] = text

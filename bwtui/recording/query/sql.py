@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from bwtui.model.sql import quoted
 from bwtui.recording.change import KEY_CHANGE
-from bwtui.recording.query.fields import Ref
+from bwtui.recording.query.fields import FieldRef
 from bwtui.recording.query.match import BOOLEANS
-from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, Text
+from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, TextOperand
 from bwtui.recording.query.values import LENGTH_DIGITS, NUMBER, NUMBER_PARTS, as_number, sort_key
 
 _COLUMNS = {"time": "commit_time", "repeat": "is_repeat", "key": "key_json"}
@@ -43,7 +43,7 @@ def _either(parts: Sequence[Node]) -> Iterator[str]:
     Converting a column to a number takes much SQL: separate conditions for some hundred numbers would
     have megabytes.
     """
-    numbers: dict[Ref, list[str]] = {}
+    numbers: dict[FieldRef, list[str]] = {}
     for part in parts:
         if isinstance(part, Compare) and (number := _equal_number(part)) is not None:
             numbers.setdefault(part.ref, []).append(number)
@@ -59,13 +59,18 @@ def _either(parts: Sequence[Node]) -> Iterator[str]:
 def _equal_number(node: Compare) -> str | None:
     """Return the number in a condition that a column equals a number; otherwise None."""
     operand = node.operand
-    if node.ref.kind != "column" or node.order != "=" or not isinstance(operand, Text) or not operand.bare:
+    if (
+        node.ref.kind != "column"
+        or node.order != "="
+        or not isinstance(operand, TextOperand)
+        or not operand.bare
+    ):
         return None
     is_number = operand.value.lower() not in BOOLEANS and as_number(operand.value) is not None
     return operand.value if is_number else None
 
 
-def _name(ref: Ref) -> str:
+def _name(ref: FieldRef) -> str:
     if ref.field.name == "op":
         # A query asks for the change's operation, but older sealed recordings have key_change for messages.
         return f'(CASE "op" WHEN {quoted(KEY_CHANGE)} THEN \'update\' ELSE "op" END)'
@@ -79,7 +84,7 @@ def _compare(node: Compare) -> str:
     ref, operand = node.ref, node.operand
     if ref.kind == "column":
         return _compare_column(_column(ref), node)
-    if isinstance(operand, Text):
+    if isinstance(operand, TextOperand):
         if ref.kind == "table":
             return _is_table(operand.value)
         if ref.kind == "columns":
@@ -93,7 +98,7 @@ def _compare(node: Compare) -> str:
     return _compare_whole(ref, node.order, operand)
 
 
-def _compare_whole(ref: Ref, order: str, wanted: int) -> str:
+def _compare_whole(ref: FieldRef, order: str, wanted: int) -> str:
     # Engines treat numbers outside the column's type differently: some convert them to floats.
     limit = 1 << (31 if ref.field.name in _INTS else 63)
     if -limit <= wanted < limit:
@@ -112,12 +117,12 @@ def _is_table(wanted: str) -> str:
 
 def _compare_column(column: str, node: Compare) -> str:
     operand = node.operand
-    if isinstance(operand, Ref):
+    if isinstance(operand, FieldRef):
         other = _column(operand)
         numbers = f"{_is_number(column)} AND {_is_number(other)}"
         compared = f"{_sort_key(column)} {node.order} {_sort_key(other)}"
         return f"(CASE WHEN {numbers} THEN {compared} ELSE {column} {node.order} {other} END)"
-    assert isinstance(operand, Text)
+    assert isinstance(operand, TextOperand)
     wanted = operand.value
     text = f"{column} {node.order} {quoted(wanted)}"
     if operand.bare and node.order == "=" and wanted.lower() in BOOLEANS:
@@ -145,7 +150,7 @@ def _match(node: Match) -> str:
     return _search(text, pattern)
 
 
-def _is_null(ref: Ref) -> str:
+def _is_null(ref: FieldRef) -> str:
     if ref.column is None:
         return f"({_name(ref)} IS NULL)"
     row = _name(ref)
@@ -155,7 +160,7 @@ def _is_null(ref: Ref) -> str:
     return f"(CASE {known} WHEN {_is_in_unchanged(ref.column)} THEN FALSE END)"
 
 
-def _is_unchanged(ref: Ref) -> str:
+def _is_unchanged(ref: FieldRef) -> str:
     assert ref.column is not None
     unchanged = _is_in_unchanged(ref.column)
     return f"(CASE WHEN {unchanged} THEN TRUE WHEN {_has(_name(ref), ref.column)} THEN FALSE END)"
@@ -164,7 +169,7 @@ def _is_unchanged(ref: Ref) -> str:
 # Columns as text, and as numbers.
 
 
-def _column(ref: Ref) -> str:
+def _column(ref: FieldRef) -> str:
     if ref.column is None:
         return _values(_name(ref))
     return _value(_name(ref), ref.column)

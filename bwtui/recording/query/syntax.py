@@ -7,14 +7,14 @@ null.
 from dataclasses import dataclass
 from typing import Literal
 
-from bwtui.recording.query.fields import Ref
+from bwtui.recording.query.fields import FieldRef
 from bwtui.recording.query.regex import Regex
 
 Order = Literal["=", "<", "<=", ">", ">="]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextOperand:
     """A text to compare with; if it is ``bare`` (not quoted), it may be a number, true or false."""
 
     value: str
@@ -22,14 +22,14 @@ class Text:
 
 
 #: Numbers, LSNs and times are ints.
-Operand = Text | int | bool | Ref
+Operand = TextOperand | int | bool | FieldRef
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
     """``field = value`` and the other orders."""
 
-    ref: Ref
+    ref: FieldRef
     order: Order
     operand: Operand
 
@@ -38,7 +38,7 @@ class Compare:
 class Match:
     """``field ~ 'regular expression'``."""
 
-    ref: Ref
+    ref: FieldRef
     regex: Regex
 
 
@@ -46,14 +46,14 @@ class Match:
 class IsNull:
     """``field is null``."""
 
-    ref: Ref
+    ref: FieldRef
 
 
 @dataclass(frozen=True, slots=True)
 class IsUnchanged:
     """``after.column is unchanged``: a TOAST value that PostgreSQL did not send."""
 
-    ref: Ref
+    ref: FieldRef
 
 
 @dataclass(frozen=True, slots=True)

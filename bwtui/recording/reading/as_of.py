@@ -13,7 +13,7 @@ from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.change import Change
 from bwtui.recording.fields import old_key
 from bwtui.recording.query.values import as_number, sort_key
-from bwtui.recording.reading.sent_keys import Spellings, key_types, pack, unpack
+from bwtui.recording.reading.sent_keys import KeyEncodings, key_types, pack, unpack
 from bwtui.recording.view import OnProgress, RecordingView
 
 #: Changes between two calls of the progress function.
@@ -43,14 +43,14 @@ class TableRow(NamedTuple):
     fields: tuple[Field, ...]
 
 
-class Order(NamedTuple):
+class RowOrder(NamedTuple):
     """The sort order of rows: by a column, or by the key."""
 
     column: str | None = None
     descending: bool = False
 
 
-class Gaps(NamedTuple):
+class TableGaps(NamedTuple):
     """The gaps in a table as of a position."""
 
     #: There is no snapshot before the position: rows unchanged since the recording began are missing.
@@ -74,7 +74,7 @@ class TableFold:
         self.truncates = 0
         self._unknown = 0
         self._unknown_tombstones = 0
-        self._spellings = Spellings()
+        self._spellings = KeyEncodings()
         self._snapshot_pass: int | None = None
         self._arranged = False
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -134,7 +134,7 @@ class TableFold:
     def arrange(
         self,
         matches: Callable[[Change], bool] | None,
-        order: Order | None,
+        order: RowOrder | None,
         cancelled: Callable[[], bool] = lambda: False,
         on_progress: OnProgress = lambda done, total: None,
     ) -> bool:
@@ -163,7 +163,7 @@ class TableFold:
         if order is not None and order.column is not None:
             database.create_function("place", 1, _place(relation, order.column))
             by = f"place(row) {'desc' if order.descending else 'asc'} nulls last, "
-        key = "sort desc, key desc, n desc" if order == Order(None, True) else "sort, key, n"
+        key = "sort desc, key desc, n desc" if order == RowOrder(None, True) else "sort, key, n"
         database.execute("create table arranged (rank integer primary key, sort, key blob, n integer)")
         database.set_progress_handler(cancelled, _STEPS)
         try:
@@ -180,9 +180,9 @@ class TableFold:
             database.set_progress_handler(None, 0)
         return True
 
-    def gaps(self, snapshot_runs: bool) -> Gaps:
+    def gaps(self, snapshot_runs: bool) -> TableGaps:
         """Return what is missing."""
-        return Gaps(self._snapshot_pass is None, snapshot_runs, self._unknown, self._unknown_tombstones)
+        return TableGaps(self._snapshot_pass is None, snapshot_runs, self._unknown, self._unknown_tombstones)
 
     # Folding.
 

@@ -11,8 +11,8 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Begin, Delete, Field, Insert, Relation, Truncate, Update
 from bwtui.recording.change import OF_TRANSACTIONS, Change, DeliveryState, Operation, SentMessage
-from bwtui.recording.format.batch import NO_FRAME, Batch, HeaderForm, Section, Transaction
-from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.batch import NO_FRAME, HeaderForm, MessageSection, RecordedBatch, Transaction
+from bwtui.recording.format.blocks import BlockKind, JournalBlock
 from bwtui.recording.format.context import RecordedRoute, SegmentContext
 from bwtui.recording.format.statements import is_sent
 
@@ -21,7 +21,7 @@ Deliveries = Mapping[tuple[int, int], tuple["list[int]", "list[int]"]]
 NO_TIMES: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
-class _Sent(NamedTuple):
+class _MessageSlot(NamedTuple):
     section: int
     place: int
 
@@ -31,8 +31,8 @@ class Assembly:
 
     def __init__(
         self,
-        block: Block,
-        batch: Batch,
+        block: JournalBlock,
+        batch: RecordedBatch,
         context: SegmentContext,
         deliveries: Deliveries,
         position: int,
@@ -50,17 +50,17 @@ class Assembly:
         self._position = position
         self._session = bytes.fromhex(context.head["session"])
         self.is_sent = is_sent(context.head)
-        self._sent: dict[int, list[_Sent]] = {}
+        self._sent: dict[int, list[_MessageSlot]] = {}
         for number, section in enumerate(batch.sections):
             for index, frame in enumerate(section.frames):
-                self._sent.setdefault(frame, []).append(_Sent(number, index))
+                self._sent.setdefault(frame, []).append(_MessageSlot(number, index))
         self._filled: dict[int, list[tuple[int, bytes]]] = {}
         for frame, column, text in batch.filled:
             self._filled.setdefault(frame, []).append((column, text))
 
     def changes(self) -> Iterator[Change]:
         """Yield the changes of the batch."""
-        if self._block.kind == Kind.ROWS:
+        if self._block.kind == BlockKind.ROWS:
             yield from self._rows()
         else:
             yield from self._stream()
@@ -118,7 +118,7 @@ class Assembly:
         before_is_key: bool = False,
         *,
         truncated: tuple[Relation, ...] = (),
-        only: _Sent | None = None,
+        only: _MessageSlot | None = None,
     ) -> Change:
         filled = self._filled.get(frame, [])
         if filled and after is not None:
@@ -157,7 +157,9 @@ class Assembly:
             is_repeat=operation in OF_TRANSACTIONS and identity <= self._context.seen,
         )
 
-    def _message(self, part: int, sent: _Sent, operation: Operation, transaction: Transaction) -> SentMessage:
+    def _message(
+        self, part: int, sent: _MessageSlot, operation: Operation, transaction: Transaction
+    ) -> SentMessage:
         section = self._batch.sections[sent.section]
         route = self._context.routes[section.route]
         key, value = section.keys[sent.place], section.values[sent.place]
@@ -176,7 +178,7 @@ class Assembly:
             noted=self._noted.get((self._batch.number, sent.section)) if partition is not None else None,
         )
 
-    def _delivery(self, sent: _Sent) -> tuple[DeliveryState, int | None, int | None]:
+    def _delivery(self, sent: _MessageSlot) -> tuple[DeliveryState, int | None, int | None]:
         if not self.is_sent:
             return "unsent", None, None
         found = self._deliveries.get((self._batch.number, sent.section))
@@ -188,7 +190,7 @@ class Assembly:
         return "acknowledged", partition, found[1][sent.place]
 
     def _headers(
-        self, section: Section, value: bytes | None, operation: str, transaction: Transaction
+        self, section: MessageSection, value: bytes | None, operation: str, transaction: Transaction
     ) -> tuple[tuple[str, bytes], ...]:
         if section.headers == HeaderForm.NONE:
             return ()

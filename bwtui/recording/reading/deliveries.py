@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bwtui.recording.format.batch import unpack_delivery
-from bwtui.recording.format.blocks import Kind, Place, damaged
+from bwtui.recording.format.blocks import BlockKind, SegmentPlace, damaged
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 #: Number of batches whose delivery reports are kept while reading forward: about a million messages.
@@ -51,12 +51,14 @@ class DeliveryBook:
             return
         entry = segment.index[self._number]
         self._number += 1
-        if entry.kind == Kind.DELIVERY:
+        if entry.kind == BlockKind.DELIVERY:
             block = segment.block(entry)
             try:
                 delivery = unpack_delivery(block.payload)
             except ValueError as error:
-                raise damaged(Place(segment.name, entry.offset), "a DELIVERY can't be taken apart") from error
+                raise damaged(
+                    SegmentPlace(segment.name, entry.offset), "a DELIVERY can't be taken apart"
+                ) from error
             self._newest = max(self._newest, delivery.batch)
             if delivery.batch < batch:
                 # No caller needs it any more. An exactly-once snapshot has all its reports after its last
@@ -66,13 +68,15 @@ class DeliveryBook:
             partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))
             if delivery.first > len(partitions):
                 # No relay writes a report that skips messages, and filling the gap could take any memory.
-                raise damaged(Place(segment.name, entry.offset), "a DELIVERY says nothing of those before it")
+                raise damaged(
+                    SegmentPlace(segment.name, entry.offset), "a DELIVERY says nothing of those before it"
+                )
             stop = delivery.first + len(delivery.partitions)
             partitions.extend([-1] * (stop - len(partitions)))
             offsets.extend([-1] * (stop - len(offsets)))
             partitions[delivery.first : stop] = delivery.partitions
             offsets[delivery.first : stop] = delivery.offsets
-        elif entry.kind == Kind.EVENT:
+        elif entry.kind == BlockKind.EVENT:
             event = segment.event_at(entry)
             if event["event"] == "pass" and event["first_batch"] > batch:
                 # Messages in flight have their delivery reports recorded by now, or never will.

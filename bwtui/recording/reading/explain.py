@@ -22,7 +22,7 @@ _NAMES_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RowKey:
     """One row of a table, identified by its key columns."""
 
     table: str
@@ -36,7 +36,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HistoryStep:
     """One change of a key's history."""
 
     position: int
@@ -61,11 +61,11 @@ class Step:
 
 
 @dataclass(slots=True)
-class Story:
+class KeyHistory:
     """The history of a key so far; filled while the recording is read."""
 
-    key: Key
-    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=KEPT))
+    key: RowKey
+    steps: deque[HistoryStep] = field(default_factory=lambda: deque(maxlen=KEPT))
     #: Number of changes of the key so far, including those not kept.
     count: int = 0
     read: int = 0
@@ -73,22 +73,22 @@ class Story:
     finished: bool = False
 
 
-def key_of(change: Change) -> Key | None:
+def key_of(change: Change) -> RowKey | None:
     """Return the key of a change; None for a table without a key, and for TRUNCATE."""
     if not change.key_columns or len(change.key) != len(change.key_columns):
         return None
-    return Key(change.table, change.key_columns, change.key)
+    return RowKey(change.table, change.key_columns, change.key)
 
 
-def key_before(change: Change) -> Key | None:
+def key_before(change: Change) -> RowKey | None:
     """Return the old key of a change that changed the key, otherwise None."""
     values = old_key(change)
-    return None if values is None else Key(change.table, change.key_columns, values)
+    return None if values is None else RowKey(change.table, change.key_columns, values)
 
 
 def explain(
     view: RecordingView,
-    story: Story,
+    story: KeyHistory,
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: OnProgress = lambda done, total: None,
 ) -> None:
@@ -103,7 +103,7 @@ def explain(
     on_progress(story.read, story.total)
 
 
-def row_before(view: RecordingView, step: Step, change: Change) -> Sequence[Field] | None:
+def row_before(view: RecordingView, step: HistoryStep, change: Change) -> Sequence[Field] | None:
     """Return the old row of a step as far as it is recorded, in the order of the change's columns."""
     if old_row(change) is not None or step.previous is None:
         return old_row(change)
@@ -123,7 +123,7 @@ class _LastRow:
 
 
 def _counted(
-    view: RecordingView, story: Story, cancelled: Callable[[], bool], on_progress: OnProgress
+    view: RecordingView, story: KeyHistory, cancelled: Callable[[], bool], on_progress: OnProgress
 ) -> Iterator[Change]:
     for change in view.changes():
         yield change
@@ -134,7 +134,7 @@ def _counted(
                 return
 
 
-def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]]:
+def _matches(changes: Iterable[Change], key: RowKey) -> Iterator[tuple[Change, str]]:
     """Yield a key's changes, with "", "from" (the row had a different key before) or "to" (it has one since).
 
     A backfilled tombstone has no row, so it is recognized by the key bytes of earlier messages.
@@ -171,10 +171,10 @@ def _keys(messages: Iterable[SentMessage]) -> set[bytes]:
     return {body_of(message.key) for message in messages if message.key is not None}
 
 
-def _step(change: Change, role: str, last_row: _LastRow | None) -> Step:
+def _step(change: Change, role: str, last_row: _LastRow | None) -> HistoryStep:
     # An update of the key sends a tombstone with the old key, then the row with the new key.
     message = next(iter(change.messages if role == "to" else reversed(change.messages)), None)
-    return Step(
+    return HistoryStep(
         position=change.position,
         previous=None if last_row is None else last_row.position,
         operation=change.operation,

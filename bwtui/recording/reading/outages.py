@@ -1,13 +1,13 @@
 """When the outages in a recording began and ended.
 
 An ERROR block records that an outage began. Later STATUS blocks record its end, in a form that older versions
-ignore (see `bwtui.relay.recording.as_json.recorded_status`).
+ignore (see `bwtui.relay.recording.json_blocks.recorded_status`).
 """
 
 from dataclasses import replace
 
 from bwtui.model.status import ErrorEntry
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.format.statements import outages_said
 from bwtui.recording.reading.segment_reader import SegmentReader
 
@@ -32,7 +32,7 @@ class Outages:
         if self._is_found:
             return
         for entry in reversed(segment.index[:stop]):
-            if entry.kind == Kind.STATUS:
+            if entry.kind == BlockKind.STATUS:
                 self._is_found = True
                 status = segment.json_at(entry)
                 self._said = {

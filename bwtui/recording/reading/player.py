@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from bwtui.errors import UsageError
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.reading.target import MICROS, Range, Target, parse_target
+from bwtui.recording.reading.seek_target import MICROS, SeekContext, SeekTarget, parse_target
 from bwtui.recording.view import RecordingView
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -147,9 +147,9 @@ class Player:
     def seek_text(self, text: str) -> None:
         """Move to the place that ``text`` names. Raises UsageError when it is not in the recording."""
         view = self._view
-        self.go(parse_target(text, Range(view.first_time, view.last_time, self.time, view.length)))
+        self.go(parse_target(text, SeekContext(view.first_time, view.last_time, self.time, view.length)))
 
-    def go(self, target: Target) -> None:
+    def go(self, target: SeekTarget) -> None:
         """Move to a place; for an LSN or a transaction, to after all its changes."""
         if target.kind == "time":
             self.seek_time(target.value)

@@ -11,7 +11,7 @@ from bwtui.model.from_json import made_of
 from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
-from bwtui.recording.format.blocks import Block, Kind, Place, damaged
+from bwtui.recording.format.blocks import BlockKind, JournalBlock, SegmentPlace, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch, summarize
 from bwtui.recording.format.digest import digest_of
 from bwtui.recording.format.statements import Head
@@ -22,15 +22,15 @@ from bwtui.recording.reading.assembly import Assembly
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.outages import Outages
 from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
+from bwtui.recording.view import RecordedTransaction, RecordingOrigin, TableCounts, TimelineBucket
 
 _ERRORS = 1_000
 #: Maximum attempts to open the folder while its last segment is being finished.
 _ATTEMPTS = 3
-_SOURCE_FIELDS = frozenset(Source.__dataclass_fields__) - {"more", "recording"}
+_SOURCE_FIELDS = frozenset(RecordingOrigin.__dataclass_fields__) - {"more", "recording"}
 
 
-class Recording:
+class RecordingReader:
     """A recording's segments as one; `bwtui.recording.view.RecordingView` documents its methods."""
 
     def __init__(self, folder: Path, *, may_lack_first: bool = False) -> None:
@@ -93,11 +93,11 @@ class Recording:
         for number, segment in enumerate(self.segments, first):
             is_last = segment is self.segments[-1]
             if segment.number != number or (segment.changes and segment.first_position != position):
-                raise damaged(Place(segment.name, 0), f"segment {number} should stand here")
+                raise damaged(SegmentPlace(segment.name, 0), f"segment {number} should stand here")
             if not segment.is_finished and not is_last:
-                raise damaged(Place(segment.name, 0), "it was never finished, and others follow it")
+                raise damaged(SegmentPlace(segment.name, 0), "it was never finished, and others follow it")
             if segment.index and segment.head["previous"] != previous:
-                raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
+                raise damaged(SegmentPlace(segment.name, 0), "it does not follow the segment before it")
             position += segment.changes
             previous = digest_of(segment.foot)
 
@@ -147,7 +147,12 @@ class Recording:
                 context.take(segment.block(entry), segment.name)
 
     def _of_block(
-        self, segment: SegmentReader, block: Block, context: SegmentContext, book: DeliveryBook, position: int
+        self,
+        segment: SegmentReader,
+        block: JournalBlock,
+        context: SegmentContext,
+        book: DeliveryBook,
+        position: int,
     ) -> Iterator[Change]:
         batch = read_batch(block, segment.name)
         try:
@@ -157,7 +162,7 @@ class Recording:
             yield from assembly.changes()
         except (KeyError, ValueError, IndexError) as error:
             reason = "a batch refers to what was not recorded"
-            raise damaged(Place(segment.name, block.offset), reason) from error
+            raise damaged(SegmentPlace(segment.name, block.offset), reason) from error
 
     # -- places --------------------------------------------------------------------------------------------
 
@@ -294,7 +299,7 @@ class Recording:
             if segment.first_position > position:
                 continue
             for entry in reversed(segment.index):
-                if entry.kind == Kind.STATUS and entry.received <= time:
+                if entry.kind == BlockKind.STATUS and entry.received <= time:
                     return _with_stall(segment.json_at(entry))
         return {}
 
@@ -308,7 +313,7 @@ class Recording:
             outages.go_back_to(segment, until)
             here = [
                 outages.known(made_of(ErrorEntry, content))
-                for block, content in segment.json_blocks(Kind.ERROR, until)
+                for block, content in segment.json_blocks(BlockKind.ERROR, until)
             ]
             found = here + found
             if len(found) >= _ERRORS:
@@ -320,7 +325,7 @@ class Recording:
         for segment in self.segments:
             if segment.first_position > position:
                 break
-            for _, content in segment.json_blocks(Kind.SCHEMA, self._blocks_until(segment, position)):
+            for _, content in segment.json_blocks(BlockKind.SCHEMA, self._blocks_until(segment, position)):
                 entry = made_of(SchemaEntry, content)
                 found.setdefault((entry.subject, entry.id), entry)
         return list(found.values())
@@ -331,7 +336,7 @@ class Recording:
             return len(segment.index)
         return bisect.bisect_right(segment.starts, position - segment.first_position)
 
-    def timeline(self, buckets: int) -> list[Bucket]:
+    def timeline(self, buckets: int) -> list[TimelineBucket]:
         begin, width = self.first_time, max(1, (self.last_time - self.first_time) // buckets + 1)
         number = min(buckets, (self.last_time - begin) // width + 1)
         counts, errors, firsts = [0] * number, [0] * number, [-1] * number
@@ -342,20 +347,20 @@ class Recording:
                     counts[at] += entry.changes
                     if firsts[at] < 0:
                         firsts[at] = segment.first_position + start
-                errors[at] += entry.kind == Kind.ERROR
+                errors[at] += entry.kind == BlockKind.ERROR
         following = self.length
         for at in range(number - 1, -1, -1):
             following = firsts[at] if firsts[at] >= 0 else following
             firsts[at] = following
         return [
-            Bucket(begin + at * width, begin + (at + 1) * width, counts[at], errors[at], firsts[at])
+            TimelineBucket(begin + at * width, begin + (at + 1) * width, counts[at], errors[at], firsts[at])
             for at in range(number)
         ]
 
 
-def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recording:
-    """Open a recording, which may still be written (see `Recording`)."""
-    return Recording(Path(path), may_lack_first=may_lack_first)
+def open_recording(path: str | Path, *, may_lack_first: bool = False) -> RecordingReader:
+    """Open a recording, which may still be written (see `RecordingReader`)."""
+    return RecordingReader(Path(path), may_lack_first=may_lack_first)
 
 
 def _with_stall(status: dict[str, Any]) -> dict[str, Any]:
@@ -364,10 +369,10 @@ def _with_stall(status: dict[str, Any]) -> dict[str, Any]:
     return {**status, "state": "stalled"} if is_stalled else status
 
 
-def _source(head: Head) -> Source:
+def _source(head: Head) -> RecordingOrigin:
     source = head["source"]
     fields = {name: source[name] for name in _SOURCE_FIELDS if name in source}
-    return Source(
+    return RecordingOrigin(
         recording=head["recording"],
         **fields,
         more={name: value for name, value in source.items() if name not in _SOURCE_FIELDS},

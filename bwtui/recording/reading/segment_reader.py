@@ -11,12 +11,12 @@ from bwtui.recording.folder import SegmentPath, open_segment
 from bwtui.recording.format.blocks import (
     ENDING,
     TRANSACTION_ENTRY,
-    Block,
+    BlockKind,
     DamagedAt,
     IndexEntry,
-    Kind,
-    Place,
+    JournalBlock,
     SegmentFile,
+    SegmentPlace,
     TransactionEntry,
     damaged,
     is_sensible,
@@ -25,7 +25,7 @@ from bwtui.recording.format.blocks import (
 from bwtui.recording.format.context import SegmentContext
 from bwtui.recording.format.statements import Event, Foot, Head, foot_said, statement
 from bwtui.recording.format.walk import BATCHES as BATCHES
-from bwtui.recording.format.walk import DESCRIBING, Walk, durable_damage
+from bwtui.recording.format.walk import DESCRIBING, SegmentWalk, durable_damage
 
 
 class SegmentReader:
@@ -66,20 +66,20 @@ class SegmentReader:
         self.changes = self.foot["changes"]
         self.first_position = self.foot["first_position"]
 
-    def _last_blocks(self) -> tuple[Block, Block, Block]:
-        found: list[Block] = []
+    def _last_blocks(self) -> tuple[JournalBlock, JournalBlock, JournalBlock]:
+        found: list[JournalBlock] = []
         offset = self._index_offset
-        for kind in (Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT):
-            block = self.file.block(offset, with_payload=kind != Kind.TRANSACTIONS)
+        for kind in (BlockKind.INDEX, BlockKind.TRANSACTIONS, BlockKind.FOOT):
+            block = self.file.block(offset, with_payload=kind != BlockKind.TRANSACTIONS)
             if block.kind != kind:
-                raise damaged(Place(self.name, offset), f"a {kind.name} block should stand here")
+                raise damaged(SegmentPlace(self.name, offset), f"a {kind.name} block should stand here")
             found.append(block)
             offset = block.end
         return found[0], found[1], found[2]
 
     def _walk(self) -> None:
         """Build the index of an unfinished segment."""
-        walk = Walk(self.name)
+        walk = SegmentWalk(self.name)
         try:
             for block in self.file.blocks():
                 if block.kind in ENDING:
@@ -107,7 +107,7 @@ class SegmentReader:
     @cached_property
     def index(self) -> list[IndexEntry]:
         """Entries of every block except the index and what follows it."""
-        place = Place(self.name, self._index_offset)
+        place = SegmentPlace(self.name, self._index_offset)
         try:
             entries = unpack_index(self._index_block.payload)
         except ValueError as error:
@@ -146,7 +146,7 @@ class SegmentReader:
             return self._transactions
         payload = self.file.block(self._transactions_block.offset).payload
         if len(payload) % TRANSACTION_ENTRY.size:
-            place = Place(self.name, self._transactions_block.offset)
+            place = SegmentPlace(self.name, self._transactions_block.offset)
             raise damaged(place, "the list of transactions can't be taken apart")
         return payload
 
@@ -204,16 +204,16 @@ class SegmentReader:
         following = bisect.bisect_right(range(count), relative, key=begin)
         behind = range(bisect.bisect_right(self.starts, relative), len(self.index))
         begins = [begin(following)] if following < count else []
-        rows = next((self.starts[at] for at in behind if self.index[at].kind == Kind.ROWS), None)
+        rows = next((self.starts[at] for at in behind if self.index[at].kind == BlockKind.ROWS), None)
         begins += [] if rows is None else [rows]
         return self.first_position + min(begins) if begins else None
 
-    def block(self, entry: IndexEntry) -> Block:
+    def block(self, entry: IndexEntry) -> JournalBlock:
         """Read the block of an index entry. Raises DamagedRecording, also if it does not match the entry."""
         block = self.file.block(entry.offset)
         found = (block.kind, block.received, block.first_lsn, block.last_lsn)
         if found != (entry.kind, entry.received, entry.first_lsn, entry.last_lsn):
-            raise damaged(Place(self.name, entry.offset), "the index has another block here")
+            raise damaged(SegmentPlace(self.name, entry.offset), "the index has another block here")
         return block
 
     def json_at(self, entry: IndexEntry) -> dict[str, Any]:
@@ -227,10 +227,12 @@ class SegmentReader:
     def events(self) -> Iterator[tuple[int, IndexEntry, Event]]:
         """Yield each EVENT with its position in the recording and its index entry."""
         for entry, start in zip(self.index, self.starts, strict=True):
-            if entry.kind == Kind.EVENT:
+            if entry.kind == BlockKind.EVENT:
                 yield self.first_position + start, entry, self.event_at(entry)
 
-    def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
+    def json_blocks(
+        self, kind: BlockKind, stop: int | None = None
+    ) -> Iterator[tuple[JournalBlock, dict[str, Any]]]:
         """Yield the JSON blocks of a kind, up to block ``stop`` of the index."""
         for entry in self.index[:stop]:
             if entry.kind == kind:

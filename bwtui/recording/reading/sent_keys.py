@@ -17,7 +17,7 @@ def body_of(key: bytes) -> bytes:
     return key[_HEAD:] if key[:1] == b"\0" and len(key) > _HEAD else key
 
 
-class Spellings:
+class KeyEncodings:
     """The schema ids with which the keys of one table have been sent."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class SentKeys:
     """Key values of all rows, by the key that each was last sent with; kept on disk."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Spellings, list[tuple[str, int]]]] = {}
+        self._of: dict[int, tuple[KeyEncodings, list[tuple[str, int]]]] = {}
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(
             "pragma journal_mode = off; pragma synchronous = off; pragma temp_store = file;"
@@ -61,7 +61,7 @@ class SentKeys:
     def note(self, change: Change) -> None:
         """Record a change of a table with a key; deletes need not be recorded."""
         relation = change.relation
-        spellings, types = self._of.setdefault(relation.oid, (Spellings(), []))
+        spellings, types = self._of.setdefault(relation.oid, (KeyEncodings(), []))
         now = key_types(relation, change.key_columns)
         if types != now:
             self._database.execute("delete from rows where oid = ?", (relation.oid,))
@@ -74,7 +74,7 @@ class SentKeys:
     def find(self, change: Change) -> tuple[Field, ...] | None:
         """Return the key values of the row that a backfilled tombstone deletes, or None if unknown."""
         oid = change.relation.oid
-        spellings, types = self._of.get(oid, (Spellings(), []))
+        spellings, types = self._of.get(oid, (KeyEncodings(), []))
         if types != key_types(change.relation, change.key_columns):
             return None
         query = "select key from rows where oid = ? and sent = ?"

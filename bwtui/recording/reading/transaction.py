@@ -7,7 +7,7 @@ from bwtui.recording.view import RecordingView
 
 
 @dataclass(slots=True)
-class Counted:
+class TransactionCounts:
     """Counts over the changes of a transaction, or over the first of them."""
 
     #: Changes by table and operation.
@@ -24,9 +24,9 @@ class Counted:
         return tables
 
 
-def counted(view: RecordingView, start: int, stop: int) -> Counted:
+def counted(view: RecordingView, start: int, stop: int) -> TransactionCounts:
     """Count the changes at positions ``[start, stop)``. Raises DamagedRecording."""
-    found = Counted()
+    found = TransactionCounts()
     for change in view.changes(start, stop):
         found.changes[change.table, change.operation] += 1
         found.messages.update(message.state for message in change.messages)

@@ -4,7 +4,7 @@ import bisect
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from bwtui.recording.format.blocks import TRANSACTION_ENTRY, Kind, TransactionEntry
+from bwtui.recording.format.blocks import TRANSACTION_ENTRY, BlockKind, TransactionEntry
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.view import RecordedTransaction
 
@@ -25,7 +25,7 @@ def newest_transactions(segments: Sequence[SegmentReader], stop: int, most: int)
 
 def transactions(segments: Sequence[SegmentReader], start: int, stop: int) -> Iterator[RecordedTransaction]:
     """Yield the transactions that begin in ``[start, stop)``, each when confirmed, the rest at the end."""
-    walk = _Walk(start, stop)
+    walk = _IndexWalk(start, stop)
     for segment in segments:
         # If a transaction begins at a segment's end, its first change is in the next segment.
         if segment.stop_position >= start:
@@ -35,7 +35,7 @@ def transactions(segments: Sequence[SegmentReader], start: int, stop: int) -> It
     yield from walk.end()
 
 
-class _Walk:
+class _IndexWalk:
     """Walks through segments in order."""
 
     def __init__(self, start: int, stop: int) -> None:
@@ -51,17 +51,17 @@ class _Walk:
 
     def segment(self, segment: SegmentReader) -> Iterator[RecordedTransaction]:
         """Yield the transactions whose confirmation is in a segment."""
-        begins = _Begins(segment, self._start)
+        begins = _TransactionStarts(segment, self._start)
         first = segment.batch_at(self._start) if segment.first_position < self._start else 0
         for at in range(first, len(segment.index)):
             entry, position = segment.index[at], segment.first_position + segment.starts[at]
-            if entry.kind == Kind.REACHED:
+            if entry.kind == BlockKind.REACHED:
                 while self.waiting and self.waiting[0][4] < entry.last_lsn:
                     yield RecordedTransaction(*self.waiting.popleft(), entry.received)
             elif self.is_over:
                 if not self.waiting:
                     return
-            elif entry.kind == Kind.ROWS and entry.changes:
+            elif entry.kind == BlockKind.ROWS and entry.changes:
                 # Rows of a snapshot or a backfill; a transaction that is open before them continues no
                 # further.
                 self._close(position)
@@ -78,7 +78,7 @@ class _Walk:
         for one in self.waiting:
             yield RecordedTransaction(*one)
 
-    def _block(self, begins: "_Begins", start: int, stop: int, received: int) -> None:
+    def _block(self, begins: "_TransactionStarts", start: int, stop: int, received: int) -> None:
         while (begin := begins.before(stop)) is not None:
             self._add(begin[0] - start, received)
             start = begin[0]
@@ -108,7 +108,7 @@ class _Walk:
         self.is_over = position >= self._stop
 
 
-class _Begins:
+class _TransactionStarts:
     """Iterates over the start positions of a segment's transactions, from a given position on."""
 
     def __init__(self, segment: SegmentReader, start: int) -> None:

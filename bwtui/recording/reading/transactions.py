@@ -20,7 +20,7 @@ MOST = 3_000_000
 STEP = 5_000
 
 
-class Contents(NamedTuple):
+class TransactionContents(NamedTuple):
     """Messages by table, and bytes, of the first ``read`` changes of a transaction."""
 
     tables: dict[str, int]
@@ -97,7 +97,7 @@ def _keep(
         heapq.heapreplace(heap, (value, one.start, one))
 
 
-def contents(view: RecordingView, one: RecordedTransaction, most: int) -> Contents:
+def contents(view: RecordingView, one: RecordedTransaction, most: int) -> TransactionContents:
     """Read at most ``most`` changes of a transaction. Raises DamagedRecording."""
     tables: Counter[str] = Counter()
     size = read = 0
@@ -105,4 +105,4 @@ def contents(view: RecordingView, one: RecordedTransaction, most: int) -> Conten
         tables.update({table: len(change.messages) or 1 for table in change.tables})
         size += change.message_bytes
         read += 1
-    return Contents(dict(tables), size, read)
+    return TransactionContents(dict(tables), size, read)

@@ -20,7 +20,7 @@ Matches = Callable[[Change], bool]
 
 
 @dataclass(frozen=True)
-class Bounds:
+class WindowBounds:
     """The visible part of a recording: ``[start, stop)``."""
 
     start: int
@@ -28,13 +28,13 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Window:
+class ChangeWindow:
     """Changes in order; it includes every match in ``[low, high)``."""
 
     changes: tuple[Change, ...] = ()
     low: int = 0
     high: int = 0
-    bounds: Bounds = field(default_factory=lambda: Bounds(0, 0))
+    bounds: WindowBounds = field(default_factory=lambda: WindowBounds(0, 0))
     #: True if the search was cancelled before it found enough.
     cut: bool = False
 
@@ -51,17 +51,17 @@ class Window:
 def window(
     view: RecordingView,
     position: int,
-    bounds: Bounds,
+    bounds: WindowBounds,
     matches: Matches | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: OnProgress = lambda done, total: None,
-) -> Window:
+) -> ChangeWindow:
     """Return the changes around ``position`` within ``bounds``. Raises DamagedRecording."""
     position = min(max(position, bounds.start), bounds.stop)
     search = _Search(view, matches, cancelled, on_progress, bounds.stop - bounds.start)
     before, low = search.back(position, bounds.start)
     behind, high = search.on(position, bounds.stop)
-    return Window((*before, *behind), low, high, bounds, search.stopped)
+    return ChangeWindow((*before, *behind), low, high, bounds, search.stopped)
 
 
 @dataclass

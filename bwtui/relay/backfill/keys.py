@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bwtui.durable import private, private_parent
+from bwtui.durable_files import private, private_parent
 from bwtui.errors import StateFailed
 from bwtui.file_errors import file_failed
 

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import private_file, private_folders, sync, write_durably
+from bwtui.durable_files import private_file, private_folders, sync, write_durably
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import UNKNOWN, BackfillCommand, BackfillRequest, BackfillStatus
-from bwtui.model.backfill_told import snapshot_command
+from bwtui.model.backfill_texts import snapshot_command
 from bwtui.relay.backfill.keys import count_keys
-from bwtui.relay.backfill.task import Task
+from bwtui.relay.backfill.task import BackfillTask
 from bwtui.relay.process.control import name_if_several
 
-__all__ = ["Store", "Task"]
+__all__ = ["BackfillStore", "BackfillTask"]
 
 #: Name of the folder within the relay's folder.
 FOLDER = "backfills"
@@ -41,14 +41,14 @@ _NAME = re.compile(r"(\d+)(-\w+)?\.json", re.ASCII)
 
 
 @dataclass(slots=True)
-class _Entry:
+class _StoredTask:
     number: int
-    task: Task
+    task: BackfillTask
     #: The content of its file.
     saved: dict[str, Any]
 
 
-class Store:
+class BackfillStore:
     """All requests of one relay, oldest first."""
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Store:
         self._disk = threading.Lock()
         #: Held by the thread that submits. Taken before either of the others.
         self._submitting = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _StoredTask] = {}
         #: The task that the main thread is working on.
         self._in_hand = ""
         #: Tasks of the current first snapshot. Those of a different slot, or of an abandoned snapshot, are
@@ -88,7 +88,7 @@ class Store:
             self._last_number += 1
             number = self._last_number
             id = f"{number}-{letters}" if (letters := _letters(request.table)) else str(number)
-            task = Task(id, request, requested=time.time())
+            task = BackfillTask(id, request, requested=time.time())
             try:
                 for _ in private_folders(self._folder):
                     pass
@@ -105,7 +105,7 @@ class Store:
                     name=str(self._folder),
                 ) from error
             with self._lock:
-                self._entries[id] = _Entry(number, task, saved)
+                self._entries[id] = _StoredTask(number, task, saved)
                 if request.reason == "first":
                     self.firsts |= {id}
         return id
@@ -146,7 +146,7 @@ class Store:
             tasks = [entry.task for entry in self._sorted()]
             return any(task.state in ("waiting", "running") and not task.wanted for task in tasks)
 
-    def task(self, id: str) -> Task | None:
+    def task(self, id: str) -> BackfillTask | None:
         """Return a stored task, or None; of finished tasks only the newest are stored."""
         with self._lock:
             entry = self._entries.get(id)
@@ -192,12 +192,12 @@ class Store:
 
     # -- for the main thread -------------------------------------------------------------------------------
 
-    def next(self) -> Task | None:
+    def next(self) -> BackfillTask | None:
         """Return the first task that may run, or None; the same one until a request changes that.
 
         Tasks that have to pause or end are marked, and no more of such a task may be sent.
         """
-        ended: list[Task] = []
+        ended: list[BackfillTask] = []
         with self._lock:
             chosen = None
             for entry in self._sorted():
@@ -215,7 +215,7 @@ class Store:
             self._clean_up(task)
         return chosen
 
-    def save(self, task: Task) -> None:
+    def save(self, task: BackfillTask) -> None:
         """Write progress, or the end, durably. Raises StateFailed.
 
         A pause or cancellation that was requested meanwhile is preserved. A task that has ended stays that
@@ -254,30 +254,30 @@ class Store:
         )
 
     def take(self, progress: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the progress that Kafka holds if it is further than this store: see `Task.progress`."""
+        """Take over the progress that Kafka holds if it is further than this store: see `BackfillTask.progress`."""
         for id, said in progress.items():
             with self._lock:
                 entry = self._entries.get(id)
             if entry is not None and entry.task.is_behind(said):
-                entry.task.take(Task.from_json({**entry.task.to_json(), **said}))
+                entry.task.take(BackfillTask.from_json({**entry.task.to_json(), **said}))
                 self.save(entry.task)
 
     # -- the entries ---------------------------------------------------------------------------------------
 
-    def _sorted(self) -> list[_Entry]:
+    def _sorted(self) -> list[_StoredTask]:
         mine = (entry for entry in self._entries.values() if self._is_mine(entry.task))
         return sorted(mine, key=lambda entry: entry.number)
 
-    def _is_mine(self, task: Task) -> bool:
+    def _is_mine(self, task: BackfillTask) -> bool:
         return task.request.reason != "first" or task.id in self.firsts
 
     @staticmethod
-    def _apply(task: Task) -> None:
+    def _apply(task: BackfillTask) -> None:
         task.obey()
         if task.state == "paused" and not task.wanted:
             task.state = "waiting"
 
-    def _unfinished(self, id: str) -> _Entry:
+    def _unfinished(self, id: str) -> _StoredTask:
         with self._lock:
             entry = self._entries.get(id)
             if entry is None:
@@ -342,7 +342,7 @@ class Store:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def _clean_up(self, task: Task) -> None:
+    def _clean_up(self, task: BackfillTask) -> None:
         """Remove the files that a finished task does not need any more; it is harmless if that fails."""
         if task.is_over:
             with contextlib.suppress(OSError):
@@ -379,10 +379,10 @@ class Store:
                 path.unlink(missing_ok=True)
         self._remove_keys(self._folder.glob("*.keys"))
 
-    def _read(self, path: Path, number: int) -> _Entry:
+    def _read(self, path: Path, number: int) -> _StoredTask:
         content = path.read_bytes()
         try:
-            task = Task.from_json(json.loads(content))
+            task = BackfillTask.from_json(json.loads(content))
             if task.id != path.stem:
                 raise ValueError("another's")
         except (ValueError, RecursionError):
@@ -397,7 +397,7 @@ class Store:
             if not task.is_over and not keys.exists():
                 _fail(task, f"the list of keys of task {task.id} is gone from {keys}")
                 write_durably(path, json.dumps(task.to_json()))
-        return _Entry(number, task, task.to_json())
+        return _StoredTask(number, task, task.to_json())
 
     def _remove_keys(self, paths: Iterable[Path]) -> None:
         """Remove lists of finished tasks, and of those that were never submitted."""
@@ -411,7 +411,7 @@ def _letters(table: str) -> str:
     return "".join(re.findall("[a-z0-9]+", table.rpartition(".")[2].lower()))[:_LETTERS]
 
 
-def _picture(entry: _Entry) -> BackfillStatus:
+def _picture(entry: _StoredTask) -> BackfillStatus:
     """Return the status of a task; it has ended only once its end is durable."""
     status = entry.task.status()
     if status.state in ("done", "failed") and entry.saved["state"] != status.state:
@@ -419,12 +419,12 @@ def _picture(entry: _Entry) -> BackfillStatus:
     return status
 
 
-def _damaged(path: Path) -> Task:
-    task = Task(path.stem, BackfillRequest(UNKNOWN), requested=path.stat().st_mtime)
+def _damaged(path: Path) -> BackfillTask:
+    task = BackfillTask(path.stem, BackfillRequest(UNKNOWN), requested=path.stat().st_mtime)
     _fail(task, f"what was asked for as {path.stem} can't be read: its file {path} is damaged")
     return task
 
 
-def _fail(task: Task, message: str) -> None:
+def _fail(task: BackfillTask, message: str) -> None:
     task.state, task.ended, task.error = "failed", time.time(), message
     task.hint = "ask for it again; nothing of it is sent until then"

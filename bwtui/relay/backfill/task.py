@@ -31,7 +31,7 @@ _PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
 
 
 @dataclass(slots=True)
-class Task:
+class BackfillTask:
     """One request, and its progress.
 
     The main thread owns all but ``wanted`` and ``asked``, which `Store.ask` sets from any thread. Times are
@@ -113,7 +113,7 @@ class Task:
         last: tuple[str, ...] | None,
         key: tuple[str, ...] | None,
         keys: Sequence[object] | None,
-    ) -> "Task":
+    ) -> "BackfillTask":
         """Return the task as it is once a chunk is done.
 
         ``sent`` are the counts of its rows, its tombstones, and what was left out and dropped; ``last`` is
@@ -138,7 +138,7 @@ class Task:
                 behind.state, behind.ended = "done", time.time()
         return behind
 
-    def take(self, other: "Task") -> None:
+    def take(self, other: "BackfillTask") -> None:
         """Take over the progress of ``other``, which is this task after a chunk."""
         for name in PROGRESS:
             setattr(self, name, getattr(other, name))
@@ -158,7 +158,7 @@ class Task:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: Any) -> "Task":
+    def from_json(cls, data: Any) -> "BackfillTask":
         """Rebuild a task of an earlier run. Raises ValueError if the data is not a task."""
         if not isinstance(data, dict):
             raise ValueError("not an object")

@@ -21,23 +21,31 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import private_parent, write_durably
+from bwtui.durable_files import private_parent, write_durably
 from bwtui.encode.names import topic_name
 from bwtui.encode.registry import url_without_user
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.file_errors import file_failed
 from bwtui.kafka.config import producer_config
-from bwtui.model.backfill_told import snapshot_command
+from bwtui.model.backfill_texts import snapshot_command
 from bwtui.model.lsn import format_lsn
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.sql import quote_identifier
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source.catalog import TableFilter
 from bwtui.source.connection import Connection, query
-from bwtui.source.printed import printed
 from bwtui.source.slot import CURRENT_LSN
-from bwtui.source.table_facts import OPERATIONS, Facts, Leaf, TableFacts, had_rows, moved_tables, read_facts
+from bwtui.source.sql_hints import printed
+from bwtui.source.table_facts import (
+    OPERATIONS,
+    Facts,
+    LeafPartition,
+    TableFacts,
+    had_rows,
+    moved_tables,
+    read_facts,
+)
 from bwtui.state_folder import ledger_path
 
 _SECONDS = 5.0
@@ -73,7 +81,7 @@ _FORM = ("--output-format", "--topic-prefix", "--namespace", "--schema-registry"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CoverageEntry:
     """Why a table is not proven."""
 
     since_lsn: int
@@ -173,10 +181,10 @@ class Coverage:
         return False
 
 
-class Ledger(Coverage):
+class CoverageLedger(Coverage):
     """The ledger of one slot, in the relay's state folder; any thread may call."""
 
-    def __init__(self, folder: Path, identity: Identity, settings: RelaySettings, report: Report) -> None:
+    def __init__(self, folder: Path, identity: Identity, settings: RelaySettings, report: RunState) -> None:
         """``identity``: the server's system identifier, the database and the slot.
 
         Raises StateFailed for a file that can't be read: a table that is not proven must not be forgotten.
@@ -190,7 +198,7 @@ class Ledger(Coverage):
         self._facts: Facts | None = None
         #: Operations published when the table was first recorded, and since.
         self._operations: dict[str, str] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, CoverageEntry] = {}
         #: By table: why its topic can't equal it, and the command that fixes this.
         self._topic_gaps: dict[str, tuple[str, str]] = {}
         self._form: dict[str, str] = {}
@@ -364,7 +372,7 @@ class Ledger(Coverage):
                 now = replace(former, selected=selected, publications={}, entries={}, key=key)
                 facts[former.name] = now
 
-    def _filled(self, connection: Connection, facts: Facts) -> list[tuple[str, Leaf]]:
+    def _filled(self, connection: Connection, facts: Facts) -> list[tuple[str, LeafPartition]]:
         """Return new partitions that may have held rows when they were attached."""
         return [
             (name, leaf)
@@ -377,7 +385,7 @@ class Ledger(Coverage):
             )
         ]
 
-    def _compare(self, facts: Facts, filled: list[tuple[str, Leaf]]) -> None:
+    def _compare(self, facts: Facts, filled: list[tuple[str, LeafPartition]]) -> None:
         before = self._facts or {}
         for name in self._entries.keys() - before.keys() - facts.keys():
             # The table was dropped before it was recorded.
@@ -559,7 +567,7 @@ class Ledger(Coverage):
         by_hand = before is not None and before.by_hand
         command = command or self._command(table, by_hand=by_hand)
         self._number += 1
-        self._entries[table] = Entry(since, reason, self._number, lasts, command, has_extra, by_hand)
+        self._entries[table] = CoverageEntry(since, reason, self._number, lasts, command, has_extra, by_hand)
 
     def _command(self, table: str, *, by_hand: bool) -> str:
         """Return the command that a person has to run; "" if the relay compares the table itself."""
@@ -618,7 +626,7 @@ class Ledger(Coverage):
             self._write()
             self._publish()
 
-    def _with_extra(self, table: str, entry: Entry) -> Entry:
+    def _with_extra(self, table: str, entry: CoverageEntry) -> CoverageEntry:
         reason = entry.reason
         if not reason.endswith(_EXTRA):
             reason += _EXTRA
@@ -641,13 +649,13 @@ class Ledger(Coverage):
     def _publish(self) -> None:
         self._is_comparing = bool(self.to_compare() or self._moved)
         proofs = {
-            name: NotProven(name, one.since_lsn, f"it {one.reason}", one.command)
+            name: UnprovenTable(name, one.since_lsn, f"it {one.reason}", one.command)
             for name, one in self._entries.items()
         }
         for name, facts in (self._facts or {}).items() if self._unseen else ():
             if facts.selected and name not in proofs:
                 # Catalog rows and topics have versions, so the next successful check proves the table.
-                proofs[name] = NotProven(
+                proofs[name] = UnprovenTable(
                     name, self._lsn, f"it {'; it '.join(self._unseen.values())}", _DOCTOR
                 )
         self._report.not_proven = tuple(proofs[name] for name in sorted(proofs))
@@ -684,7 +692,7 @@ class Ledger(Coverage):
             if facts is not None:
                 self._facts = {one["name"]: TableFacts.from_json(one) for one in facts}
             self._operations = dict(data["operations"])
-            self._entries = {name: Entry(**entry) for name, entry in data["not_proven"].items()}
+            self._entries = {name: CoverageEntry(**entry) for name, entry in data["not_proven"].items()}
             self._topic_gaps = {name: (why, what) for name, (why, what) in data.get("topic_gaps", {}).items()}
             # Earlier versions wrote the options without their dashes, and no partitioner.
             self._form = {n if n in _FORM else f"--{n}": value for n, value in data["settings"].items()}

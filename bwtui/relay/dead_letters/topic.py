@@ -4,16 +4,16 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bwtui.durable import private
+from bwtui.durable_files import private
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import Config
-from bwtui.kafka.letters import LetterReader
-from bwtui.model.looks import Letters
+from bwtui.kafka.dead_letter_topic import DeadLetterTopicReader
+from bwtui.model.service_views import DeadLetterTopic
 from bwtui.spark.scratch import scratch
 
 
 @contextlib.contextmanager
-def spooled(config: Config, topic: str) -> Iterator[tuple[Path, Letters]]:
+def spooled(config: Config, topic: str) -> Iterator[tuple[Path, DeadLetterTopic]]:
     """Yield a file with the dead letters of ``topic``, readable by its owner only, and the reader's result.
 
     At most the newest 20,000 records of each partition are read. Raises ConnectionFailed if reading fails.
@@ -27,7 +27,7 @@ def spooled(config: Config, topic: str) -> Iterator[tuple[Path, Letters]]:
                 # none.
                 file.write(value.replace(b"\n", b" ") + b"\n")
 
-            reader = LetterReader(config, topic, keep)
+            reader = DeadLetterTopicReader(config, topic, keep)
             try:
                 read = _read(reader)
             finally:
@@ -35,7 +35,7 @@ def spooled(config: Config, topic: str) -> Iterator[tuple[Path, Letters]]:
         yield path, read
 
 
-def _read(reader: LetterReader) -> Letters:
+def _read(reader: DeadLetterTopicReader) -> DeadLetterTopic:
     while True:
         before = reader.look()
         if before.failure:

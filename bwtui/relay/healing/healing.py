@@ -20,12 +20,12 @@ from bwtui.model.events import event
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.context import RelayContext
-from bwtui.relay.healing.anew import lost, lost_here, make
-from bwtui.relay.healing.comparing import Comparing
-from bwtui.relay.healing.due import Due
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.report import Report
-from bwtui.relay.snapshot.stoppable import stoppable
+from bwtui.relay.healing.comparison import HealComparison
+from bwtui.relay.healing.heal_state import HealStateStore
+from bwtui.relay.healing.slot_recreation import lost, lost_here, make
+from bwtui.relay.run_state import RunState
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
+from bwtui.relay.snapshot.interruptible import stoppable
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, connect, statement_failed
 from bwtui.source.preflight import obstacle_to_make, wait_while
@@ -41,18 +41,18 @@ class Healing:
     """The heal of one relay's slot; the main thread calls all methods except `status` and `healed`."""
 
     def __init__(
-        self, settings: RelaySettings, report: Report, folder: Path, stop_requested: Callable[[], bool]
+        self, settings: RelaySettings, report: RunState, folder: Path, stop_requested: Callable[[], bool]
     ) -> None:
         self._settings = settings
         self._report = report
         self._folder = folder
         self._stop_requested = stop_requested
-        self._due: Due | None = None
+        self._due: HealStateStore | None = None
         #: The session that holds the reservation of the slot until a session reads the slot.
         self._session: Connection | None = None
         #: Where this run created the slot, until the recording has taken note of it.
         self._made_at: int | None = None
-        self._comparing: Comparing | None = None
+        self._comparing: HealComparison | None = None
         #: Why the heal failed, for a relay that ends once it has caught up.
         self.ended: Indeterminate | None = None
 
@@ -83,7 +83,7 @@ class Healing:
         """
         settings = self._settings
         identity = (*server_and_database(connection), settings.slot)
-        self._due = Due(self._folder, identity)
+        self._due = HealStateStore(self._folder, identity)
         due = self._due.status
         if due is None and not settings.heal:
             return
@@ -92,7 +92,7 @@ class Healing:
                 f"slot {settings.slot} was lost, and topics are still to be compared with tables",
                 "let 'bwtui connect' go on with that, or record with a slot of its own",
             )
-        memory = SlotMemory(self._folder, *identity)
+        memory = SlotCheckpointStore(self._folder, *identity)
         how = lost(connection, settings, memory)
         if how is None and due is not None and self._is_under_way:
             if memory.is_unread and memory.last is not None:
@@ -173,7 +173,7 @@ class Healing:
             if self._settings.is_bounded:
                 self.ended = untrusted
 
-        self._comparing = Comparing(self._settings.relay_name, due, ended)
+        self._comparing = HealComparison(self._settings.relay_name, due, ended)
         self._comparing.start()
 
     def interrupt(self) -> None:
@@ -199,7 +199,7 @@ class Healing:
         due = self.status()
         return due is not None and not due.lsn
 
-    def _make(self, memory: SlotMemory, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
+    def _make(self, memory: SlotCheckpointStore, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
         """Recreate the slot, and return the publications to read; none if it is not lost after all.
 
         If the stream itself reported the loss, or a heal began, that is certain whatever the slot looks like
@@ -222,7 +222,7 @@ class Healing:
         self._report.error("notice", RefusedError(note, _HINT))
         return publications
 
-    def _reserve(self, memory: SlotMemory, how: SlotLost) -> SlotLost | None:
+    def _reserve(self, memory: SlotCheckpointStore, how: SlotLost) -> SlotLost | None:
         """Begin the session that alone may create the slot; return how the slot is lost on its server."""
         self._release()
         session = self._session = connect(self._settings.postgres)

@@ -8,7 +8,7 @@ begins; the answer is this MOMENT), ``{"request": "audited", "verdict": VERDICT,
 MOMENT, "servers": [[IDENTIFIER, STARTED, TIMELINE], …]}`` (the audit has ended, and read from these servers),
 ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was clean since the slot was recreated at
 this LSN), ``{"request": "sent_beside", "topic": TOPIC, "records": NUMBER}`` (a repair is about to send these
-records itself), ``{"request": "stop"}``, and one for each service view of `bwtui.model.looks` (``slots``,
+records itself), ``{"request": "stop"}``, and one for each service view of `bwtui.model.service_views` (``slots``,
 ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with ``"about":
 [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). ``{"request": "backfill", "of": {a
 BackfillRequest}}`` backfills rows of a table, and answers with an id. ``{"request": "backfill_control", "id":
@@ -35,8 +35,8 @@ from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
-from bwtui.model.history import History
-from bwtui.model.looks import Look, LookName, look_from_json
+from bwtui.model.history import RelayHistory
+from bwtui.model.service_views import Look, LookName, look_from_json
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.model.verdict import suspended
 from bwtui.relay.process import last_status
@@ -94,11 +94,11 @@ def name_if_several(name: str) -> str:
     return name if any(is_likely(other) for other in known_relays() if other != name) else ""
 
 
-class DoesNotAnswer(ConnectionFailed):
+class RelayUnresponsive(ConnectionFailed):
     """The relay runs, but does not answer: its process was suspended, or its machine is overloaded."""
 
 
-class Refused(ConnectionFailed):
+class RequestRefused(ConnectionFailed):
     """The relay runs and refuses the request; ``reason`` is its answer."""
 
     def __init__(self, name: str, reason: object) -> None:
@@ -116,7 +116,7 @@ def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> lis
     for name in known_relays():
         try:
             running.append(Status.from_json(request(name, {"request": "status"}, timeout)))
-        except DoesNotAnswer:
+        except RelayUnresponsive:
             if silent is not None:
                 silent.append(name)
         except ConnectionFailed:
@@ -127,7 +127,7 @@ def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> lis
 def request(name: str, message: dict[str, Any], timeout: float = _SECONDS) -> Any:
     """Send one request to the relay called ``name`` and return the answer's data.
 
-    Raises ConnectionFailed if no such relay runs, and DoesNotAnswer after ``timeout`` seconds.
+    Raises ConnectionFailed if no such relay runs, and RelayUnresponsive after ``timeout`` seconds.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -146,11 +146,11 @@ def request(name: str, message: dict[str, Any], timeout: float = _SECONDS) -> An
 def settings_of(name: str) -> RelaySettings:
     """Return the settings of the relay called ``name``, for another process; they may contain passwords.
 
-    Raises ConnectionFailed if no such relay runs, or if its version does not support this, and DoesNotAnswer.
+    Raises ConnectionFailed if no such relay runs, or if its version does not support this, and RelayUnresponsive.
     """
     try:
         return RelaySettings.from_json(request(name, {"request": "settings"}))
-    except Refused as error:
+    except RequestRefused as error:
         if error.reason != UNKNOWN_REQUEST:
             raise
         raise ConnectionFailed(
@@ -184,7 +184,7 @@ def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str
 
 def tell_sent_beside(name: str, topic: str, records: int) -> None:
     """Announce records that this process, not the relay, sends to ``topic``."""
-    with contextlib.suppress(ConnectionFailed, Refused):
+    with contextlib.suppress(ConnectionFailed, RequestRefused):
         request(name, {"request": "sent_beside", "topic": topic, "records": records})
 
 
@@ -210,7 +210,7 @@ def _known(name: str) -> Iterator[None]:
     """Turn the refusal of a relay that is older than the request into an error that says so."""
     try:
         yield
-    except Refused as error:
+    except RequestRefused as error:
         if error.reason != UNKNOWN_REQUEST:
             raise
         raise ConnectionFailed(
@@ -245,14 +245,14 @@ class ControlClient:
             ChangeSample.from_json(data) for data in await self._ask({"request": "changes", "after": after})
         ]
 
-    async def history(self, after: float = 0.0) -> History:
+    async def history(self, after: float = 0.0) -> RelayHistory:
         """Return the last ten minutes after ``after`` (Unix seconds); empty for an older relay."""
         try:
-            return History.from_json(await self._ask({"request": "history", "after": after}))
-        except Refused as error:
+            return RelayHistory.from_json(await self._ask({"request": "history", "after": after}))
+        except RequestRefused as error:
             if error.reason != UNKNOWN_REQUEST:
                 raise
-            return History()
+            return RelayHistory()
 
     async def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up."""
@@ -312,20 +312,20 @@ def _data(name: str, line: bytes) -> Any:
     if not answer.get("ok") and "hint" in answer:
         raise RefusedError(str(answer.get("error")), str(answer["hint"]))
     if not answer.get("ok"):
-        raise Refused(name, answer.get("error"))
+        raise RequestRefused(name, answer.get("error"))
     return answer["data"]
 
 
-def does_not_answer(name: str) -> DoesNotAnswer:
+def does_not_answer(name: str) -> RelayUnresponsive:
     """Return the error for a relay that runs and does not answer."""
     last = last_status.read(name)
     if last is None:
-        return DoesNotAnswer(
+        return RelayUnresponsive(
             f"relay {name} runs, but does not answer",
             "its process may be suspended ('kill -CONT' goes on with it), or the machine overloaded",
         )
     verdict = suspended(name, last.pid, time.time() - last.time, is_stopped=_is_stopped(last.pid))
-    return DoesNotAnswer(verdict.sentence, verdict.hint)
+    return RelayUnresponsive(verdict.sentence, verdict.hint)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -27,19 +27,19 @@ EFFECTS: Mapping[str, str] = {
     "publication": "bwtui.source.publication:create",
     "topic": "bwtui.sink.kafka:KafkaService.ensure_topics",
     "schema": "bwtui.encode.registry:SchemaRegistry.register",
-    "copy": "bwtui.relay.snapshot.copying:Copying._flush",
+    "copy": "bwtui.relay.snapshot.snapshot_copier:SnapshotCopier._flush",
     "slot": "bwtui.source.slot:make_permanent",
     "send": "bwtui.sink.kafka:KafkaSink._hand_over",
     "acknowledge": "bwtui.relay.ack:Acknowledgements.advance",
-    "state": "bwtui.relay.memory:SlotMemory._write",
+    "state": "bwtui.relay.slot_checkpoint:SlotCheckpointStore._write",
     "confirm": "bwtui.source.raw.stream:ReplicationStream.send_status",
     "record": "bwtui.recording.journal:Journal._append",
     "sync": "bwtui.recording.segment:SegmentWriter.sync",
     "finish": "bwtui.recording.segment:SegmentWriter.finish",
-    "progress": "bwtui.relay.backfill.store:Store._write",
-    "heal": "bwtui.relay.healing.due:Due._write",
+    "progress": "bwtui.relay.backfill.store:BackfillStore._write",
+    "heal": "bwtui.relay.healing.heal_state:HealStateStore._write",
     "fence": "bwtui.sink.transactions:TransactionalSink.connect",
-    "commit": "bwtui.sink.commit:Commit._commit",
+    "commit": "bwtui.sink.transaction_commits:PendingCommit._commit",
 }
 #: For functions that are called constantly: whether a call has an effect.
 _HAS_EFFECT: Mapping[str, Callable[[Any], bool]] = {
@@ -66,12 +66,12 @@ def arm(text: str | None) -> None:
     for one in classes:
         owner = getattr(owner, one)
     _log.warning("%s is armed: %s", VARIABLE, text, extra=event("failpoint"))
-    hit = _Hit(name, int(nth), action)
+    hit = _Failpoint(name, int(nth), action)
     setattr(owner, function, _around(getattr(owner, function), hit, side, _HAS_EFFECT.get(effect)))
 
 
 def _around(
-    original: Callable[..., Any], hit: "_Hit", side: str, has_effect: Callable[[Any], bool] | None
+    original: Callable[..., Any], hit: "_Failpoint", side: str, has_effect: Callable[[Any], bool] | None
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def instead(*args: Any, **given: Any) -> Any:
@@ -86,7 +86,7 @@ def _around(
     return instead
 
 
-class _Hit:
+class _Failpoint:
     """Counts how often the point was passed, and acts once."""
 
     def __init__(self, name: str, nth: int, action: str) -> None:

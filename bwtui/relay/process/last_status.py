@@ -5,11 +5,11 @@ import json
 import time
 from dataclasses import dataclass, replace
 
-from bwtui.durable import write_whole
+from bwtui.durable_files import write_whole
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.model.gaps import with_gaps
 from bwtui.model.lsn import format_lsn
-from bwtui.model.proof import NotProven
+from bwtui.model.proof import UnprovenTable
 from bwtui.model.status import ErrorEntry, State, Status
 from bwtui.model.verdict import ended, killed
 from bwtui.relay.process import outcome
@@ -80,7 +80,7 @@ def _with_ledger(status: Status) -> Status:
     try:
         data = json.loads(ledger_path(state_folder(status.name), status.slot).read_text(encoding="utf-8"))
         entries = tuple(
-            NotProven(table, entry["since_lsn"], f"it {entry['reason']}", entry["command"])
+            UnprovenTable(table, entry["since_lsn"], f"it {entry['reason']}", entry["command"])
             for table, entry in sorted(data["not_proven"].items())
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

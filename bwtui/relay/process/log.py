@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from bwtui.escaping import json_text, shown, shown_lines
 from bwtui.masking import mask_connection
 from bwtui.model.events import OTHERS, event
 from bwtui.settings import LogFormat
-from bwtui.shown import json_text, shown, shown_lines
 from bwtui.state_folder import state_folder
 
 _KEEP_AT_START = 1024 * 1024
@@ -31,7 +31,7 @@ _TALKATIVE = ("httpx", "httpx2", "httpcore", "urllib3")
 _log = logging.getLogger("bwtui.relay.process.log")
 
 
-class _Masking(logging.Formatter):
+class _MaskingFormatter(logging.Formatter):
     """Removes passwords from every line, including those of libraries, and escapes unprintable characters."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -42,7 +42,7 @@ class _Masking(logging.Formatter):
         return shown_lines(mask_connection(super().formatException(ei)))
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """Writes one object per line, with the fields of `bwtui.model.events.event`; removes passwords."""
 
     def __init__(self, relay: str) -> None:
@@ -70,10 +70,10 @@ class JsonLines(logging.Formatter):
         return json_text(masked)
 
 
-def json_lines() -> JsonLines | None:
+def json_lines() -> JsonLogFormatter | None:
     """Return the formatter that writes this process's log as objects, or None if the log is text."""
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
-    return next((one for one in formatters if isinstance(one, JsonLines)), None)
+    return next((one for one in formatters if isinstance(one, JsonLogFormatter)), None)
 
 
 def log_to_stderr(name: str, log_format: LogFormat) -> None:
@@ -84,10 +84,10 @@ def log_to_stderr(name: str, log_format: LogFormat) -> None:
 def log_to_file(name: str, log_format: LogFormat) -> None:
     """Send the log of this process to the relay's log file."""
     os.close(open_log(name))
-    _configure(_PrivateFile(log_path(name), maxBytes=_LIMIT, backupCount=1, delay=True), name, log_format)
+    _configure(_PrivateLogFile(log_path(name), maxBytes=_LIMIT, backupCount=1, delay=True), name, log_format)
 
 
-class _PrivateFile(logging.handlers.RotatingFileHandler):
+class _PrivateLogFile(logging.handlers.RotatingFileHandler):
     """A log whose rotated files are also readable only by their owner."""
 
     def _open(self) -> TextIO:  # type: ignore[override]  # typeshed has the class of the usual opener.
@@ -100,7 +100,7 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
 
 def _configure(handler: logging.Handler, name: str, log_format: LogFormat) -> None:
     text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    handler.setFormatter(JsonLines(name) if log_format == "json" else _Masking(text))
+    handler.setFormatter(JsonLogFormatter(name) if log_format == "json" else _MaskingFormatter(text))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for library in _TALKATIVE:
         logging.getLogger(library).setLevel(logging.WARNING)

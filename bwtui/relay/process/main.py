@@ -28,11 +28,11 @@ from bwtui.relay.process import failpoints, outcome
 from bwtui.relay.process.last_status import LastStatus, at_the_end
 from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.log import json_lines, log_to_stderr, trim
-from bwtui.relay.process.notify import Supervisor
-from bwtui.relay.process.outcome import Outcome
+from bwtui.relay.process.outcome import RunOutcome
 from bwtui.relay.process.server import ControlServer, StatusSource
+from bwtui.relay.process.systemd_notifier import SystemdNotifier
 from bwtui.settings import RelaySettings
-from bwtui.signals.heard import heard
+from bwtui.signals.signal_thread import heard
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Maximum time that the reader of our output may take to read the last status.
@@ -51,7 +51,7 @@ EngineFactory = Callable[[RelaySettings], RunnableEngine]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listener:
+class StatusListener:
     """Receives the engine's status every ``interval`` seconds."""
 
     emit: Callable[[Status], None]
@@ -62,18 +62,18 @@ class Listener:
 
 def real_engine(settings: RelaySettings) -> RunnableEngine:
     """Return the relay's engine; imported here, because it imports the clients for Kafka and PostgreSQL."""
-    from bwtui.relay.engine import Engine
+    from bwtui.relay.engine import RelayEngine
 
-    return Engine(settings)
+    return RelayEngine(settings)
 
 
 def run(
     settings: RelaySettings,
     lock: RelayLock,
-    listener: Listener,
+    listener: StatusListener,
     factory: EngineFactory = real_engine,
-    supervisor: Supervisor | None = None,
-) -> Outcome:
+    supervisor: SystemdNotifier | None = None,
+) -> RunOutcome:
     """Run an engine to its end in this process's main thread, and return its outcome.
 
     The outcome is also stored in the relay's state folder, and reported to the ``supervisor``. The lock is
@@ -88,13 +88,13 @@ def run(
     last_status = LastStatus(name)
     last_status.forget()
     engine: RunnableEngine | None = None
-    reporter: _Reporter | None = None
+    reporter: _StatusReporter | None = None
     error: BaseException | None = None
     signals: list[int] = []
     try:
         failpoints.arm(os.environ.get(failpoints.VARIABLE))
         engine = factory(settings)
-        reporter = _Reporter(engine, listener, last_status)
+        reporter = _StatusReporter(engine, listener, last_status)
         with _stop_on_signal(engine, signals), ControlServer(name, engine), _listening(settings, engine):
             reporter.start()
             if supervisor is not None:
@@ -126,18 +126,18 @@ def _listening(settings: RelaySettings, engine: RunnableEngine) -> contextlib.Ab
     if not settings.listen:
         return contextlib.nullcontext()
     # Imported only if needed, because it imports Prometheus's client.
-    from bwtui.relay.observed.http import HttpServer
+    from bwtui.relay.http_metrics.http_server import HttpServer
 
     return HttpServer(settings.listen, engine)
 
 
-def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals: list[int]) -> Outcome:
+def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals: list[int]) -> RunOutcome:
     reported = _reported(error, signals)
     code = reported.exit_code if reported else 0
     status = None
     if engine is not None:
         status = at_the_end(engine.status(), reported, code, time.time())
-    return Outcome(
+    return RunOutcome(
         code, time.time(), reported.message if reported else None, reported.hint if reported else None, status
     )
 
@@ -179,10 +179,10 @@ def _ignore(number: int, frame: object) -> None:
     """Replace the default action; the thread of `heard` handles the signal."""
 
 
-class _Reporter:
+class _StatusReporter:
     """Reports in a thread: a blocked listener delays neither the relay nor, for long, its end."""
 
-    def __init__(self, engine: RunnableEngine, listener: Listener, last_status: LastStatus) -> None:
+    def __init__(self, engine: RunnableEngine, listener: StatusListener, last_status: LastStatus) -> None:
         self._engine = engine
         self._listener = listener
         self._last_status = last_status
@@ -225,7 +225,7 @@ def state_of(status: Status) -> dict[str, Any]:
     return event("state", state=status.state, condition=verdict.condition, cause=verdict.cause or None)
 
 
-def log_listener(name: str) -> Listener:
+def log_listener(name: str) -> StatusListener:
     """Return the listener of an engine whose stderr is its log: it writes a line when the state changes."""
     last: list[tuple[str, str]] = []
 
@@ -239,7 +239,7 @@ def log_listener(name: str) -> Listener:
             _log.info("%s%s", status.state, f": {words}" if words else "", extra=state_of(status))
         trim(name, sys.stderr.fileno())
 
-    return Listener(emit, 0.5, emit)
+    return StatusListener(emit, 0.5, emit)
 
 
 def main(factory: EngineFactory = real_engine) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui import errors
-from bwtui.durable import private, write_whole
+from bwtui.durable_files import private, write_whole
 from bwtui.model.status import Status
 from bwtui.state_folder import state_folder
 
@@ -23,7 +23,7 @@ _ROOM_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The outcome of one run."""
 
     exit_code: int
@@ -56,7 +56,7 @@ def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiErro
     return errors.BwtuiError(message, hint)
 
 
-def write(name: str, outcome: Outcome) -> bool:
+def write(name: str, outcome: RunOutcome) -> bool:
     """Store ``outcome`` as the end of the relay's last run; return whether its status was stored too.
 
     A full disk has no room for the status. Raises OSError.
@@ -72,7 +72,7 @@ def write(name: str, outcome: Outcome) -> bool:
     return True
 
 
-def _is_put_into_room(outcome: Outcome, folder: Path) -> bool:
+def _is_put_into_room(outcome: RunOutcome, folder: Path) -> bool:
     text = _text(outcome).encode()
     if len(text) > _ROOM_BYTES:
         return False
@@ -88,18 +88,18 @@ def _is_put_into_room(outcome: Outcome, folder: Path) -> bool:
     return True
 
 
-def _text(outcome: Outcome) -> str:
+def _text(outcome: RunOutcome) -> str:
     data: dict[str, Any] = dataclasses.asdict(dataclasses.replace(outcome, status=None))
     data["status"] = outcome.status.to_json() if outcome.status else None
     return json.dumps(data)
 
 
-def read(name: str) -> Outcome | None:
+def read(name: str) -> RunOutcome | None:
     """Return how the relay's last run ended; None while it runs, after kill -9, and if it never ran."""
     try:
         data = json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8"))
         status = Status.from_json(data["status"]) if data["status"] else None
-        return Outcome(data["exit_code"], data["time"], data["message"], data["hint"], status)
+        return RunOutcome(data["exit_code"], data["time"], data["message"], data["hint"], status)
     except (OSError, ValueError, KeyError, TypeError):
         # A file of another version, or a truncated one, counts as missing.
         return None

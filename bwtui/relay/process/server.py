@@ -18,14 +18,14 @@ from typing import Any, Protocol, cast, get_args
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.model.backfill import BackfillCommand, BackfillReason, BackfillRequest, BackfillStatus, to_json
 from bwtui.model.events import event
-from bwtui.model.history import History
-from bwtui.model.looks import LOOKS, Look, LookName
+from bwtui.model.history import RelayHistory
+from bwtui.model.service_views import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
-from bwtui.relay.measured.measures import Measures
+from bwtui.relay.metrics.measures import Measures
 from bwtui.relay.process.control import UNKNOWN_REQUEST, socket_path
 from bwtui.relay.process.lock import private_folder
 from bwtui.relay.process.sockets import SocketServer
-from bwtui.relay.watch.account import Turn
+from bwtui.relay.watch.activity_clock import MainThreadActivity
 from bwtui.settings import RelaySettings
 
 MAX_CHANGES = 500
@@ -46,13 +46,13 @@ class StatusSource(Protocol):
     def measures(self) -> Measures:
         """Return the current counts and measurements, with the status."""
 
-    def turn(self) -> Turn:
+    def turn(self) -> MainThreadActivity:
         """Return the main thread's current activity."""
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the sampled changes with a sequence above ``after``, oldest first."""
 
-    def history(self, after: float) -> History:
+    def history(self, after: float) -> RelayHistory:
         """Return the history of the last ten minutes after ``after`` (Unix seconds)."""
 
     def schemas(self) -> list[SchemaEntry]:
@@ -197,7 +197,7 @@ def _backfill(data: Any) -> BackfillRequest:
     return request
 
 
-class ControlServer(SocketServer["_Client"]):
+class ControlServer(SocketServer["_ControlConnection"]):
     """Serves the control socket of the relay called ``name`` from `start` to `close`.
 
     The caller holds the relay's lock, so an existing socket was left by a killed engine.
@@ -231,13 +231,13 @@ class ControlServer(SocketServer["_Client"]):
         if has_listened:
             self.path.unlink(missing_ok=True)
 
-    def new_client(self) -> "_Client":
-        return _Client()
+    def new_client(self) -> "_ControlConnection":
+        return _ControlConnection()
 
-    def wanted(self, client: "_Client") -> int:
+    def wanted(self, client: "_ControlConnection") -> int:
         return selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
 
-    def step(self, connection: socket.socket, client: "_Client") -> None:
+    def step(self, connection: socket.socket, client: "_ControlConnection") -> None:
         try:
             if not client.pending:
                 received = connection.recv(65536)
@@ -251,7 +251,7 @@ class ControlServer(SocketServer["_Client"]):
         if len(client.received) > _MAX_REQUEST and not client.pending:
             self.drop(connection)
 
-    def _reply(self, connection: socket.socket, client: "_Client") -> None:
+    def _reply(self, connection: socket.socket, client: "_ControlConnection") -> None:
         while True:
             while client.pending:
                 sent = connection.send(client.pending)
@@ -273,7 +273,7 @@ class ControlServer(SocketServer["_Client"]):
 
 
 @dataclasses.dataclass(slots=True)
-class _Client:
+class _ControlConnection:
     """One connection's received data that is not answered yet, and the answer that it has not read yet."""
 
     received: bytes = b""

@@ -11,12 +11,12 @@ from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.events import event
-from bwtui.relay.memory import SlotMemory
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore
 from bwtui.settings import RelaySettings
 from bwtui.source.failover.hosts import names_several
 from bwtui.source.raw.session import ServerError, execute_raw
-from bwtui.source.raw.timeline import Server
+from bwtui.source.raw.timeline import ServerIdentity
 from bwtui.source.slot import SlotState, make_failover
 
 _log = logging.getLogger(__name__)
@@ -30,8 +30,10 @@ class FailoverSlot:
         self._is_new = False
         self._was_refused = False
 
-    def is_wanted(self, settings: RelaySettings, memory: SlotMemory, server: Server, slot: SlotState) -> bool:
-        """Return whether to make ``slot`` a failover slot; call it before `SlotMemory.take_over`."""
+    def is_wanted(
+        self, settings: RelaySettings, memory: SlotCheckpointStore, server: ServerIdentity, slot: SlotState
+    ) -> bool:
+        """Return whether to make ``slot`` a failover slot; call it before `SlotCheckpointStore.take_over`."""
         # If a session ends before it could convert a new slot, the next session still treats the slot as new.
         self._is_new = self._is_new or memory.is_unread
         if slot.failover is not False or server.in_recovery or self._was_refused:
@@ -40,7 +42,7 @@ class FailoverSlot:
             return settings.failover
         return self._is_new or names_several(settings.postgres)
 
-    def make(self, connection: pq.abc.PGconn, name: str, report: Report) -> None:
+    def make(self, connection: pq.abc.PGconn, name: str, report: RunState) -> None:
         """Make slot ``name`` a failover slot. A refusal is reported, and the stream continues without.
 
         Raises ConnectionFailed if the session ended because of the command: a proxy, or the server, may end

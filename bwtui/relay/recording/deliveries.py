@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bwtui.model.delivery import REFUSED, UNKNOWN, Receipt
-from bwtui.recording.format.batch import Delivery, pack_delivery
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.batch import DeliveredRange, pack_delivery
+from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.journal import Journal
-from bwtui.recording.segment import BlockOut
+from bwtui.recording.segment import OutgoingBlock
 
 _LENGTH = 4
 
@@ -49,10 +49,10 @@ class Deliveries:
         """Write delivery reports, or hold them until their transaction is committed."""
         for receipt in receipts:
             parts = pack_delivery(
-                Delivery(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
+                DeliveredRange(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
             )
             if self._held is None:
-                self._journal.write(BlockOut(Kind.DELIVERY, parts))
+                self._journal.write(OutgoingBlock(BlockKind.DELIVERY, parts))
             else:
                 self._hold(self._held, b"".join(parts))
 
@@ -82,7 +82,9 @@ class Deliveries:
             with io.BufferedReader(held) as places:
                 places.seek(0)
                 while length := places.read(_LENGTH):
-                    self._journal.write(BlockOut(Kind.DELIVERY, [places.read(int.from_bytes(length))]))
+                    self._journal.write(
+                        OutgoingBlock(BlockKind.DELIVERY, [places.read(int.from_bytes(length))])
+                    )
                     self._settle()
         except OSError as error:
             self._journal.fail(error)

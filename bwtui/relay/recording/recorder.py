@@ -11,30 +11,37 @@ from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, StateFailed
 from bwtui.model.delivery import Receipt
-from bwtui.model.position import Position, Recorded
+from bwtui.model.position import Position, RecordedPosition
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
-from bwtui.recording.continuing import Continuation, covered
-from bwtui.recording.format.batch import Cells, HeaderForm, Section, Transaction, Without, pack_batch
-from bwtui.recording.format.blocks import VERSION, Kind
+from bwtui.recording.format.batch import (
+    Cells,
+    HeaderForm,
+    MessageSection,
+    NoMessageReason,
+    Transaction,
+    pack_batch,
+)
+from bwtui.recording.format.blocks import VERSION, BlockKind
 from bwtui.recording.format.parsing import count_messages, size_of
 from bwtui.recording.format.statements import Head, Pass, SegmentEnd
-from bwtui.recording.journal import Journal, Opening, cannot_write
-from bwtui.recording.segment import BlockOut
-from bwtui.relay.recording.as_json import (
+from bwtui.recording.journal import Journal, SegmentOpening, cannot_write
+from bwtui.recording.resume import ResumePoint, covered
+from bwtui.recording.segment import OutgoingBlock
+from bwtui.relay.recording.batch_context import BatchContext
+from bwtui.relay.recording.change_details import ChangeDetails
+from bwtui.relay.recording.deliveries import Deliveries
+from bwtui.relay.recording.error_policy import RecordErrorPolicy
+from bwtui.relay.recording.gaps import GapReporter, lacking, pass_said
+from bwtui.relay.recording.json_blocks import (
     StatusSchedule,
     another_history,
     error_json,
     torn_end,
 )
-from bwtui.relay.recording.deliveries import Deliveries
-from bwtui.relay.recording.giving_up import GivingUp
-from bwtui.relay.recording.passes import Gaps, lacking, pass_said
 from bwtui.relay.recording.references import References
-from bwtui.relay.recording.under_way import UnderWay
-from bwtui.relay.recording.unsent import Unsent
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 
@@ -47,10 +54,10 @@ class Recorder:
     def __init__(
         self,
         settings: RelaySettings,
-        report: Report,
+        report: RunState,
         session: bytes,
         source: dict[str, Any],
-        before: Continuation,
+        before: ResumePoint,
     ) -> None:
         """``source`` describes where changes come from and go to; ``before`` is the folder's content.
 
@@ -67,13 +74,13 @@ class Recorder:
         self._batch = self._segment_batch = before.batch
         self._seen = before.seen
         self._pass: Pass = {"pass": before.pass_number}
-        self._under_way = UnderWay()
-        self._unsent = Unsent()
+        self._under_way = BatchContext()
+        self._unsent = ChangeDetails()
         self._references = References(self._append, report)
         #: Whether this run has taken a snapshot, after which nothing is missing.
         self._began_anew = False
-        self._ending = GivingUp(settings, report)
-        self._gaps = Gaps(report, partial(self._json, Kind.EVENT))
+        self._ending = RecordErrorPolicy(settings, report)
+        self._gaps = GapReporter(report, partial(self._json, BlockKind.EVENT))
         self._status = StatusSchedule()
         self._journal = Journal(
             before.folder,
@@ -121,7 +128,7 @@ class Recorder:
         begun = pass_said(
             number, kind, start_lsn, self._batch, self._seen, self._session, behind, exactly_once=exactly_once
         )
-        if self._json(Kind.EVENT, {"event": "pass", **begun}):
+        if self._json(BlockKind.EVENT, {"event": "pass", **begun}):
             self._pass = begun
 
     def go_back(self, lsn: int, *, is_gap: bool = False) -> None:
@@ -160,11 +167,11 @@ class Recorder:
         self._under_way.end_rows()
         self._references.back()
 
-    def recorded(self, *, anew: bool) -> Recorded | None:
+    def recorded(self, *, anew: bool) -> RecordedPosition | None:
         """Return how far this pass is recorded, or with ``anew`` the next pass; None if that has ended."""
         if self._ending.gave_up:
             return None
-        return Recorded(self._session.hex(), self._pass["pass"] + anew, self._position)
+        return RecordedPosition(self._session.hex(), self._pass["pass"] + anew, self._position)
 
     def relation(self, relation: Relation) -> None:
         """Record the current definition of a relation; earlier batches hold rows of its former definition."""
@@ -178,7 +185,7 @@ class Recorder:
         """Record that the following changes belong to ``transaction``, whose earlier changes Kafka holds."""
         self._under_way.transaction = transaction
 
-    def without(self, route: Route, reason: Without, frame: int | None = None) -> None:
+    def without(self, route: TableRoute, reason: NoMessageReason, frame: int | None = None) -> None:
         """Record why the current change, or the change of ``frame``, makes no message."""
         self._unsent.without(len(self.frames) if frame is None else frame, route, reason)
 
@@ -186,7 +193,7 @@ class Recorder:
         """Record the TOAST values that were fetched for the streamed row; return their size in bytes."""
         return self._unsent.fill(len(self.frames), sent, completed)
 
-    def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
+    def write_batch(self, routes: Sequence[TableRoute]) -> list[Receipt]:
         """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
         frames = self.frames
         past = self._under_way.past_numbering(frames, sum(len(route.messages) for route in routes))
@@ -223,7 +230,7 @@ class Recorder:
         self._see_failure()
         return self._receipts(sections) if written else []
 
-    def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
+    def write_cleanup(self, route: TableRoute, messages: Sequence[MessageTuple]) -> Receipt:
         """Write tombstones that clean up after an unfinished snapshot. Raises StateFailed, see `settle`."""
         self._make_room(1)
         section = self._section(route, messages, (), HeaderForm.SESSION)
@@ -233,30 +240,30 @@ class Recorder:
         self._see_failure()
         return self._receipts([section])[0] if written else Receipt(self._batch, 0, len(messages))
 
-    def _write(self, block: BlockOut, last: Transaction) -> bool:
+    def _write(self, block: OutgoingBlock, last: Transaction) -> bool:
         if not self._journal.write(block):
             # The foot, if one is written, must match what the file holds.
             return False
         self._under_way.transaction = last
-        if block.kind == Kind.CHANGES:
+        if block.kind == BlockKind.CHANGES:
             self._seen = max(self._seen, (last.commit_lsn, last.ordinal))
         self._position += block.changes
         return True
 
     def _section(
         self,
-        route: Route,
+        route: TableRoute,
         messages: Sequence[MessageTuple],
         positions: Sequence[int],
         headers: HeaderForm | None = None,
-    ) -> Section:
+    ) -> MessageSection:
         if headers is None:
             headers = HeaderForm.FULL if self._settings.headers else self._under_way.headers
         frames = self._under_way.frames_of(messages, positions, len(self.frames))
         number = self._references.number(route)
-        return Section(number, headers, frames, Cells(messages, 0), Cells(messages, 1))
+        return MessageSection(number, headers, frames, Cells(messages, 0), Cells(messages, 1))
 
-    def _receipts(self, sections: Sequence[Section]) -> list[Receipt]:
+    def _receipts(self, sections: Sequence[MessageSection]) -> list[Receipt]:
         batch = self._batch
         self._batch += 1
         if self._settings.record_only:
@@ -269,7 +276,7 @@ class Recorder:
 
     # -- segments ------------------------------------------------------------------------------------------
 
-    def _opening(self) -> Opening:
+    def _opening(self) -> SegmentOpening:
         head: Head = {
             "version": VERSION,
             "recording": self._before.recording,
@@ -280,7 +287,7 @@ class Recorder:
             "pass": self._pass,
             "source": self._source,
         }
-        return Opening(head, self._references.begin_segment())
+        return SegmentOpening(head, self._references.begin_segment())
 
     def _end(self, ended: str) -> SegmentEnd:
         return {
@@ -303,7 +310,7 @@ class Recorder:
         self._segment_position = self._position
         self._segment_batch = self._batch
 
-    # -- the ledger: see `bwtui.relay.ack.Ledger` ------------------------------------------------------------
+    # -- the ledger: see `bwtui.relay.ack.DurabilityLedger` ------------------------------------------------------------
 
     def settled(self, receipts: list[Receipt]) -> None:
         self.deliveries.settled(receipts)
@@ -335,7 +342,7 @@ class Recorder:
         self._journal.is_waited_for = idle
         self._journal.write_told()
         if (status := self._status.due()) is not None:
-            self._json(Kind.STATUS, status)
+            self._json(BlockKind.STATUS, status)
         if self._journal.is_large or (self._journal.is_old and self._position > self._segment_position):
             self._rotate()
 
@@ -364,20 +371,20 @@ class Recorder:
     def record_last_status(self) -> None:
         """Record changes of the last second, before the threads that measure are shut down."""
         if (status := self._status.last()) is not None:
-            self._json(Kind.STATUS, status)
+            self._json(BlockKind.STATUS, status)
 
     def status(self) -> RecordingStatus:
         """Return the state of the recording; any thread may call this."""
         return self._before.status(self._journal, stopped=self._ending.gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
-        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(error_json(entry)).encode()]))
+        self._journal.tell(OutgoingBlock(BlockKind.ERROR, [json.dumps(error_json(entry)).encode()]))
 
-    def _append(self, block: BlockOut) -> bool:
+    def _append(self, block: OutgoingBlock) -> bool:
         return self._journal.write(block)
 
-    def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
-        return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
+    def _json(self, kind: BlockKind, content: dict[str, Any]) -> bool:
+        return not self._ending.gave_up and self._append(OutgoingBlock(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.
@@ -391,7 +398,7 @@ class Recorder:
             self._before.give_back()
             return
         if not self._ending.is_reported:
-            self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
+            self._json(BlockKind.EVENT, {"event": "end", "error": error.message if error else None})
         try:
             if self._ending.gave_up:
                 self._close_given_up()

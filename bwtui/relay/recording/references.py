@@ -12,12 +12,12 @@ from typing import Any
 
 from bwtui.encode.names import subject_names
 from bwtui.pgoutput.messages import Relation
-from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.blocks import BlockKind
 from bwtui.recording.format.relation import pack_relation
-from bwtui.recording.segment import BlockOut
-from bwtui.relay.recording.as_json import route_json
-from bwtui.relay.report import Report
-from bwtui.relay.routes.route import Route
+from bwtui.recording.segment import OutgoingBlock
+from bwtui.relay.recording.json_blocks import route_json
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.run_state import RunState
 
 #: A section refers to its route by a u16.
 ROUTES = 1 << 16
@@ -26,7 +26,7 @@ ROUTES = 1 << 16
 class References:
     """Describes what the segment does not contain yet; the relay's main thread owns it."""
 
-    def __init__(self, write: Callable[[BlockOut], object], report: Report) -> None:
+    def __init__(self, write: Callable[[OutgoingBlock], object], report: RunState) -> None:
         """``write`` appends one block to the segment."""
         self._write = write
         self._report = report
@@ -65,7 +65,7 @@ class References:
         """Forget a relation, which is described again before its next row."""
         self.relations.pop(oid, None)
 
-    def begin_segment(self) -> list[BlockOut]:
+    def begin_segment(self) -> list[OutgoingBlock]:
         """Forget what the previous segment has described; return the first blocks of the next one."""
         self._numbers.clear()
         self._newest.clear()
@@ -76,7 +76,7 @@ class References:
         """True if the segment has numbers left for this many routes, even if all of them are new."""
         return len(self._numbers) + routes <= ROUTES
 
-    def number(self, route: Route) -> int:
+    def number(self, route: TableRoute) -> int:
         """Return the route's number in this segment, and describe it if it is not its relation's newest."""
         relation = route.relation
         name = (relation.oid, relation.namespace, relation.name, route.topic)
@@ -87,7 +87,7 @@ class References:
             self._describe(number, route)
         return number
 
-    def _describe(self, number: int, route: Route) -> None:
+    def _describe(self, number: int, route: TableRoute) -> None:
         ids = (route.key_schema_id, route.value_schema_id)
         for subject, schema_id in zip(subject_names(route.topic), ids, strict=True):
             if schema_id is None or (subject, schema_id) in self._schemas:
@@ -95,9 +95,9 @@ class References:
             entry = self._report.schemas.get((subject, schema_id))
             if entry is not None:
                 self._schemas.add((subject, schema_id))
-                self._write(BlockOut(Kind.SCHEMA, [json.dumps(asdict(entry)).encode()]))
-        self._write(BlockOut(Kind.ROUTE, [json.dumps(route_json(number, route)).encode()]))
+                self._write(OutgoingBlock(BlockKind.SCHEMA, [json.dumps(asdict(entry)).encode()]))
+        self._write(OutgoingBlock(BlockKind.ROUTE, [json.dumps(route_json(number, route)).encode()]))
 
 
-def _block(relation: Relation) -> BlockOut:
-    return BlockOut(Kind.RELATION, [pack_relation(relation)])
+def _block(relation: Relation) -> OutgoingBlock:
+    return OutgoingBlock(BlockKind.RELATION, [pack_relation(relation)])

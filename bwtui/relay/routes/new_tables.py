@@ -8,12 +8,12 @@ from typing import Protocol
 import psycopg2
 
 from bwtui.errors import RefusedError
-from bwtui.relay.report import Report
+from bwtui.relay.run_state import RunState
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection
-from bwtui.source.coverage import Shortfall, is_chosen, shortfalls
+from bwtui.source.publication_coverage import Shortfall, is_chosen, shortfalls
 
 _SECONDS = 10.0
 #: Timeout of moving tables in one check; the next check continues, a second later.
@@ -37,7 +37,7 @@ class PublicationHistory(Protocol):
 class NewTables:
     """Checks for new tables periodically; the sampler's thread owns it."""
 
-    def __init__(self, settings: RelaySettings, report: Report) -> None:
+    def __init__(self, settings: RelaySettings, report: RunState) -> None:
         self._settings = settings
         self._report = report
         self._filter = TableFilter(settings)
@@ -45,7 +45,7 @@ class NewTables:
         #: The publications that the stream reads; none while there is no stream.
         self.reads: tuple[str, ...] = ()
         #: The last result of `publication.misplaced`, and when every table was last considered.
-        self._misplaced: dict[int, publication.Misplaced] | None = None
+        self._misplaced: dict[int, publication.MisplacedTable] | None = None
         self._settled_at = 0.0
         self._has_settled = False
         #: Why tables can't join, by oid.
@@ -111,7 +111,7 @@ class NewTables:
         self,
         connection: Connection,
         table: TableInfo,
-        found: publication.Misplaced | None,
+        found: publication.MisplacedTable | None,
         history: PublicationHistory,
     ) -> tuple[str, str] | None:
         name = self._settings.publication_name

@@ -6,13 +6,13 @@ from dataclasses import InitVar, dataclass, field
 from typing import NoReturn
 
 from bwtui.encode.avro import BoundEncoder
-from bwtui.encode.compiled import Run
+from bwtui.encode.compiled_encoders import Run
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.lines import Lines
 from bwtui.errors import BwtuiError, RowError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import Split, partial_splitter, splitter
-from bwtui.relay.report import TableCounters
+from bwtui.relay.run_state import TableCounters
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
 from bwtui.types.registry import TypeInfo
@@ -23,7 +23,7 @@ Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class EncoderRecipe:
     """The inputs of an encoder, in addition to the relation, its key and the schema ids."""
 
     types: Mapping[int, TypeInfo]
@@ -32,7 +32,7 @@ class Recipe:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
-class Route:
+class TableRoute:
     """The destination of the rows of one table, as long as its schema stays the same.
 
     ``refusal`` is set if the table as a whole can't be relayed; every row of it then fails with this error.
@@ -48,7 +48,7 @@ class Route:
     #: True if the table has columns that are not published.
     in_part: bool = False
     #: For building the same encoder in a separate process; None if all rows are refused.
-    recipe: Recipe | None = None
+    recipe: EncoderRecipe | None = None
     key: Key = field(init=False)
     both: Both = field(init=False)
     both_filled: Both = field(init=False)

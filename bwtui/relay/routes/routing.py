@@ -14,28 +14,28 @@ from functools import partial
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.local_registry import LocalRegistry
-from bwtui.encode.names import Named, RecordOwners, colliding_topics, subject_names, topic_name
+from bwtui.encode.names import QualifiedName, RecordOwners, colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.encode.schema import SchemaStyle
 from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.coverage.ledger import Coverage
-from bwtui.relay.patience import Patience
-from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routes.catalog_memory import CatalogMemory
-from bwtui.relay.routes.route import Recipe, Route
+from bwtui.relay.routes.catalog_cache import CatalogCache
+from bwtui.relay.routes.route import EncoderRecipe, TableRoute
+from bwtui.relay.run_state import RunState, TableCounters
+from bwtui.relay.service_retry import ServiceRetry
 from bwtui.settings import RelaySettings
-from bwtui.sink.destination import Limits, Service, TopicLimits
-from bwtui.source import identity
+from bwtui.sink.destination import Limits, SinkService, TopicLimits
+from bwtui.source import replica_identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, load_types
+from bwtui.source.column_history import identity_then, primary_key_then
 from bwtui.source.connection import holds_any_bytes
-from bwtui.source.history import identity_then, primary_key_then
 from bwtui.types.registry import TypeInfo, is_built_in
 
 
 @dataclass(slots=True)
-class _Draft:
+class _RouteDraft:
     """A route under construction, and what has been determined so far."""
 
     relation: Relation
@@ -65,23 +65,23 @@ _SUBJECTS_MANY = 16
 
 
 class Router:
-    """Builds routes; see `bwtui.relay.patience` for the waiting."""
+    """Builds routes; see `bwtui.relay.service_retry` for the waiting."""
 
     def __init__(
         self,
         settings: RelaySettings,
-        service: Service,
+        service: SinkService,
         registry: SchemaRegistry | LocalRegistry,
-        report: Report,
-        patience: Patience,
-        catalog_memory: CatalogMemory | None = None,
+        report: RunState,
+        patience: ServiceRetry,
+        catalog_memory: CatalogCache | None = None,
         on_topics: Callable[[Limits], None] = lambda limits: None,
         coverage: Coverage | None = None,
     ) -> None:
         """``on_topics`` gets topics and their limits before the first row goes to them."""
         self._on_topics = on_topics
         self._coverage = coverage or Coverage()
-        self._catalog_memory = catalog_memory or CatalogMemory()
+        self._catalog_memory = catalog_memory or CatalogCache()
         self._settings = settings
         self._service = service
         self._registry = registry
@@ -94,15 +94,15 @@ class Router:
         #: Key columns and key schema of the newest route of each topic.
         self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
 
-    def route(self, relation: Relation, *, with_room: bool = False) -> Route | None:
+    def route(self, relation: Relation, *, with_room: bool = False) -> TableRoute | None:
         """Return the route of ``relation``, or None if its table is filtered out; see `routes`."""
         return self.routes([relation], with_room=with_room)[0]
 
-    def routes(self, relations: Sequence[Relation], *, with_room: bool = False) -> list[Route | None]:
+    def routes(self, relations: Sequence[Relation], *, with_room: bool = False) -> list[TableRoute | None]:
         """Return the routes of ``relations``, of different tables; None if a table is filtered out.
 
         ``with_room`` gives their schemas room for values that their columns can't hold, regardless of
-        --toast. Never raises for an error of a table itself, which is in `Route.refusal`. Raises
+        --toast. Never raises for an error of a table itself, which is in `TableRoute.refusal`. Raises
         ServiceRefused.
         """
         drafts = [self._draft(relation, with_room) for relation in relations]
@@ -114,7 +114,7 @@ class Router:
                     raise draft.refusal
         return [None if draft is None else self._finish(draft) for draft in drafts]
 
-    def still_holds(self, route: Route) -> bool:
+    def still_holds(self, route: TableRoute) -> bool:
         """Whether ``route`` is still valid for its relation after a repeated announcement.
 
         Under REPLICA IDENTITY FULL a RELATION does not identify the key columns, and it never identifies the
@@ -122,7 +122,7 @@ class Router:
         """
         if route.refusal is not None:
             return False
-        draft = _Draft(route.relation, route.counters, with_room=False)
+        draft = _RouteDraft(route.relation, route.counters, with_room=False)
         try:
             keys = self._keys(draft)
         except ServiceRefused:
@@ -135,16 +135,16 @@ class Router:
 
     # -- the stages of building ----------------------------------------------------------------------------
 
-    def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
+    def _draft(self, relation: Relation, with_room: bool) -> _RouteDraft | None:
         # Record excluded tables, too: what is written under their names is in no topic.
         self._coverage.sends(relation.oid, relation.qualified_name)
         if not self._filter(relation):
             return None
         counters = self._report.table(relation.qualified_name)
         counters.topic = topic_name(self._settings.topic_prefix, relation.namespace, relation.name)
-        return _Draft(relation, counters, with_room or self._settings.toast == "placeholder")
+        return _RouteDraft(relation, counters, with_room or self._settings.toast == "placeholder")
 
-    def _look_up(self, drafts: Sequence[_Draft]) -> None:
+    def _look_up(self, drafts: Sequence[_RouteDraft]) -> None:
         """Query the catalog for what the relations do not contain."""
         for draft in drafts:
             try:
@@ -160,7 +160,7 @@ class Router:
             except (RefusedError, RowError) as error:
                 draft.refusal = error
 
-    def _make_topics(self, drafts: Sequence[_Draft]) -> None:
+    def _make_topics(self, drafts: Sequence[_RouteDraft]) -> None:
         wanted = {draft.topic: bool(draft.keys) for draft in drafts}
         if not wanted:
             return
@@ -180,7 +180,7 @@ class Router:
             else:
                 draft.limits = limits
 
-    def _make_encoders(self, drafts: Sequence[_Draft]) -> None:
+    def _make_encoders(self, drafts: Sequence[_RouteDraft]) -> None:
         for draft in drafts:
             relation, keys = draft.relation, draft.keys
             draft.counters.key_columns = keys
@@ -200,7 +200,7 @@ class Router:
             if encoder.text_columns:
                 draft.counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
 
-    def _register(self, drafts: Sequence[_Draft]) -> None:
+    def _register(self, drafts: Sequence[_RouteDraft]) -> None:
         """Register every key and value schema concurrently."""
         wanted = [
             (draft, part, subject, schema)
@@ -240,20 +240,20 @@ class Router:
                 self._registry.refuse_renamed(subject, schema)
         return self._registry.register(subject, schema)
 
-    def _note_schema(self, draft: _Draft, part: str, registered: RegisteredSchema) -> None:
+    def _note_schema(self, draft: _RouteDraft, part: str, registered: RegisteredSchema) -> None:
         subject, now = registered.subject, time.time()
         entry = SchemaEntry(
             subject, registered.id, registered.version, draft.name, draft.topic, part, registered.schema, now
         )
         self._report.schema(entry)
 
-    def _finish(self, draft: _Draft) -> Route:
+    def _finish(self, draft: _RouteDraft) -> TableRoute:
         relation, counters, topic = draft.relation, draft.counters, draft.topic
         if draft.refusal is not None:
-            return Route(relation, topic, draft.keys, counters, None, None, draft.refusal)
-        route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
+            return TableRoute(relation, topic, draft.keys, counters, None, None, draft.refusal)
+        route = TableRoute(relation, topic, draft.keys, counters, draft.bound, draft.limits)
         route.in_part = draft.in_part
-        route.recipe = Recipe(draft.types, draft.any_bytes, draft.with_room)
+        route.recipe = EncoderRecipe(draft.types, draft.any_bytes, draft.with_room)
         keyed = (draft.keys, counters.key_schema_id)
         if self._keyed.get(topic, keyed) != keyed:
             counters.note("the key changed: rows from before stand in the topic under their old keys")
@@ -277,16 +277,18 @@ class Router:
                 raise topics_collide(owners, group)
         self._topics[topic] = name
 
-    def _keys(self, draft: _Draft) -> tuple[str, ...]:
+    def _keys(self, draft: _RouteDraft) -> tuple[str, ...]:
         """Return the key columns. Raises RefusedError if they are not all published."""
         relation, oid = draft.relation, draft.relation.oid
         refused = self._catalog_memory.refused_key(oid)
         missing, draft.in_part = self._patience.look(
-            lambda c: identity.missing_columns(c, self._settings, relation, refused)
+            lambda c: replica_identity.missing_columns(c, self._settings, relation, refused)
         )
         if missing:
             self._catalog_memory.refuse_key(oid, missing)
-            raise self._patience.look(lambda c: identity.refusal(c, self._settings, oid, draft.name, missing))
+            raise self._patience.look(
+                lambda c: replica_identity.refusal(c, self._settings, oid, draft.name, missing)
+            )
         marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
@@ -308,7 +310,9 @@ class Router:
         return marked
 
     def _unkeyed(self, relation: Relation) -> RefusedError:
-        return self._patience.look(lambda connection: identity.unkeyed_refusal(connection, [relation]))
+        return self._patience.look(
+            lambda connection: replica_identity.unkeyed_refusal(connection, [relation])
+        )
 
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
         oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
@@ -317,7 +321,7 @@ class Router:
         return self._catalog_memory.types(self._patience.look(partial(load_types, oids=oids)))
 
 
-def name_topics(settings: RelaySettings, report: Report, tables: Sequence[TableInfo]) -> None:
+def name_topics(settings: RelaySettings, report: RunState, tables: Sequence[TableInfo]) -> None:
     """Report every table before its first row. Raises RefusedError for topics that can't be distinguished."""
     topics, records = {}, RecordOwners(settings.namespace)
     for table in tables:
@@ -345,7 +349,7 @@ def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError
     )
 
 
-def claim_records(records: RecordOwners, table: Named) -> None:
+def claim_records(records: RecordOwners, table: QualifiedName) -> None:
     """Assign the record names of a table. Raises RefusedError if a different table has one of them."""
     taken = records.claim(table)
     if taken is not None:

@@ -14,11 +14,11 @@ from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.routes.routing import claim_records, refuse_shared, topics_collide
 from bwtui.settings import RelaySettings
-from bwtui.source import identity, publication
+from bwtui.source import publication, replica_identity
 from bwtui.source.catalog import TableFilter, TableInfo, attributes, list_tables, load_relation, load_types
+from bwtui.source.column_history import primary_key_then
 from bwtui.source.connection import Connection, holds_any_bytes, statement_failed
 from bwtui.source.ddl.trial import after_script
-from bwtui.source.history import primary_key_then
 from bwtui.source.preflight import selected_tables
 
 
@@ -102,14 +102,14 @@ def _encoder(connection: Connection, settings: RelaySettings, relation: Relation
 
     Raises BwtuiError if it would refuse it.
     """
-    missing, _ = identity.missing_columns(connection, settings, relation, ())
+    missing, _ = replica_identity.missing_columns(connection, settings, relation, ())
     if missing:
-        raise identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)
+        raise replica_identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)
     keys: Sequence[str] | None = [column.name for column in relation.columns if column.is_key]
     if relation.replica_identity == "f":
         keys = primary_key_then(relation, attributes(connection, relation.oid))
     if not keys and not settings.allow_unkeyed:
-        raise identity.unkeyed_refusal(connection, [relation])
+        raise replica_identity.unkeyed_refusal(connection, [relation])
     types = load_types(connection, [column.type_oid for column in relation.columns])
     any_bytes, placeholders = holds_any_bytes(connection), settings.toast == "placeholder"
     style = SchemaStyle.of(settings)

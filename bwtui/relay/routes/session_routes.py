@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.route import TableRoute
 
 _oid = struct.Struct(">I").unpack_from
 _RELATION = ord("R")
@@ -15,7 +15,7 @@ _ROW_TAGS = frozenset(b"IUD")
 _ROUTES_KEPT = 256
 
 
-class Routes(dict[int, Route | None]):
+class SessionRoutes(dict[int, TableRoute | None]):
     """Routes by the relation's oid, built when the first row arrives; None for a table that is filtered out.
 
     They are not built when the RELATION arrives: PostgreSQL also announces a partition whose rows all arrive
@@ -24,9 +24,9 @@ class Routes(dict[int, Route | None]):
 
     def __init__(
         self,
-        build: Callable[[Sequence[Relation]], list[Route | None]],
-        still_holds: Callable[[Route], bool],
-        begin: Callable[[Route | None], None],
+        build: Callable[[Sequence[Relation]], list[TableRoute | None]],
+        still_holds: Callable[[TableRoute], bool],
+        begin: Callable[[TableRoute | None], None],
         ahead: Callable[[], Iterable[bytes]],
     ) -> None:
         """``begin`` is called before a route's first row; ``ahead`` returns the frames after the current one.
@@ -42,8 +42,8 @@ class Routes(dict[int, Route | None]):
         #: The RELATION messages. PostgreSQL sends each once, and nothing after a DROP, so they are kept
         #: compact.
         self._announced: dict[int, bytes] = {}
-        self._former: dict[int, Route] = {}
-        self._ready: dict[int, tuple[Relation, Route | None]] = {}
+        self._former: dict[int, TableRoute] = {}
+        self._ready: dict[int, tuple[Relation, TableRoute | None]] = {}
         self._rows: dict[int, int] = {}
         self._most = _ROUTES_KEPT
 
@@ -65,7 +65,7 @@ class Routes(dict[int, Route | None]):
         # unpublished columns, one of which may have become part of the key.
         return relation.replica_identity != "f" and route.refusal is None and not route.in_part
 
-    def __missing__(self, oid: int) -> Route | None:
+    def __missing__(self, oid: int) -> TableRoute | None:
         relation = relation_of(self._announced[oid])
         built_for, route = self._ready.pop(oid, (None, None))
         former = self._former.pop(oid, None)
@@ -78,7 +78,7 @@ class Routes(dict[int, Route | None]):
         self[oid] = route
         return route
 
-    def _build_with_next(self, relation: Relation) -> Route | None:
+    def _build_with_next(self, relation: Relation) -> TableRoute | None:
         together = [relation, *self._coming(relation)]
         route, *others = self._build(together)
         pairs = zip(together[1:], others, strict=True)

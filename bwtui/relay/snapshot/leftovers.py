@@ -15,10 +15,10 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator
 
 from bwtui.errors import RefusedError
-from bwtui.model.delivery import Span
+from bwtui.model.delivery import DeliverySpan
 from bwtui.relay.context import RelayContext
-from bwtui.relay.diverged.keys_on_disk import BATCH, each, in_batches, keys_on_disk
-from bwtui.relay.routes.route import Route
+from bwtui.relay.divergence.keys_on_disk import BATCH, each, in_batches, keys_on_disk
+from bwtui.relay.routes.route import TableRoute
 from bwtui.sink.base import Message
 from bwtui.sink.destination import KeyRecord, Offsets
 
@@ -43,7 +43,12 @@ class Leftovers:
         self._end_offsets = end_offsets
 
     def remove(
-        self, route: Route, before: Offsets, begun: Offsets, sessions: Collection[bytes], message: Message
+        self,
+        route: TableRoute,
+        before: Offsets,
+        begun: Offsets,
+        sessions: Collection[bytes],
+        message: Message,
     ) -> None:
         """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, with no record since.
 
@@ -123,11 +128,11 @@ class Leftovers:
             count += 1
             yield record
 
-    def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
+    def _send(self, database: sqlite3.Connection, route: TableRoute, message: Message) -> int:
         count = 0
         rows = database.execute("select key from left_over")
         while batch := rows.fetchmany(BATCH):
-            span = Span()
+            span = DeliverySpan()
             messages = [message._replace(key=key) for (key,) in batch]
             receipt = self._recorder.write_cleanup(route, messages) if self._recorder is not None else None
             self._destination.sink.send(route.topic, messages, span, receipt)

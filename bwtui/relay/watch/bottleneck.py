@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from bwtui.relay.watch.account import Activity
+from bwtui.relay.watch.activity_clock import Activity
 
 #: The stage of each activity; "" is the recording, outside of the pipeline. A COPY is split by its CPU time.
 _STAGES: dict[Activity, str] = {
@@ -25,7 +25,7 @@ _STAGES: dict[Activity, str] = {
 }
 
 
-class Spent(Protocol):
+class ActivityTotals(Protocol):
     """The activity clock's totals at one moment."""
 
     @property
@@ -36,7 +36,7 @@ class Spent(Protocol):
     def cpu(self) -> float | None: ...
 
 
-def busy(first: Spent, last: Spent, *, idle: bool) -> dict[str, float]:
+def busy(first: ActivityTotals, last: ActivityTotals, *, idle: bool) -> dict[str, float]:
     """Return the shares (0 to 1) of stages in the time between two moments.
 
     ``idle``: there is nothing more to read, so waiting for the stream does not count as work.

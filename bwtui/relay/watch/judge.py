@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bwtui.model.figures import duration, rate, size
-from bwtui.model.verdict import FORESEEABLE_SECONDS, Cause, Verdict, runway
-from bwtui.relay.watch.account import Activity
+from bwtui.model.number_format import duration, rate, size
+from bwtui.model.verdict import FORESEEABLE_SECONDS, Cause, RelayVerdict, runway
+from bwtui.relay.watch.activity_clock import Activity
 from bwtui.relay.watch.bottleneck import busy, slowest
-from bwtui.relay.watch.seen import Names, Seen
-from bwtui.relay.watch.unsent import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
+from bwtui.relay.watch.observation import Observation, ServiceNames
+from bwtui.relay.watch.unsent_wal import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
 from bwtui.relay.watch.wait import (
     END_SENDER,
     HINTS,
@@ -70,11 +70,11 @@ _LONG_SECONDS = 3.0
 class Judge:
     """Judges successive observations, and keeps when each last changed. One thread at a time may call it."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ServiceNames) -> None:
         self.names = names
         #: Shares of the relay's recent time by stage, 0 to 1.
         self.busy: dict[str, float] = {}
-        self._looks: deque[Seen] = deque()
+        self._looks: deque[Observation] = deque()
         self._awake_since = 0.0
         self._slept = 0.0
         self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0, "sent_lsn": 0.0}
@@ -91,7 +91,7 @@ class Judge:
         #: When the last stall ended; shares of stages count from then on.
         self._stall_ended = 0.0
 
-    def look(self, seen: Seen) -> Verdict:
+    def look(self, seen: Observation) -> RelayVerdict:
         """Return the current verdict."""
         self._remember(seen)
         behind = self._is_behind(seen)
@@ -110,7 +110,7 @@ class Judge:
 
     # -- progress ------------------------------------------------------------------------------------------
 
-    def _remember(self, seen: Seen) -> None:
+    def _remember(self, seen: Observation) -> None:
         looks = self._looks
         if looks:
             last = looks[-1]
@@ -132,7 +132,7 @@ class Judge:
         while len(looks) > 2 and seen.now - looks[1].now >= _WINDOW_SECONDS:
             looks.popleft()
 
-    def _stalled(self, seen: Seen, waits: list[Wait]) -> list[Wait]:
+    def _stalled(self, seen: Observation, waits: list[Wait]) -> list[Wait]:
         """Return the waits that are a stall; one observation without them does not end it."""
         if seen.activity != "state":
             # The main thread also writes its state while it waits for an answer.
@@ -165,7 +165,7 @@ class Judge:
         """Return the latest of ``moments``, or when the relay itself woke up if that was later."""
         return max(self._awake_since, *moments)
 
-    def _is_behind(self, seen: Seen) -> bool:
+    def _is_behind(self, seen: Observation) -> bool:
         if seen.phase == "snapshot" or seen.in_flight >= _FULL * seen.capacity:
             return True
         waits_long = seen.backlog_seconds >= BEHIND_SECONDS and seen.backlog_bytes > _UNREADABLE_BYTES
@@ -175,13 +175,13 @@ class Judge:
         is_read = seen.unread_bytes is not None and seen.unread_bytes <= _UNREADABLE_BYTES
         return not is_read or bool(seen.in_flight) or self._rate(seen) > 0
 
-    def _rate(self, seen: Seen) -> float:
+    def _rate(self, seen: Observation) -> float:
         first = self._looks[0]
         return (seen.rows - first.rows) / (seen.now - first.now) if seen.now > first.now else 0.0
 
     # -- what the relay is blocked on ----------------------------------------------------------------------
 
-    def _waits(self, seen: Seen) -> Iterator[Wait]:
+    def _waits(self, seen: Observation) -> Iterator[Wait]:
         """Yield the waits, each cause once."""
         causes: set[Cause] = set()
         for wait in (
@@ -196,7 +196,7 @@ class Judge:
                 causes.add(wait.cause)
                 yield wait
 
-    def _lost(self, seen: Seen) -> Iterator[Wait]:
+    def _lost(self, seen: Observation) -> Iterator[Wait]:
         """Yield PostgreSQL if it has removed WAL that the slot needs, in addition to any other wait."""
         if seen.wal_status == "lost":
             self._lost_since = self._lost_since or seen.now
@@ -204,7 +204,7 @@ class Judge:
         else:
             self._lost_since = 0.0
 
-    def _asked(self, seen: Seen) -> Iterator[Wait]:
+    def _asked(self, seen: Observation) -> Iterator[Wait]:
         """Yield the service that the main thread calls and can't continue without."""
         names, since = self.names, self._since(seen.activity_since, seen.answered_at)
         reason = seen.detail.partition(": ")[2] if seen.detail.startswith("waiting for ") else ""
@@ -245,7 +245,7 @@ class Judge:
                 because, hint = held_by(seen), ending(seen.blockers) if seen.blockers else ""
                 yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
 
-    def _kafka(self, seen: Seen) -> Iterator[Wait]:
+    def _kafka(self, seen: Observation) -> Iterator[Wait]:
         """Yield Kafka while messages are in flight that it does not acknowledge."""
         # While deliveries are not processed, the number in flight is unknown.
         begun = seen.oldest_since or (seen.activity_since if seen.activity == "settling" else 0.0)
@@ -266,7 +266,7 @@ class Judge:
             is_explained=bool(because),
         )
 
-    def _disk(self, seen: Seen) -> Iterator[Wait]:
+    def _disk(self, seen: Observation) -> Iterator[Wait]:
         names, says = self.names, "has got nothing onto its disk"
         if seen.activity in ("disk", "state"):
             where = names.state if seen.activity == "state" else names.recording
@@ -275,30 +275,30 @@ class Judge:
         elif seen.ledger_since and seen.now - seen.settled_at <= _TOLD_SECONDS:
             yield Wait("disk", names.recording, "", self._since(seen.ledger_since), says)
 
-    def _relay(self, seen: Seen) -> Iterator[Wait]:
+    def _relay(self, seen: Observation) -> Iterator[Wait]:
         """Yield the relay itself if its main thread neither computes nor reports what it waits for."""
         if seen.activity not in ("work", "produce") or self._computes(seen):
             return
         since = self._since(seen.activity_since, self._moved["rows"])
         yield Wait("relay", "the relay's own main thread", "encode", since, "has not gone on")
 
-    def _computes(self, seen: Seen) -> bool:
+    def _computes(self, seen: Observation) -> bool:
         first = self._looks[0]
         if first.cpu is None or seen.cpu is None:
             return False
         return seen.cpu - first.cpu > _COMPUTES * (seen.now - first.now)
 
-    def _asking(self, seen: Seen) -> Iterator[Wait]:
+    def _asking(self, seen: Observation) -> Iterator[Wait]:
         """Yield PostgreSQL while it has not answered a query, and has sent nothing else either."""
         if seen.asking_since and max(self._moved["rows"], seen.heard_at) <= seen.asking_since:
             since = self._since(seen.asking_since)
             patience = _LONG_QUESTION_SECONDS if seen.asking_is_long else UNANSWERED_SECONDS
             yield Wait("postgresql", self.names.postgresql, "read", since, "has not answered", "", patience)
 
-    def _is_unanswered(self, seen: Seen) -> bool:
+    def _is_unanswered(self, seen: Observation) -> bool:
         return any(seen.now - wait.since >= wait.patience for wait in self._asking(seen))
 
-    def _postgresql(self, seen: Seen) -> Iterator[Wait]:
+    def _postgresql(self, seen: Observation) -> Iterator[Wait]:
         server = self.names.postgresql
         yield from self._asking(seen)
         if seen.activity in ("copy", "scan"):
@@ -324,7 +324,7 @@ class Judge:
                 hint = _MISSING_STANDBY if seen.server_waits_for == _STANDBYS else ""
                 yield Wait("postgresql", server, "read", since, "has sent nothing", left, hint=hint)
 
-    def _called(self, seen: Seen) -> Iterator[Wait]:
+    def _called(self, seen: Observation) -> Iterator[Wait]:
         """Yield PostgreSQL while its walsender has not answered; one that decodes may answer later."""
         if seen.activity != "read" or seen.called_at <= seen.heard_at:
             return
@@ -344,28 +344,28 @@ class Judge:
             "postgresql", self.names.postgresql, "read", since, says, process, UNANSWERED_SECONDS, hint
         )
 
-    def _has_unread(self, seen: Seen) -> bool:
+    def _has_unread(self, seen: Observation) -> bool:
         """Return whether the server is known to have WAL left to read."""
         return bool(seen.unread_bytes) and seen.lag_age <= FRESH_SECONDS
 
     # -- the sentences -------------------------------------------------------------------------------------
 
-    def _verdict(self, seen: Seen, **more: object) -> Verdict:
+    def _verdict(self, seen: Observation, **more: object) -> RelayVerdict:
         oldest = round(seen.now - seen.oldest_since, 1) if seen.oldest_since and seen.in_flight else None
         values: dict[str, object] = {
             "oldest_in_flight_seconds": oldest,
             "safe_bytes": seen.safe_bytes,
             "safe_seconds": None if seen.safe_seconds is None else round(seen.safe_seconds, 1),
         }
-        return Verdict(**{**values, **more})  # type: ignore[arg-type]
+        return RelayVerdict(**{**values, **more})  # type: ignore[arg-type]
 
-    def _starting(self, seen: Seen) -> Verdict:
+    def _starting(self, seen: Observation) -> RelayVerdict:
         seconds = seen.now - self._since(seen.activity_since)
         told = f", for {duration(seconds)}" if seconds >= _TOLD_SECONDS else ""
         sentence = f"{seen.detail or 'starting'}{told}"
         return self._verdict(seen, condition="starting", sentence=sentence, seconds=round(seconds, 1))
 
-    def _waiting(self, seen: Seen, condition: str, waits: list[Wait]) -> Verdict:
+    def _waiting(self, seen: Observation, condition: str, waits: list[Wait]) -> RelayVerdict:
         first = waits[0]
         seconds = seen.now - first.since
         sentence = "; also ".join(wait.sentence(seen.now) for wait in waits)
@@ -388,7 +388,7 @@ class Judge:
             verdict, sentence="; ".join(filter(None, parts)), hint=first.hint or HINTS.get(first.cause, "")
         )
 
-    def _behind(self, seen: Seen) -> Verdict:
+    def _behind(self, seen: Observation) -> RelayVerdict:
         stage, share = slowest(self.busy)
         if self._waits_for_kafka(seen):
             # The main thread may be busy all the same, handing over messages that are not acknowledged yet.
@@ -420,7 +420,7 @@ class Judge:
             hint=hint,
         )
 
-    def _is_read_up(self, seen: Seen) -> bool:
+    def _is_read_up(self, seen: Observation) -> bool:
         """Return whether the server's last sample shows that it has sent all its WAL, and waits for more."""
         return (
             seen.phase != "snapshot"
@@ -430,7 +430,7 @@ class Judge:
             and seen.server_waits_for != ""
         )
 
-    def _waits_for_kafka(self, seen: Seen) -> bool:
+    def _waits_for_kafka(self, seen: Observation) -> bool:
         """Return whether many messages have waited for Kafka longer than Kafka normally takes."""
         many = seen.in_flight >= _MANY * seen.capacity
         return (
@@ -439,7 +439,7 @@ class Judge:
             and seen.now - seen.oldest_since >= _TOLD_SECONDS + self.names.linger
         )
 
-    def _slow(self, seen: Seen, stage: str) -> tuple[Cause, str, str]:
+    def _slow(self, seen: Observation, stage: str) -> tuple[Cause, str, str]:
         """Return the cause of a slow stage, its dependency, and words about it."""
         names = self.names
         if stage == "read":
@@ -454,7 +454,7 @@ class Judge:
             return "disk", names.recording, f"the disk of {names.recording}"
         return "relay", "", {"encode": "decoding and encoding"}.get(stage, "handing over to Kafka")
 
-    def _healthy(self, seen: Seen) -> Verdict:
+    def _healthy(self, seen: Observation) -> RelayVerdict:
         moving = self._rate(seen)
         if seen.in_flight or moving >= 0.5:
             sentence = f"{rate(moving)} rows/s pass, {duration(seen.backlog_seconds)} behind"
@@ -469,12 +469,12 @@ class Judge:
             seen, condition="healthy", sentence=self._woke(seen) + sentence, hint=missing_right(seen)
         )
 
-    def _woke(self, seen: Seen) -> str:
+    def _woke(self, seen: Observation) -> str:
         if not self._slept or seen.now - self._awake_since > _GAP_TOLD_SECONDS:
             return ""
         return f"the relay itself did not run for {duration(self._slept)}; "
 
-    def _transaction(self, seen: Seen) -> str:
+    def _transaction(self, seen: Observation) -> str:
         """Return a remark on a transaction that takes long to read, or ""."""
         rows = seen.streamed - self._streamed_at_commit
         long = seen.now - self._since(self._moved["transactions"]) >= _LONG_SECONDS

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bwtui.model.figures import duration
+from bwtui.model.number_format import duration
 from bwtui.model.verdict import Cause
-from bwtui.relay.watch.seen import Names, Seen
+from bwtui.relay.watch.observation import Observation, ServiceNames
 from bwtui.source.lag import Blocker
 from bwtui.source.slot import HEAL
 
@@ -71,7 +71,7 @@ def missing(topics: Sequence[str]) -> str:
     return f": {noun} {topics[0]}{more} {verb} not exist"
 
 
-def standby_slot(names: Names, since: float) -> Wait:
+def standby_slot(names: ServiceNames, since: float) -> Wait:
     """Return the wait for a slot on a standby, which begins at the primary's next list of transactions."""
     says = "is a standby and makes the slot once its primary logs the running transactions, and has waited"
     hint = (
@@ -81,7 +81,7 @@ def standby_slot(names: Names, since: float) -> Wait:
     return Wait("postgresql", names.postgresql, "read", since, says, hint=hint)
 
 
-def lost_slot(names: Names, since: float) -> Wait:
+def lost_slot(names: ServiceNames, since: float) -> Wait:
     """Return the wait of a relay whose slot lacks unread WAL, so that it can't continue."""
     says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, and topics will lack changes"
     hint = (
@@ -92,7 +92,7 @@ def lost_slot(names: Names, since: float) -> Wait:
     return Wait("postgresql", names.postgresql, "read", since, "", patience=0.0, hint=hint, loss=says)
 
 
-def sender(seen: Seen) -> str:
+def sender(seen: Observation) -> str:
     """Return which process sends the stream, and its wait event."""
     process = f" {seen.sender_pid}" if seen.sender_pid else ""
     return f" (its process{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
@@ -104,12 +104,12 @@ def ending(blockers: Sequence[Blocker]) -> str:
     return f"end that session, or wait: the relay continues automatically; {statements}"
 
 
-def dropped(seen: Seen) -> str:
+def dropped(seen: Observation) -> str:
     """Return a remark on dropped rows, which are not in Kafka."""
     rows = "1 row was" if seen.dropped == 1 else f"{seen.dropped:,} rows were"
     return f"; {rows} dropped into the dead letters" if seen.dropped else ""
 
 
-def held_by(seen: Seen) -> str:
+def held_by(seen: Observation) -> str:
     """Return a remark on the sessions that hold the lock or transaction."""
     return f" (held by {'; '.join(map(str, seen.blockers))})" if seen.blockers else ""

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from bwtui.replay.files import FileRows
-from bwtui.replay.lane import Sent
-from bwtui.replay.place import Placing
-from bwtui.replay.send import Work, send
+from bwtui.replay.lane import LaneResult
+from bwtui.replay.placement import RowPlacement
+from bwtui.replay.send import TaskSettings, send
 
 _ABANDONED_SECONDS = 5.0
 
 
-class InProcess:
+class InProcessReplayEngine:
     """Sends the rows of files; reads and places the next batch while one is being sent."""
 
     #: Address of the coordinator, and maximum number of tasks that the lanes are divided into.
@@ -28,7 +28,7 @@ class InProcess:
         self._rows = rows
         self._is_cancelled = threading.Event()
 
-    def send(self, placing: Placing, work: Work) -> list[Sent]:
+    def send(self, placing: RowPlacement, work: TaskSettings) -> list[LaneResult]:
         """Send the messages. Raises what `bwtui.replay.send.send` raises."""
         rows = placing.placed(self._rows.files.to_send(placing))
         # Close the rows: if this fails, DuckDB would otherwise still be open, and complain, when the process

@@ -29,7 +29,7 @@ select t.oid::bigint,
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TableSize:
     """The size of a table with all of its partitions; ``pages`` is the page count of its largest file.
 
     ``bytes`` includes out-of-line (TOAST) values. ``is_heap``: the table's access method is heap, so its rows
@@ -41,13 +41,13 @@ class Size:
     is_heap: bool
 
 
-def sizes(connection: Connection, oids: Sequence[int]) -> dict[int, Size]:
+def sizes(connection: Connection, oids: Sequence[int]) -> dict[int, TableSize]:
     """Return the current sizes of tables by oid. Raises psycopg2.Error."""
     rows = query(connection, _SIZES_SQL, list(oids))
-    return {oid: Size(pages, size, is_heap) for oid, pages, size, is_heap in rows}
+    return {oid: TableSize(pages, size, is_heap) for oid, pages, size, is_heap in rows}
 
 
-def conditions(size: Size, most_bytes: int, server_version: int) -> list[str]:
+def conditions(size: TableSize, most_bytes: int, server_version: int) -> list[str]:
     """Return conditions that each select the rows of some pages: about ``most_bytes``, TOAST values included.
 
     Together they select every row once. A single empty condition means the whole table: it is too small for

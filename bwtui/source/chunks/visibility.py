@@ -26,7 +26,7 @@ select (pg_catalog.age('3'::pg_catalog.xid)::bigint + 3) & 4294967295,
 """
 
 
-class Writers(NamedTuple):
+class WriterTransactions(NamedTuple):
     """Transactions that may have written a table before it was seen to be published.
 
     ``sessions`` are those of this server, as virtual transaction IDs of pg_locks. ``before``: on a standby,
@@ -37,17 +37,17 @@ class Writers(NamedTuple):
     before: int | None = None
 
 
-def writers(connection: Connection, oid: int) -> Writers:
+def writers(connection: Connection, oid: int) -> WriterTransactions:
     """Return the transactions that write table ``oid`` or a partition of it.
 
     A table that has just joined a publication is not published for changes that they made earlier.
     """
     sessions = frozenset(str(row[0]) for row in query(connection, _WRITERS_SQL, oid, oid))
     on_primary = query(connection, _PRIMARY_SQL)
-    return Writers(sessions, int(on_primary[0][0]) if on_primary else None)
+    return WriterTransactions(sessions, int(on_primary[0][0]) if on_primary else None)
 
 
-def still_writing(connection: Connection, oid: int, before: Writers) -> set[str]:
+def still_writing(connection: Connection, oid: int, before: WriterTransactions) -> set[str]:
     """Return identifiers of the writers ``before`` that have not ended yet; an empty set once all have."""
     left = before.sessions & writers(connection, oid).sessions
     if before.before is None:

@@ -9,8 +9,8 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.sql import quote_identifier
 from bwtui.source.connection import Connection, connect, execute
 from bwtui.source.ddl.script import Statement, statements
-from bwtui.source.printed import printed
-from bwtui.source.remedies import remedy
+from bwtui.source.sql_hints import printed
+from bwtui.source.sqlstate_hints import remedy
 
 #: An ALTER TABLE that waits for a lock blocks every later session on that table.
 _LOCK_TIMEOUT = "3s"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from bwtui.model.sql import quote_qualified
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
-from bwtui.source.coverage import Shortfall, is_chosen
-from bwtui.source.identity import unused_key
 from bwtui.source.preflight import selected_tables
-from bwtui.source.printed import printed
+from bwtui.source.publication_coverage import Shortfall, is_chosen
+from bwtui.source.replica_identity import unused_key
+from bwtui.source.sql_hints import printed
 
 #: Maximum number of tables that a note names.
 _NAMED = 5

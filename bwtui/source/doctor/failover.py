@@ -10,9 +10,9 @@ from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
 from bwtui.source.doctor.advice import Advice
 from bwtui.source.failover.hosts import names_several
-from bwtui.source.failover.standbys import Connected, Host, awaited, connected, hosts
-from bwtui.source.printed import printed
+from bwtui.source.failover.standbys import ClusterHost, ConnectedStandby, awaited, connected, hosts
 from bwtui.source.slot import slot_state
+from bwtui.source.sql_hints import printed
 
 #: The first version that synchronizes slots to standbys.
 SINCE = 170_000
@@ -72,7 +72,7 @@ def _is_standby(connection: Connection) -> bool:
     return bool(query(connection, "select pg_catalog.pg_is_in_recovery()")[0][0])
 
 
-def _of_connected(standby: Connected) -> Iterator[Advice]:
+def _of_connected(standby: ConnectedStandby) -> Iterator[Advice]:
     name = f"standby {standby.name}"
     if standby.slot is None:
         yield Advice(
@@ -89,7 +89,7 @@ def _of_connected(standby: Connected) -> Iterator[Advice]:
         )
 
 
-def _of_waiting(connection: Connection, found: list[Connected]) -> Iterator[Advice]:
+def _of_waiting(connection: Connection, found: list[ConnectedStandby]) -> Iterator[Advice]:
     """Yield advice on synchronized_standby_slots."""
     waited = awaited(connection)
     if not waited:
@@ -115,7 +115,7 @@ def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advic
     identifier = query(connection, "select system_identifier::text from pg_catalog.pg_control_system()")[0][0]
     primaries = []
     for host in hosts(settings.postgres, settings.slot):
-        if not isinstance(host, Host):
+        if not isinstance(host, ClusterHost):
             place, error = host
             yield Advice(f"host {place}", f"it does not answer: {error.message}", error.hint)
         elif host.system_identifier != identifier:
@@ -137,7 +137,7 @@ def _of_hosts(connection: Connection, settings: RelaySettings) -> Iterator[Advic
         )
 
 
-def _of_standby(host: Host, *, is_made: bool) -> Iterator[Advice]:
+def _of_standby(host: ClusterHost, *, is_made: bool) -> Iterator[Advice]:
     name, of = f"standby {host.place}", host.settings
 
     for setting, wrong, value in (

@@ -143,9 +143,9 @@ def effective(dsn: str) -> dict[str, str]:
 
 def _meaning() -> Any:
     # Imported on demand: psycopg takes a tenth of the memory of a snapshot's worker.
-    from bwtui.source.failover import meaning
+    from bwtui.source.failover import conninfo
 
-    return meaning
+    return conninfo
 
 
 def _effective(given: dict[str, str]) -> dict[str, str]:

@@ -18,15 +18,15 @@ import os
 import threading
 from collections.abc import Iterator
 
+from bwtui.escaping import shown
 from bwtui.model.events import event
-from bwtui.shown import shown
 
 #: Maximum bytes of a message; a login trigger may print anything.
 _LIMIT = 4096
 _log = logging.getLogger(__name__)
 
 
-class _Stderr:
+class _GlibcStderr:
     """The ``stderr`` variable of glibc."""
 
     def __init__(self, libc: ctypes.CDLL) -> None:
@@ -69,9 +69,9 @@ class _Stderr:
 
 
 @functools.cache
-def _stderr() -> _Stderr | None:
+def _stderr() -> _GlibcStderr | None:
     libc = ctypes.CDLL(None)
-    return _Stderr(libc) if hasattr(libc, "gnu_get_libc_version") else None
+    return _GlibcStderr(libc) if hasattr(libc, "gnu_get_libc_version") else None
 
 
 def libpq_output_logged() -> contextlib.AbstractContextManager[None]:

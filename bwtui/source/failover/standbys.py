@@ -41,7 +41,7 @@ select pg_catalog.pg_is_in_recovery(),
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class ConnectedStandby:
     """A standby that reads WAL from the primary."""
 
     name: str
@@ -52,7 +52,7 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ClusterHost:
     """A server at one of the hosts of ``-d``."""
 
     place: str
@@ -64,9 +64,9 @@ class Host:
     slot: SlotState | None
 
 
-def connected(connection: Connection) -> list[Connected]:
+def connected(connection: Connection) -> list[ConnectedStandby]:
     """Return the standbys that are connected to the server."""
-    return [Connected(*row) for row in query(connection, _CONNECTED_SQL)]
+    return [ConnectedStandby(*row) for row in query(connection, _CONNECTED_SQL)]
 
 
 def awaited(connection: Connection) -> dict[str, bool | None]:
@@ -74,13 +74,15 @@ def awaited(connection: Connection) -> dict[str, bool | None]:
     return {str(name): active for name, active in query(connection, _AWAITED_SQL)}
 
 
-def hosts(dsn: str, slot: str) -> Iterator[Host | tuple[str, BwtuiError]]:
+def hosts(dsn: str, slot: str) -> Iterator[ClusterHost | tuple[str, BwtuiError]]:
     """Yield the server at each host of ``dsn``, or the host and the error if it can't be reached."""
     for one in each_host(dsn):
         try:
             with contextlib.closing(connect(one)) as connection:
                 ((in_recovery, identifier, settings),) = query(connection, _OWN_SQL)
-                yield Host(describe(one), in_recovery, identifier, settings, slot_state(connection, slot))
+                yield ClusterHost(
+                    describe(one), in_recovery, identifier, settings, slot_state(connection, slot)
+                )
         except BwtuiError as error:
             yield describe(one), error
         except psycopg2.Error as error:

@@ -47,7 +47,7 @@ class ReachedServer:
 def reached_server(connection: pq.abc.PGconn, dsn: str) -> ReachedServer:
     """Return the server that a raw session has reached by ``dsn``. Raises ConnectionFailed."""
     values = {option.keyword.decode(): os.fsdecode(option.val or b"") for option in connection.info}
-    # `bwtui.source.failover.connecting` puts a second host after the one that it tries.
+    # `bwtui.source.failover.libpq_session` puts a second host after the one that it tries.
     place = {key: values[key].split(",")[0] for key in ("host", "hostaddr", "port") if values.get(key)}
     try:
         [(identifier, started, timeline)] = execute_raw(connection, _IDENTITY_SQL)

@@ -12,9 +12,9 @@ from bwtui.model.sql import quote_literal
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.connection import PIN_LANGUAGE_SQL, PIN_SQL, PIN_TIMEOUTS_SQL, connection_failed, no_decoder
 from bwtui.source.encoding import decoder
-from bwtui.source.failover.connecting import open_session
 from bwtui.source.failover.hosts import describe, with_defaults
-from bwtui.source.remedies import remedy_for
+from bwtui.source.failover.libpq_session import open_session
+from bwtui.source.sqlstate_hints import remedy_for
 
 
 def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:

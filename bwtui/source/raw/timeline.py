@@ -26,7 +26,7 @@ Forks = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerIdentity:
     """The server at the other end of a replication session."""
 
     system_identifier: str
@@ -63,12 +63,12 @@ class Server:
         return (*(self.forks or ()), (self.timeline, ENDLESS))
 
 
-def identify(connection: pq.abc.PGconn) -> Server:
+def identify(connection: pq.abc.PGconn) -> ServerIdentity:
     """Return the server that a raw replication session has reached. Raises ServerError."""
     identifier, timeline, end, *_ = execute_raw(connection, "IDENTIFY_SYSTEM")[0]
     ((recovery,),) = execute_raw(connection, "select pg_catalog.pg_is_in_recovery()")
     number = int(timeline or 0)
-    return Server(
+    return ServerIdentity(
         identifier or "", number, _forks(connection, number), parse_lsn(end or "0/0"), recovery == "t"
     )
 

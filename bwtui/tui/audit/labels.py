@@ -7,7 +7,7 @@ from bwtui.audit.classes import Question
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class SideLabels:
     """The names of both sides."""
 
     #: Titles of the two sides.
@@ -27,14 +27,14 @@ class Labels:
         return {"postgresql": self.source or self.left, "sent": self.left, "kafka": self.right}
 
 
-LABELS: Mapping[Question, Labels] = {
-    "recording": Labels(
+LABELS: Mapping[Question, SideLabels] = {
+    "recording": SideLabels(
         "Expected: what was sent", "Found: what Kafka has", "Sent", "Kafka has", "PostgreSQL said"
     ),
-    "database": Labels(
+    "database": SideLabels(
         "Expected: the table's row", "Found: the topic's latest value", "Table has", "Topic has"
     ),
-    "recordings": Labels(
+    "recordings": SideLabels(
         "Expected: the first recording",
         "Found: the second recording",
         "First has",

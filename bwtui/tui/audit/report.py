@@ -9,7 +9,7 @@ from typing import Any
 from bwtui.audit.classes import CLASSES, LOST, Question, Severity, audit_class
 from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
-from bwtui.tui.judgement import Tone
+from bwtui.tui.assessment import Tone
 
 _TONES: Mapping[Severity, Tone] = {"anomaly": "bad", "undecided": "warn"}
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
@@ -28,7 +28,7 @@ def fields_text(fields: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReportFinding:
     """One finding of an audit; unknown attributes are None."""
 
     #: Its number in the report.
@@ -78,7 +78,7 @@ class AuditReport:
     classes: Mapping[str, int]
     #: Class → number of findings, which may exceed those listed.
     totals: Mapping[str, int]
-    findings: tuple[Finding, ...]
+    findings: tuple[ReportFinding, ...]
     notes: tuple[str, ...]
     #: The whole report as parsed JSON.
     raw: Mapping[str, Any] = field(repr=False)
@@ -126,7 +126,7 @@ class AuditReport:
         """The number of anomalies."""
         return sum(number for name, number in self.classes.items() if tone_of(name) == "bad")
 
-    def listed(self, name: str | None) -> list[Finding]:
+    def listed(self, name: str | None) -> list[ReportFinding]:
         """Return the listed findings of a class, or all of them."""
         return [finding for finding in self.findings if name is None or finding.name == name]
 
@@ -177,8 +177,8 @@ def parse_report(data: Mapping[str, Any], path: Path | None = None) -> AuditRepo
     )
 
 
-def _finding(number: int, data: Mapping[str, Any]) -> Finding:
-    return Finding(
+def _finding(number: int, data: Mapping[str, Any]) -> ReportFinding:
+    return ReportFinding(
         number,
         name=str(data["class"]),
         part=int(data.get("part") or 0),

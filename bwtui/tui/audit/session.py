@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import write_whole
+from bwtui.durable_files import write_whole
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.state_folder import state_root
 from bwtui.tui import figures
-from bwtui.tui.audit.child import Child, Ended
-from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.tui.audit.command_process import CommandExit, CommandProcess
+from bwtui.tui.audit.kafka_records import SingleRecordReader
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 
 #: Options of ``verify`` for the screens: progress as JSON, and up to 10,000 findings per class.
@@ -29,19 +29,19 @@ class Connections:
     #: Other options that are passed on: -C and --profile.
     arguments: tuple[str, ...] = ()
     #: Create a reader of single records for a broker and a registry.
-    connect: Callable[[str, str], KafkaSide] | None = None
+    connect: Callable[[str, str], SingleRecordReader] | None = None
 
 
 @dataclass(slots=True)
-class Job:
+class BackgroundJob:
     """A command that runs in the background."""
 
     #: "Verify", "Dry run", "Replay" or "Try DDL".
     title: str
-    child: Child
+    child: CommandProcess
     #: Called with its result, and with whether its dialog was in front when it ended.
     then: Callable[[Any, bool], None] = field(repr=False)
-    ended: Ended | None = None
+    ended: CommandExit | None = None
 
     @property
     def failed(self) -> bool:
@@ -66,11 +66,11 @@ class AuditSession:
     def __init__(self, connections: Connections | None = None, report: AuditReport | None = None) -> None:
         self.connections = connections
         self.report = report
-        self.job: Job | None = None
+        self.job: BackgroundJob | None = None
         #: The last audit that ended without a report.
-        self.failed: Ended | None = None
+        self.failed: CommandExit | None = None
 
-    def side(self) -> KafkaSide | None:
+    def side(self) -> SingleRecordReader | None:
         """Return a reader of single records, or None without the addresses of Kafka. Raises BwtuiError."""
         services = self.connections
         if services is None or services.connect is None:
@@ -86,12 +86,12 @@ class AuditSession:
 class RelayAuditSession(AuditSession):
     """The audits of a running relay, which compare its tables with its topics."""
 
-    def __init__(self, name: str, connect: Callable[[], KafkaSide] | None = None) -> None:
+    def __init__(self, name: str, connect: Callable[[], SingleRecordReader] | None = None) -> None:
         super().__init__()
         self._name = name
         self._connect = connect
 
-    def side(self) -> KafkaSide | None:
+    def side(self) -> SingleRecordReader | None:
         """Return a reader of single records, with the addresses from the relay. Raises BwtuiError."""
         return None if self._connect is None else self._connect()
 

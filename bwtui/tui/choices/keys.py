@@ -14,7 +14,7 @@ from bwtui.config import Setting
 from bwtui.config_file import suggestion
 from bwtui.errors import UsageError
 from bwtui.options import refused_at
-from bwtui.places import table_place
+from bwtui.setting_origins import table_place
 from bwtui.tui.actions import ACTIONS, kinds_of
 from bwtui.tui.keys import NAMED_KEYS, name_of, show_key
 

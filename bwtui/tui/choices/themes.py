@@ -9,7 +9,7 @@ from bwtui.config import Setting
 from bwtui.config_file import suggestion
 from bwtui.errors import UsageError
 from bwtui.options import refused_at
-from bwtui.places import table_place
+from bwtui.setting_origins import table_place
 from bwtui.tui.theme import (
     BASIC,
     GROUNDS,

@@ -6,19 +6,19 @@ from typing import ClassVar
 from bwtui.errors import BwtuiError
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import AuditSession
-from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.choices.choices import Choices
 from bwtui.tui.fleet.model import FleetModel
 from bwtui.tui.fleet.screen import FleetScreen
-from bwtui.tui.host import Host
-from bwtui.tui.running import run_app
+from bwtui.tui.host import ScreenHost
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
+from bwtui.tui.terminal_session import run_app
 
 
 class FleetApp(RelayApp):
     """Shows the list of relays; ends with the name of the chosen relay, or with none."""
 
-    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"fleet": FleetScreen}
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[ScreenHost], RelayScreen]]] = {"fleet": FleetScreen}
     DEFAULT_MODE = "fleet"
     # Textual resolves the path relative to this file.
     CSS_PATH = "../bwtui.tcss"
@@ -27,7 +27,7 @@ class FleetApp(RelayApp):
         self, model: FleetModel, selected: str | None = None, choices: Choices | None = None
     ) -> None:
         """``selected`` is the relay to select first, such as the one that was just left."""
-        super().__init__(model, Session(rate=1, choices=choices or Choices()), AuditSession())
+        super().__init__(model, ViewSettings(rate=1, choices=choices or Choices()), AuditSession())
         self.fleet = model
         self.chosen: str | None = None
         self._selected = selected

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.status import Status
 from bwtui.relay.process import last_status
-from bwtui.relay.process.control import ControlClient, DoesNotAnswer, does_not_answer, is_likely
+from bwtui.relay.process.control import ControlClient, RelayUnresponsive, does_not_answer, is_likely
 from bwtui.relay.process.lock import is_held
 from bwtui.state_folder import known_relays
 from bwtui.tui.action import Kind
@@ -35,7 +35,7 @@ class RelayEntry:
 
 
 async def status_of(name: str) -> Status:
-    """Request a relay's status. Raises DoesNotAnswer, or ConnectionFailed if it is not running."""
+    """Request a relay's status. Raises RelayUnresponsive, or ConnectionFailed if it is not running."""
     client = ControlClient(name)
     try:
         return await asyncio.wait_for(client.status(), PATIENCE)
@@ -105,7 +105,7 @@ class FleetModel(Model):
         before = self._found.get(name)
         try:
             return RelayEntry(name, await self._relays.ask(name), runs=True)
-        except DoesNotAnswer as error:
+        except RelayUnresponsive as error:
             return RelayEntry(name, before.status if before else None, runs=True, silence=error)
         except (BwtuiError, ValueError, TypeError, KeyError):
             if self._relays.is_held(name):

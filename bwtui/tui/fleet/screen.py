@@ -5,31 +5,31 @@ from typing import ClassVar
 
 from textual.widget import Widget
 
-from bwtui.relay.process.control import DoesNotAnswer
-from bwtui.tui import figures, judgement
+from bwtui.relay.process.control import RelayUnresponsive
+from bwtui.tui import assessment, figures
+from bwtui.tui.assessment import Assessment
 from bwtui.tui.fleet.model import FleetModel, RelayEntry
-from bwtui.tui.judgement import Verdict
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, with_hint
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.theme import TONES
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("relay", "Relay", 14, grow=40),
-    Column("state", "State", 9),
-    Column("rate", "Rows/s", 6, "right"),
-    Column("behind", "Behind", 8, "right"),
-    Column("lag", "Lag", 7, "right"),
-    Column("kept", "Keeps", 7, "right"),
-    Column("since", "Since", 8, "right"),
-    Column("slot", "Slot", 12, drop=1, grow=40),
-    Column("verdict", "How it is", 30, drop=2, grow=160),
+    GridColumn("mark", "", 1),
+    GridColumn("relay", "Relay", 14, grow=40),
+    GridColumn("state", "State", 9),
+    GridColumn("rate", "Rows/s", 6, "right"),
+    GridColumn("behind", "Behind", 8, "right"),
+    GridColumn("lag", "Lag", 7, "right"),
+    GridColumn("kept", "Keeps", 7, "right"),
+    GridColumn("since", "Since", 8, "right"),
+    GridColumn("slot", "Slot", 12, drop=1, grow=40),
+    GridColumn("verdict", "How it is", 30, drop=2, grow=160),
 )
 #: Relays that need attention come first.
 _ORDER = ("bad", "warn", "good", "plain", "muted")
@@ -44,7 +44,7 @@ class FleetScreen(RelayScreen):
     def body(self) -> Iterable[Widget]:
         """Return the list and the details of the selected relay."""
         sortable = ("state", "relay", "rate", "behind", "lag", "kept", "since")
-        listing = Listing(COLUMNS, sortable, id="relays", noun="relays")
+        listing = ItemList(COLUMNS, sortable, id="relays", noun="relays")
         listing.border_title = "Relays"
         listing.say_why_empty(
             f"no relay is running: start one with 'bwtui connect'; {key_for('leave')} leaves"
@@ -54,9 +54,9 @@ class FleetScreen(RelayScreen):
     def crumbs(self) -> tuple[str, ...]:
         return ("Relays",)
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         entries = self._model.relays
-        listing = self.query_one("#relays", Listing)
+        listing = self.query_one("#relays", ItemList)
         listing.set_items([_item(entry, picture.received) for entry in entries], picture.received)
         self._show_selected()
 
@@ -94,12 +94,12 @@ class FleetScreen(RelayScreen):
             detail.show(content.markup, content)
 
 
-def judge(entry: RelayEntry) -> Verdict:
+def judge(entry: RelayEntry) -> Assessment:
     """Return the verdict on a relay in one word."""
     if entry.silence is not None:
-        is_deaf = isinstance(entry.silence, DoesNotAnswer)
-        return Verdict("bad", "NO ANSWER") if is_deaf else Verdict("warn", "CHANGING")
-    return Verdict("muted", "ENDED") if entry.status is None else judgement.of_status(entry.status)
+        is_deaf = isinstance(entry.silence, RelayUnresponsive)
+        return Assessment("bad", "NO ANSWER") if is_deaf else Assessment("warn", "CHANGING")
+    return Assessment("muted", "ENDED") if entry.status is None else assessment.of_status(entry.status)
 
 
 def sentence_of(entry: RelayEntry) -> str:
@@ -117,7 +117,7 @@ def _item(entry: RelayEntry, now: float) -> Item:
     tone = "" if is_fresh else "muted"
     rate = sum(table.rows_per_second for table in status.tables.values()) if status and is_fresh else 0.0
     since = _since(entry)
-    late = status is not None and is_fresh and judgement.of_lag(status).tone == "warn"
+    late = status is not None and is_fresh and assessment.of_lag(status).tone == "warn"
     cells = (
         Cell(verdict.mark, verdict.tone if verdict.tone != "plain" else ""),
         Cell(entry.name, "strong" if is_fresh else ""),
@@ -125,7 +125,7 @@ def _item(entry: RelayEntry, now: float) -> Item:
         Cell(figures.rate(rate) if is_fresh else figures.NONE, tone),
         Cell(figures.duration(status.wal_lag_seconds) if status else figures.NONE, "warn" if late else tone),
         Cell(figures.size(status.wal_lag_bytes) if status else figures.NONE, "warn" if late else tone),
-        Cell(judgement.retained(status) if status else figures.NONE, tone),
+        Cell(assessment.retained(status) if status else figures.NONE, tone),
         Cell(_when(since, now), "muted"),
         Cell(status.slot if status else figures.NONE, "muted"),
         Cell(sentence_of(entry), verdict.tone if verdict.tone in ("warn", "bad") else "muted"),
@@ -177,7 +177,7 @@ def _facts(entry: RelayEntry) -> Content:
     )
     standing = [error for error in status.errors if not error.is_over]
     tables = f"slot {status.slot}, {len(status.tables):,} tables"
-    wal = f"retains {judgement.retained(status)} of WAL ({status.wal_status or 'unknown'})"
+    wal = f"retains {assessment.retained(status)} of WAL ({status.wal_status or 'unknown'})"
     errors = f"{sum(error.count for error in standing):,} errors and warnings stand" if standing else ""
     lines.append(Content.assemble((f"{tables}, {wal}  ", "$quiet"), (errors, "$warning")))
     return Content("\n").join(lines)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bwtui.model.looks import Subject
+from bwtui.model.service_views import SubjectVersions
 from bwtui.model.status import SchemaEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class SubjectVersion:
     """A version of a subject; unknown attributes are None."""
 
     #: Its number, or its id if it has no number.
@@ -41,24 +41,24 @@ class Version:
 
 
 def versions(
-    name: str, schemas: Sequence[SchemaEntry], subject: Subject | None, texts: Mapping[str, str]
-) -> list[Version]:
+    name: str, schemas: Sequence[SchemaEntry], subject: SubjectVersions | None, texts: Mapping[str, str]
+) -> list[SubjectVersion]:
     """Return the versions of subject ``name``, the oldest one first.
 
     ``schemas`` are those that the relay or the recording holds, ``subject`` is the registry's answer, and
     ``texts`` are the registry's schemas by the key of their version.
     """
-    found: dict[str, Version] = {}
+    found: dict[str, SubjectVersion] = {}
     for entry in schemas:
         if entry.subject == name:
             key = f"id {entry.id}" if entry.version is None else str(entry.version)
             if key not in found:
-                found[key] = Version(key, entry.version, entry.id, entry.schema, used=entry.time)
+                found[key] = SubjectVersion(key, entry.version, entry.id, entry.schema, used=entry.time)
     if subject is not None and subject.versions:
         listed = {str(entry.version): entry for entry in subject.versions}
         found = {key: replace(one, is_gone=key not in listed) for key, one in found.items()}
         for key, told in listed.items():
-            known = found.get(key) or Version(key, told.version)
+            known = found.get(key) or SubjectVersion(key, told.version)
             found[key] = replace(
                 known,
                 id=known.id if told.id is None else told.id,
@@ -73,7 +73,7 @@ def versions(
     return sorted(found.values(), key=lambda one: (one.number or 0, one.used or 0.0, one.key))
 
 
-def before(found: Sequence[Version], later: Version) -> Version | None:
+def before(found: Sequence[SubjectVersion], later: SubjectVersion) -> SubjectVersion | None:
     """Return the version to compare ``later`` with by default: the last earlier one that still counts."""
     earlier = list(found[: found.index(later)])
     alive = [one for one in earlier if one.is_compared]

@@ -10,32 +10,32 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
-from bwtui.model.backfill_told import REASONS, in_brief, share, told
+from bwtui.model.backfill_texts import REASONS, in_brief, share, told
 from bwtui.model.status import Status
 from bwtui.relay.process.control import control_backfill, send_again
 from bwtui.tui import figures
-from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, Group, Text, with_hint
 from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 COLUMNS = (
-    Column("table", "Table", 16, grow=40),
-    Column("state", "State", 9),
-    Column("done", "Done", 5, "right"),
-    Column("rows", "Rows", 9, "right"),
-    Column("pace", "Rows/s", 7, "right"),
-    Column("tombstones", "Tombst.", 8, "right", drop=3),
-    Column("left_out", "Left out", 8, "right", drop=2),
-    Column("asked", "Asked", 8, drop=1, grow=19),
-    Column("id", "Id", 10, drop=4, grow=20),
-    Column("where", "Where", 12, drop=5, grow=60),
+    GridColumn("table", "Table", 16, grow=40),
+    GridColumn("state", "State", 9),
+    GridColumn("done", "Done", 5, "right"),
+    GridColumn("rows", "Rows", 9, "right"),
+    GridColumn("pace", "Rows/s", 7, "right"),
+    GridColumn("tombstones", "Tombst.", 8, "right", drop=3),
+    GridColumn("left_out", "Left out", 8, "right", drop=2),
+    GridColumn("asked", "Asked", 8, drop=1, grow=19),
+    GridColumn("id", "Id", 10, drop=4, grow=20),
+    GridColumn("where", "Where", 12, drop=5, grow=60),
 )
 #: The action that opens this screen.
 OPENS = "look_closer('backfills')"
@@ -49,7 +49,7 @@ class BackfillsScreen(RelayScreen):
     own_keys: ClassVar[frozenset[str]] = frozenset(("pause_sending", "cancel_sending"))
 
     @classmethod
-    def of(cls, host: Host, selection: Selection) -> Closer:
+    def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen, or why there is none: a recording has no relay that could backfill rows."""
         if host.model.recorded:
             return "A recording sends nothing again: 'bwtui attach' shows a running relay"
@@ -57,7 +57,7 @@ class BackfillsScreen(RelayScreen):
 
     def body(self) -> Iterable[Widget]:
         sortable = ("asked", "table", "state", "rows")
-        listing = Listing(COLUMNS, sortable, id="backfills", noun="requests")
+        listing = ItemList(COLUMNS, sortable, id="backfills", noun="requests")
         listing.border_title = Content("Sent again")
         listing.descending = True
         listing.set_sort_mark("asked", True)
@@ -72,8 +72,8 @@ class BackfillsScreen(RelayScreen):
         status = self._selected()
         return status.table if status is not None else None
 
-    def paint(self, picture: Picture) -> None:
-        listing = self.query_one("#backfills", Listing)
+    def paint(self, picture: ScreenSnapshot) -> None:
+        listing = self.query_one("#backfills", ItemList)
         statuses = picture.status.backfills if picture.status else ()
         key = key_for("snapshot_table")
         listing.say_why_empty(f"nothing is sent again, and nothing was; {key} on a table asks for its rows")

@@ -12,22 +12,22 @@ from textual.geometry import Offset
 from textual.widget import Widget
 from textual.widgets import Input
 
-from bwtui.model.looks import LookName
+from bwtui.model.service_views import LookName
 from bwtui.tui import footer
 from bwtui.tui.actions import makes_sense, names, why_nothing
 from bwtui.tui.filtering import Filter
-from bwtui.tui.host import Host
+from bwtui.tui.host import ScreenHost
 from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.screens.dialogs import HelpScreen
 from bwtui.tui.screens.exporting import ExportingScreen
-from bwtui.tui.screens.jump import JumpScreen, Place
-from bwtui.tui.state import Picture
+from bwtui.tui.screens.jump import JumpScreen, JumpTarget
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.header import Header
+from bwtui.tui.widgets.item_list import ItemList
 from bwtui.tui.widgets.key_line import KeyLine
-from bwtui.tui.widgets.listing import Listing
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Transport
 
@@ -62,7 +62,7 @@ class RelayScreen(ExportingScreen):
     #: The theme of the last painting.
     _painted_in: str = ""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ScreenHost) -> None:
         super().__init__(host)
         rebind(self, "screen")
 
@@ -90,7 +90,7 @@ class RelayScreen(ExportingScreen):
         """Return the widgets of the body."""
         raise NotImplementedError
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         """Show a status snapshot, updating only what changed."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class RelayScreen(ExportingScreen):
 
     def main_grid(self) -> Grid:
         """Return the list that filter, sort and copy act on."""
-        return self.query_one(Listing)
+        return self.query_one(ItemList)
 
     def first_focus(self) -> Widget:
         """Return the widget that has the focus first."""
@@ -212,12 +212,12 @@ class RelayScreen(ExportingScreen):
     def action_jump(self) -> None:
         """Put a letter over each panel and tab."""
         panels = [
-            Place(widget.region.offset + Offset(2, 0), widget.focus)
+            JumpTarget(widget.region.offset + Offset(2, 0), widget.focus)
             for widget in self.focus_chain
             if widget.region and self.region.contains_region(widget.region)
         ]
         tabs = [
-            Place(offset, partial(self.host.show_mode, mode))
+            JumpTarget(offset, partial(self.host.show_mode, mode))
             for mode, offset in self.query_one(Header).places()
         ]
         self.app.push_screen(JumpScreen([*panels, *tabs]), lambda place: place.go() if place else None)
@@ -298,7 +298,7 @@ class RelayScreen(ExportingScreen):
     def current_filter(self) -> Filter:
         """Return the filter of the main list."""
         grid = self.main_grid()
-        return grid.filter if isinstance(grid, Listing) else Filter()
+        return grid.filter if isinstance(grid, ItemList) else Filter()
 
     def is_filtered(self) -> bool:
         """Return whether a filter is active."""
@@ -307,7 +307,7 @@ class RelayScreen(ExportingScreen):
     def apply_filter(self, new: Filter) -> None:
         """Filter the main list."""
         grid = self.main_grid()
-        if isinstance(grid, Listing):
+        if isinstance(grid, ItemList):
             grid.set_filter(new)
 
     def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
@@ -320,17 +320,17 @@ class RelayScreen(ExportingScreen):
     def action_errors_only(self) -> None:
         """Show only rows with errors, or all."""
         grid = self.main_grid()
-        if isinstance(grid, Listing):
+        if isinstance(grid, ItemList):
             grid.toggle_errors_only()
 
     def action_sort(self) -> None:
         grid = self.main_grid()
-        if isinstance(grid, Listing):
+        if isinstance(grid, ItemList):
             grid.sort_next()
 
     def action_reverse(self) -> None:
         grid = self.main_grid()
-        if isinstance(grid, Listing):
+        if isinstance(grid, ItemList):
             grid.sort_by(grid.sort_column)
 
     def action_copy(self) -> None:

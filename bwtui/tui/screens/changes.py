@@ -7,14 +7,14 @@ from typing import ClassVar
 from textual.widget import Widget
 
 from bwtui.model.status import ChangeSample
-from bwtui.recording.reading.explain import Key
-from bwtui.tui import judgement
+from bwtui.recording.reading.explain import RowKey
+from bwtui.tui import assessment
 from bwtui.tui.filtering import Filter
-from bwtui.tui.journey.moments import sampled_key
+from bwtui.tui.journey.key_history import sampled_key
 from bwtui.tui.keys import key_for
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.exporting import Objects
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.grid import Grid
 
@@ -36,7 +36,7 @@ class SampledPair(ChangesPair):
     #: The change in the detail panel.
     _told: ChangeSample | None = None
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         model = self.host.model
         stands_still = ""
         if model.paused is not None:
@@ -60,7 +60,7 @@ class SampledPair(ChangesPair):
     def selected_sample(self) -> ChangeSample | None:
         return self.main_grid().selected()
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         return sampled_key(self.selected_sample(), self.host.model.picture.status)
 
     def row_text(self) -> str:
@@ -100,5 +100,5 @@ class ChangesScreen(SampledPair):
         if self.main_grid().only is not None or status is None:
             self.main_grid().show_only(None)
         else:
-            troubled = frozenset(n for n, t in status.tables.items() if judgement.has_trouble(t))
+            troubled = frozenset(n for n, t in status.tables.items() if assessment.has_trouble(t))
             self.main_grid().show_only(troubled)

@@ -6,32 +6,32 @@ from typing import ClassVar
 from textual.widget import Widget
 
 from bwtui.command_log import UNDER_WAY
-from bwtui.model.looks import CommandEntry, Commands, Look, LookName
+from bwtui.model.service_views import CommandEntry, Commands, Look, LookName
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
-from bwtui.tui.screens.looking import LookScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.screens.service_view import ServiceViewScreen
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import Item, ItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import Item, Listing
 
 #: Seconds from which on a command counts as slow.
 SLOW = 1.0
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("time", "Last", 8),
-    Column("count", "Count", 6, "right"),
-    Column("service", "Service", 10),
-    Column("mean", "Mean ms", 8, "right"),
-    Column("slowest", "Slowest", 8, "right", drop=1),
-    Column("text", "Statement or request", 24, grow=200),
-    Column("result", "Result", 9, grow=24),
+    GridColumn("mark", "", 1),
+    GridColumn("time", "Last", 8),
+    GridColumn("count", "Count", 6, "right"),
+    GridColumn("service", "Service", 10),
+    GridColumn("mean", "Mean ms", 8, "right"),
+    GridColumn("slowest", "Slowest", 8, "right", drop=1),
+    GridColumn("text", "Statement or request", 24, grow=200),
+    GridColumn("result", "Result", 9, grow=24),
 )
 
 
-class CommandsScreen(LookScreen):
+class CommandsScreen(ServiceViewScreen):
     """Shows the list, newest first, and the selected command in full."""
 
     mode: ClassVar[str] = "log"
@@ -40,15 +40,15 @@ class CommandsScreen(LookScreen):
 
     def body(self) -> Iterable[Widget]:
         sortable = ("time", "count", "service", "mean", "slowest", "text", "result")
-        listing = Listing(COLUMNS, sortable, id="commands", noun="statements and requests")
+        listing = ItemList(COLUMNS, sortable, id="commands", noun="statements and requests")
         listing.border_title = "Log"
         listing.sort_by("time")
         return (Line(id="said"), listing, Detail(id="command", title="Command"))
 
-    def show_look(self, look: Look, picture: Picture) -> Content:
+    def show_look(self, look: Look, picture: ScreenSnapshot) -> Content:
         """Fill the list, and return its summary."""
         assert isinstance(look, Commands)
-        self.query_one("#commands", Listing).set_items(
+        self.query_one("#commands", ItemList).set_items(
             [_item(one) for one in look.commands], picture.received
         )
         self._show_selected()
@@ -70,7 +70,7 @@ class CommandsScreen(LookScreen):
 
     def _selected(self) -> CommandEntry | None:
         look = self.host.model.picture.looks.get("commands")
-        key = self.query_one("#commands", Listing).cursor_key
+        key = self.query_one("#commands", ItemList).cursor_key
         entries = look.commands if isinstance(look, Commands) else ()
         return next((entry for entry in entries if _key(entry) == key), None)
 

@@ -5,40 +5,40 @@ from typing import ClassVar
 
 from textual.widget import Widget
 
-from bwtui.model.looks import Consumers, GroupEntry, Look, LookName, PartitionLag
-from bwtui.tui import figures, judgement
+from bwtui.model.service_views import Consumers, GroupEntry, Look, LookName, PartitionLag
+from bwtui.tui import assessment, figures
 from bwtui.tui.plain import Content
-from bwtui.tui.screens.looking import LookScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.screens.service_view import ServiceViewScreen
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import Item, ItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import Item, Listing
 
 GROUPS = (
-    Column("mark", "", 1),
-    Column("group", "Group", 20, grow=44),
-    Column("verdict", "Is", 12),
-    Column("unread", "Unread", 8, "right"),
-    Column("time", "Behind", 9, "right"),
-    Column("state", "State", 9, drop=1, grow=22),
-    Column("members", "Members", 7, "right", drop=2),
-    Column("partitions", "Parts", 5, "right", drop=3),
-    Column("topics", "Topics", 14, drop=4, grow=60),
+    GridColumn("mark", "", 1),
+    GridColumn("group", "Group", 20, grow=44),
+    GridColumn("verdict", "Is", 12),
+    GridColumn("unread", "Unread", 8, "right"),
+    GridColumn("time", "Behind", 9, "right"),
+    GridColumn("state", "State", 9, drop=1, grow=22),
+    GridColumn("members", "Members", 7, "right", drop=2),
+    GridColumn("partitions", "Parts", 5, "right", drop=3),
+    GridColumn("topics", "Topics", 14, drop=4, grow=60),
 )
 PARTITIONS = (
-    Column("mark", "", 1),
-    Column("topic", "Topic", 20, grow=60),
-    Column("partition", "Part", 4, "right"),
-    Column("unread", "Unread", 9, "right"),
-    Column("time", "Behind", 9, "right"),
-    Column("committed", "Committed", 11, "right"),
-    Column("end", "End", 11, "right"),
-    Column("since", "First unread is of", 19, drop=1),
+    GridColumn("mark", "", 1),
+    GridColumn("topic", "Topic", 20, grow=60),
+    GridColumn("partition", "Part", 4, "right"),
+    GridColumn("unread", "Unread", 9, "right"),
+    GridColumn("time", "Behind", 9, "right"),
+    GridColumn("committed", "Committed", 11, "right"),
+    GridColumn("end", "End", 11, "right"),
+    GridColumn("since", "First unread is of", 19, drop=1),
 )
 
 
-class ConsumersScreen(LookScreen):
+class ConsumersScreen(ServiceViewScreen):
     """Shows the groups, and the partitions of the selected one."""
 
     mode: ClassVar[str] = "consumers"
@@ -47,29 +47,29 @@ class ConsumersScreen(LookScreen):
     instead: ClassVar[str] = "kafka-consumer-groups.sh --bootstrap-server … --all-groups --describe"
 
     def body(self) -> Iterable[Widget]:
-        groups = Listing(
+        groups = ItemList(
             GROUPS,
             ("unread", "time", "group", "verdict", "members"),
             id="groups",
             noun="groups",
         )
         groups.border_title = "Consumer groups"
-        partitions = Listing(
+        partitions = ItemList(
             PARTITIONS, ("unread", "time", "topic", "partition", "end"), id="partitions", noun="partitions"
         )
         partitions.border_title = "Partitions"
         return (Line(id="said"), groups, partitions)
 
-    def show_look(self, look: Look, picture: Picture) -> Content:
+    def show_look(self, look: Look, picture: ScreenSnapshot) -> Content:
         """Fill the lists, and return which group has the largest lag."""
         assert isinstance(look, Consumers)
-        groups = self.query_one("#groups", Listing)
+        groups = self.query_one("#groups", ItemList)
         groups.set_items([_group(group, look.time) for group in look.groups], picture.received)
         self._show_partitions(look, picture)
         return _sentence(look)
 
     def rest_after(self, look: Look) -> float:
-        """Return the pause of `bwtui.relay.process.attention`: 4 times the poll's duration, up to 10 s."""
+        """Return the pause of `bwtui.relay.process.on_demand_poller`: 4 times the poll's duration, up to 10 s."""
         assert isinstance(look, Consumers)
         return min(4 * look.seconds, 10.0)
 
@@ -84,10 +84,10 @@ class ConsumersScreen(LookScreen):
         """Focus the group's partitions."""
         self.query_one("#partitions").focus()
 
-    def _show_partitions(self, look: Consumers, picture: Picture) -> None:
-        key = self.query_one("#groups", Listing).cursor_key
+    def _show_partitions(self, look: Consumers, picture: ScreenSnapshot) -> None:
+        key = self.query_one("#groups", ItemList).cursor_key
         group = next((one for one in look.groups if one.name == key), None)
-        partitions = self.query_one("#partitions", Listing)
+        partitions = self.query_one("#partitions", ItemList)
         partitions.border_title = Content("Partitions" if group is None else f"Partitions of {group.name}")
         lags = group.partitions if group else ()
         partitions.set_items([_lag(lag, look.time) for lag in lags], picture.received)
@@ -95,7 +95,7 @@ class ConsumersScreen(LookScreen):
 
 def _sentence(look: Consumers) -> Content:
     """Return which group has the largest lag, and where."""
-    late = [group for group in look.groups if judgement.is_behind(group, look.time)]
+    late = [group for group in look.groups if assessment.is_behind(group, look.time)]
     unknown = "".join(f" {_unknown(group)}" for group in look.groups if group.uncommitted)
     if not look.groups:
         return Content.styled(" No consumer group has committed an offset in these topics.", "$quiet")
@@ -111,7 +111,7 @@ def _sentence(look: Consumers) -> Content:
     alone = "" if worst.members != 0 else "; no consumer is in it"
     return Content.assemble(
         (" ▲ ", "$warning"),
-        (f"{worst.name} is furthest behind: {judgement.unread_of(worst)} messages{age}", "bold"),
+        (f"{worst.name} is furthest behind: {assessment.unread_of(worst)} messages{age}", "bold"),
         f"{place}{alone}. ",
         (f"{len(late)} of {len(look.groups)} groups late.", "$quiet"),
         (unknown, "$warning"),
@@ -128,7 +128,7 @@ def _age(since: float | None, now: float) -> float:
 
 
 def _group(group: GroupEntry, now: float) -> Item:
-    verdict = judgement.of_group(group, now)
+    verdict = assessment.of_group(group, now)
     topics = ", ".join(group.topics)
     if group.uncommitted:
         noun = "partition" if group.uncommitted == 1 else "partitions"
@@ -138,7 +138,7 @@ def _group(group: GroupEntry, now: float) -> Item:
         Cell(verdict.mark, verdict.tone),
         Cell(group.name, "strong"),
         Cell(verdict.word, verdict.tone),
-        Cell(judgement.unread_of(group), "" if group.unread else "muted"),
+        Cell(assessment.unread_of(group), "" if group.unread else "muted"),
         _time(group.unread or group.uncommitted, group.unread_since, now),
         Cell(group.state, "muted"),
         Cell(
@@ -159,7 +159,7 @@ def _group(group: GroupEntry, now: float) -> Item:
 
 
 def _lag(lag: PartitionLag, now: float) -> Item:
-    late = lag.unread > 0 and lag.unread_since is not None and judgement.is_late(lag.unread_since, now)
+    late = lag.unread > 0 and lag.unread_since is not None and assessment.is_late(lag.unread_since, now)
     key = f"{lag.topic}[{lag.partition}]"
     unknown = lag.committed is None and lag.end > 0
     cells = (
@@ -187,4 +187,4 @@ def _time(unread: int, since: float | None, now: float) -> Cell:
         return Cell(figures.duration(0), "muted")
     if since is None:
         return Cell("not known", "muted")
-    return Cell(figures.duration(_age(since, now)), "warn" if judgement.is_late(since, now) else "")
+    return Cell(figures.duration(_age(since, now)), "warn" if assessment.is_late(since, now) else "")

@@ -12,7 +12,7 @@ from bwtui.tui.action import GROUPS, Kind
 from bwtui.tui.actions import actions
 from bwtui.tui.keys import key_for, key_text
 from bwtui.tui.plain import Content, Table, Text
-from bwtui.tui.state import Session
+from bwtui.tui.state import ViewSettings
 
 #: "fleet": to the list of all relays; "attach": from that list to one of them.
 Ending = Literal["stop", "detach", "quit", "fleet", "attach"]
@@ -66,7 +66,7 @@ class LeaveScreen(ModalScreen[Ending | None]):
         Binding("right,down", "app.focus_next", show=False),
     ]
 
-    def __init__(self, name: str, session: Session, *, running: bool) -> None:
+    def __init__(self, name: str, session: ViewSettings, *, running: bool) -> None:
         super().__init__()
         self.relay_name = name
         self.owned = session.owned

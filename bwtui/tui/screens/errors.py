@@ -6,22 +6,22 @@ from typing import ClassVar
 from textual.widget import Widget
 
 from bwtui.model.status import ErrorEntry
-from bwtui.tui import figures, judgement
+from bwtui.tui import assessment, figures
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("time", "Last", 8),
-    Column("count", "Count", 6, "right"),
-    Column("kind", "Kind", 14, drop=1, grow=22),
-    Column("table", "Table", 18, drop=2, grow=30),
-    Column("message", "Message", 28, grow=200),
+    GridColumn("mark", "", 1),
+    GridColumn("time", "Last", 8),
+    GridColumn("count", "Count", 6, "right"),
+    GridColumn("kind", "Kind", 14, drop=1, grow=22),
+    GridColumn("table", "Table", 18, drop=2, grow=30),
+    GridColumn("message", "Message", 28, grow=200),
 )
 
 
@@ -32,7 +32,7 @@ class ErrorsScreen(RelayScreen):
     own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('letters')",))
 
     def body(self) -> Iterable[Widget]:
-        listing = Listing(
+        listing = ItemList(
             COLUMNS, ("time", "count", "kind", "table"), id="errors", noun="errors and warnings"
         )
         listing.border_title = "Errors"
@@ -40,9 +40,9 @@ class ErrorsScreen(RelayScreen):
         listing.set_sort_mark("time", True)
         return (listing, Detail(id="error", title="Error"))
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         entries = picture.status.errors if picture.status else ()
-        self.query_one(Listing).set_items([_item(entry) for entry in entries], picture.received)
+        self.query_one(ItemList).set_items([_item(entry) for entry in entries], picture.received)
         self._show_selected()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
@@ -72,8 +72,8 @@ def _key(entry: ErrorEntry) -> str:
 
 
 def _item(entry: ErrorEntry) -> Item:
-    warning = judgement.is_warning(entry) or entry.is_over
-    tone: judgement.Tone = "muted" if entry.is_over else "warn" if warning else "bad"
+    warning = assessment.is_warning(entry) or entry.is_over
+    tone: assessment.Tone = "muted" if entry.is_over else "warn" if warning else "bad"
     cells = (
         Cell("✓" if entry.is_over else "▲" if warning else "✗", tone),
         Cell(figures.clock(entry.time), "muted"),
@@ -97,7 +97,7 @@ def _lasted(entry: ErrorEntry) -> str:
 
 
 def _text(entry: ErrorEntry) -> Content:
-    tone = "$quiet" if entry.is_over else "$warning" if judgement.is_warning(entry) else "$error"
+    tone = "$quiet" if entry.is_over else "$warning" if assessment.is_warning(entry) else "$error"
     times = "once" if entry.count == 1 else f"{entry.count:,} times in a row"
     where = f"  table {entry.table}" if entry.table else ""
     parts = [

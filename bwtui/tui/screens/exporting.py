@@ -12,7 +12,7 @@ from bwtui.errors import BwtuiError, UsageError
 from bwtui.recording.export.target import opened
 from bwtui.tui.plain import with_hint
 from bwtui.tui.screens.transport import TransportScreen
-from bwtui.tui.widgets.columns import Row
+from bwtui.tui.widgets.columns import GridRow
 from bwtui.tui.widgets.grid import Grid
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
@@ -63,7 +63,7 @@ class ExportingScreen(TransportScreen):
         self.notify(f"./{path}" + (f" · {remark}" if remark else ""), title=f"Exported {lines}", timeout=8)
 
 
-def row_objects(grid: Grid, rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+def row_objects(grid: Grid, rows: Sequence[GridRow]) -> Iterator[dict[str, str]]:
     """Return rows as displayed, by the titles of their columns, including columns that do not fit."""
     for row in rows:
         cells = {

@@ -16,19 +16,19 @@ _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 @dataclass(frozen=True)
-class Place:
+class JumpTarget:
     """The position of a letter, and its action."""
 
     offset: Offset
     go: Callable[[], object]
 
 
-class JumpScreen(ModalScreen[Place | None]):
+class JumpScreen(ModalScreen[JumpTarget | None]):
     """Covers a screen until a letter is typed; Esc or a change of the terminal's size closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Leave")]
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[JumpTarget]) -> None:
         super().__init__()
         self.places = dict(zip(_LETTERS, places, strict=False))
         self._laid_out_for: Size | None = None

@@ -6,15 +6,15 @@ from typing import ClassVar, NamedTuple
 from textual.containers import Container
 from textual.widget import Widget
 
-from bwtui.model.looks import LookName
+from bwtui.model.service_views import LookName
 from bwtui.model.status import ChangeSample
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui.filtering import Filter
-from bwtui.tui.journey.asked import TypedKey, asked_key, plain_key, tables_of
-from bwtui.tui.journey.moments import sampled_key
+from bwtui.tui.journey.key_history import sampled_key
+from bwtui.tui.journey.typed_key import TypedKey, asked_key, plain_key, tables_of
 from bwtui.tui.screens.backfills import in_one_line
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.changes import ChangeList
 from bwtui.tui.widgets.chart import RateChart
 from bwtui.tui.widgets.events import EventList
@@ -24,8 +24,8 @@ from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.journey.key_bar import KeyBar
 from bwtui.tui.widgets.latency import LatencyPanel
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.overview.groups import Groups
-from bwtui.tui.widgets.overview.runway import Runway
+from bwtui.tui.widgets.overview.consumer_groups import GroupsPanel
+from bwtui.tui.widgets.overview.retained_wal import RetainedWalPanel
 from bwtui.tui.widgets.panel import Panel
 from bwtui.tui.widgets.pipeline import Pipeline
 from bwtui.tui.widgets.tables import TableList
@@ -45,7 +45,7 @@ _VAST = 17
 SERVICES: tuple[LookName, ...] = ("slots", "consumers")
 
 
-class Rooms(NamedTuple):
+class PanelHeights(NamedTuple):
     """Lines of each optional part; 0: it is hidden."""
 
     chart: int = 0
@@ -56,7 +56,7 @@ class Rooms(NamedTuple):
     latest: int = 0
 
     @classmethod
-    def of(cls, width: int, height: int, body: int, tables: int) -> "Rooms":
+    def of(cls, width: int, height: int, body: int, tables: int) -> "PanelHeights":
         """Return the parts that fit into a terminal of this size, of which ``body`` lines are available."""
         # Both halves of the chart have the same height, so its number of lines is odd.
         if width >= WIDE and height >= 42:
@@ -94,7 +94,7 @@ class OverviewScreen(RelayScreen):
         yield Line(id="again")
         yield Container(RateChart(), LatencyPanel(), id="measured", classes="folder")
         yield TableList()
-        services = Container(Runway(), Groups(), id="services", classes="folder")
+        services = Container(RetainedWalPanel(), GroupsPanel(), id="services", classes="folder")
         yield Container(services, EventList(), ChangeList(), id="latest", classes="folder")
 
     def filter_bar(self) -> FilterBar:
@@ -109,7 +109,7 @@ class OverviewScreen(RelayScreen):
     def on_key_bar_key_asked(self, event: KeyBar.KeyAsked) -> None:
         self.host.look_closer("journey", TypedKey(event.key))
 
-    def _understood(self, text: str) -> Key | str | None:
+    def _understood(self, text: str) -> RowKey | str | None:
         """Return the key that a text names, or what is wrong with it; None if it is a filter of tables."""
         tables = tables_of(self.host.model.picture.status)
         if (named := asked_key(text, tables, self._table)) is not None:
@@ -120,7 +120,7 @@ class OverviewScreen(RelayScreen):
             return None
         return plain_key(text, tables, self._table)
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         self._show_again(picture)
         rooms = self._rooms(picture)
         self._arrange(rooms)
@@ -131,14 +131,14 @@ class OverviewScreen(RelayScreen):
             self.query_one(LatencyPanel).show(picture)
         self.query_one(TableList).show(picture)
         if rooms.latest:
-            self.query_one(Runway).show(picture)
-            self.query_one(Groups).show(picture)
+            self.query_one(RetainedWalPanel).show(picture)
+            self.query_one(GroupsPanel).show(picture)
         if self.has_class("-eventful"):
             self.query_one(EventList).show(picture)
         if self.wants_changes:
             self.query_one(ChangeList).show(picture, "" if self.host.model.link == "live" else "no news")
 
-    def _show_again(self, picture: Picture) -> None:
+    def _show_again(self, picture: ScreenSnapshot) -> None:
         """Show the requests in progress in a line that is visible only while there are any."""
         line, content = self.query_one("#again", Line), in_one_line(picture.status, picture.received)
         if line.display != (content is not None):
@@ -146,10 +146,10 @@ class OverviewScreen(RelayScreen):
         if content is not None:
             line.put(content)
 
-    def _rooms(self, picture: Picture) -> Rooms:
+    def _rooms(self, picture: ScreenSnapshot) -> PanelHeights:
         # A recording has no history of its relay: the pipeline shows the recorded figures instead.
         if picture.playhead is not None:
-            return Rooms()
+            return PanelHeights()
         width, height = self.app.size
         # The header has a third line, and more, if something is wrong.
         around = 3
@@ -157,9 +157,9 @@ class OverviewScreen(RelayScreen):
             around = max(self.query_one(Header).size.height, 2) + 1 + bool(self.query_one(FilterBar).display)
             around += bool(self.query_one("#again").display)
         tables = len(picture.status.tables) if picture.status else 0
-        return Rooms.of(width, height, height - around, tables)
+        return PanelHeights.of(width, height, height - around, tables)
 
-    def _arrange(self, rooms: Rooms) -> None:
+    def _arrange(self, rooms: PanelHeights) -> None:
         """Set the height of each part; a maximised panel has all lines."""
         wide, alone = self.app.size.width >= WIDE, self.has_class("-maximised")
         arranged = (rooms, self.app.size.width, alone)
@@ -181,7 +181,7 @@ class OverviewScreen(RelayScreen):
         latency.styles.width = max(NARROWEST, self.app.size.width - WIDEST) if beside else None
         latency.styles.height = rooms.latency if rooms.latency and not alone else None
 
-    def _parts(self, rooms: Rooms) -> dict[str, bool]:
+    def _parts(self, rooms: PanelHeights) -> dict[str, bool]:
         wide = self.app.size.width >= WIDE
         return {
             "-chart": rooms.chart > 0,
@@ -207,7 +207,7 @@ class OverviewScreen(RelayScreen):
     def selected_sample(self) -> ChangeSample | None:
         return self.focused.selected() if isinstance(self.focused, ChangeList) else None
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         """Return the key of the selected change in the list of changes, or of a recording's last change."""
         if self.host.model.recorded:
             return super().selected_key()

@@ -7,25 +7,25 @@ from typing import ClassVar
 from textual.highlight import highlight
 from textual.widget import Widget
 
-from bwtui.model.looks import LookName, Subject
+from bwtui.escaping import shown_json
+from bwtui.model.service_views import LookName, SubjectVersions
 from bwtui.model.status import SchemaEntry
-from bwtui.shown import shown_json
-from bwtui.tui import figures, judgement
+from bwtui.tui import assessment, figures
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 COLUMNS = (
-    Column("subject", "Subject", 24, grow=46),
-    Column("id", "Id", 6, "right"),
-    Column("version", "Ver", 4, "right"),
-    Column("part", "Part", 5, drop=2),
-    Column("table", "Table", 18, drop=1, grow=34),
-    Column("time", "Since", 8, drop=3),
+    GridColumn("subject", "Subject", 24, grow=46),
+    GridColumn("id", "Id", 6, "right"),
+    GridColumn("version", "Ver", 4, "right"),
+    GridColumn("part", "Part", 5, drop=2),
+    GridColumn("table", "Table", 18, drop=1, grow=34),
+    GridColumn("time", "Since", 8, drop=3),
 )
 
 
@@ -35,24 +35,24 @@ class RegistryScreen(RelayScreen):
     mode: ClassVar[str] = "registry"
     wants_look: ClassVar[LookName | None] = "subject"
     own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('versions')", "try_ddl"))
-    _listing: Listing | None = None
+    _listing: ItemList | None = None
 
     def body(self) -> Iterable[Widget]:
-        listing = Listing(
+        listing = ItemList(
             COLUMNS, ("subject", "id", "version", "table", "time"), id="schemas", noun="schemas"
         )
         listing.border_title = "Subjects"
         self._listing = listing
         return (listing, Detail(id="schema", title="Schema"))
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         troubled = {
             name
             for name, table in (picture.status.tables.items() if picture.status else ())
-            if judgement.has_trouble(table)
+            if assessment.has_trouble(table)
         }
         items = [_item(schema, schema.table in troubled) for schema in picture.schemas]
-        self.query_one(Listing).set_items(items, picture.received)
+        self.query_one(ItemList).set_items(items, picture.received)
         self._show_selected()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
@@ -100,9 +100,9 @@ class RegistryScreen(RelayScreen):
         )
         detail.show((schema, rule), head + highlight(shown_json(pretty(schema.schema)), language="json"))
 
-    def _look(self) -> Subject | None:
+    def _look(self) -> SubjectVersions | None:
         look = self.host.model.picture.looks.get("subject")
-        return look if isinstance(look, Subject) and look.name == self.selected_subject() else None
+        return look if isinstance(look, SubjectVersions) and look.name == self.selected_subject() else None
 
     def _rule(self) -> str:
         """Return the selected subject's compatibility level and number of versions; "" in a recording."""

@@ -5,28 +5,28 @@ from typing import ClassVar
 
 from textual.widget import Widget
 
-from bwtui.model.looks import Configuration, Look, LookName
 from bwtui.model.option_checks import SettingEntry
+from bwtui.model.service_views import Configuration, Look, LookName
 from bwtui.options import BY_NAME, PAIR_OPTIONS
-from bwtui.places import DEFAULT
+from bwtui.setting_origins import DEFAULT
 from bwtui.tui.plain import Content
-from bwtui.tui.screens.looking import LookScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.screens.service_view import ServiceViewScreen
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import Item, ItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import Item, Listing
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("setting", "Setting", 18, grow=36),
-    Column("value", "Value", 30, grow=120),
-    Column("origin", "From", 22, grow=60),
+    GridColumn("mark", "", 1),
+    GridColumn("setting", "Setting", 18, grow=36),
+    GridColumn("value", "Value", 30, grow=120),
+    GridColumn("origin", "From", 22, grow=60),
 )
 
 
-class SettingsScreen(LookScreen):
+class SettingsScreen(ServiceViewScreen):
     """Shows the list, and the help of the selected setting."""
 
     mode: ClassVar[str] = "settings"
@@ -35,15 +35,15 @@ class SettingsScreen(LookScreen):
     service: ClassVar[str] = "its own process"
 
     def body(self) -> Iterable[Widget]:
-        listing = Listing(COLUMNS, ("setting", "value", "origin"), id="settings", noun="settings")
+        listing = ItemList(COLUMNS, ("setting", "value", "origin"), id="settings", noun="settings")
         listing.border_title = "Settings"
         return (Line(id="said"), listing, Detail(id="setting", title="Setting"))
 
-    def show_look(self, look: Look, picture: Picture) -> Content:
+    def show_look(self, look: Look, picture: ScreenSnapshot) -> Content:
         """Fill the list, and return its summary."""
         assert isinstance(look, Configuration)
         items = [_item(index, entry) for index, entry in enumerate(look.settings)]
-        self.query_one("#settings", Listing).set_items(items, picture.received)
+        self.query_one("#settings", ItemList).set_items(items, picture.received)
         self._show_selected()
         chosen = sum(entry.origin != DEFAULT for entry in look.settings)
         text = f" {chosen} of {len(look.settings)} were set when the relay was started (●). "
@@ -54,7 +54,7 @@ class SettingsScreen(LookScreen):
 
     def _show_selected(self) -> None:
         look = self.host.model.picture.looks.get("configuration")
-        key = self.query_one("#settings", Listing).cursor_key
+        key = self.query_one("#settings", ItemList).cursor_key
         entries = look.settings if isinstance(look, Configuration) else ()
         entry = next((entry for entry in entries if entry.name == key), None)
         detail = self.query_one("#setting", Detail)

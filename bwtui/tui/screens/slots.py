@@ -6,17 +6,17 @@ from typing import ClassVar
 from textual.containers import Container
 from textual.widget import Widget
 
-from bwtui.model.looks import Holder, Look, LookName, SlotEntry, Slots, Standby
 from bwtui.model.lsn import parse_lsn
-from bwtui.tui import figures, judgement
+from bwtui.model.service_views import LongRunningTransaction, Look, LookName, SlotEntry, Slots, Standby
+from bwtui.tui import assessment, figures
 from bwtui.tui.plain import Content, Table
 from bwtui.tui.screens.audit.forms import AskScreen
-from bwtui.tui.screens.looking import LookScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.screens.service_view import ServiceViewScreen
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import Item, ItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import Item, Listing
 
 #: A slot without a reader needs attention from this many seconds before its loss on.
 SOON = 3600.0
@@ -25,43 +25,43 @@ _SEGMENT = 16 * 1024**2
 #: Maximum slots without a reader that the sentence names.
 _TOLD = 2
 SLOTS = (
-    Column("mark", "", 1),
-    Column("slot", "Slot", 18, grow=40),
-    Column("state", "State", 15, grow=28),
-    Column("kept", "Keeps", 8, "right"),
-    Column("safe", "Safe", 8, "right", drop=1),
-    Column("left", "Lost in", 9, "right"),
-    Column("wal", "WAL status", 10),
-    Column("spill", "Spilled", 8, "right", drop=2),
-    Column("kind", "Plugin", 9, drop=3, grow=16),
-    Column("database", "Database", 10, drop=4, grow=24),
-    Column("confirmed", "Confirmed", 12, drop=5, grow=18),
-    Column("restart", "Restart at", 12, drop=6, grow=18),
-    Column("note", "Note", 20, drop=7, grow=70),
+    GridColumn("mark", "", 1),
+    GridColumn("slot", "Slot", 18, grow=40),
+    GridColumn("state", "State", 15, grow=28),
+    GridColumn("kept", "Keeps", 8, "right"),
+    GridColumn("safe", "Safe", 8, "right", drop=1),
+    GridColumn("left", "Lost in", 9, "right"),
+    GridColumn("wal", "WAL status", 10),
+    GridColumn("spill", "Spilled", 8, "right", drop=2),
+    GridColumn("kind", "Plugin", 9, drop=3, grow=16),
+    GridColumn("database", "Database", 10, drop=4, grow=24),
+    GridColumn("confirmed", "Confirmed", 12, drop=5, grow=18),
+    GridColumn("restart", "Restart at", 12, drop=6, grow=18),
+    GridColumn("note", "Note", 20, drop=7, grow=70),
 )
 HOLDERS = (
-    Column("mark", "", 1),
-    Column("transaction", "Transaction", 17, grow=30),
-    Column("open", "Open for", 9, "right"),
-    Column("holds", "Holds back", 19),
-    Column("state", "State", 19, drop=1, grow=30),
-    Column("user", "Role", 10, drop=2, grow=24),
-    Column("application", "Application", 11, drop=4, grow=30),
-    Column("database", "Database", 10, drop=3, grow=24),
+    GridColumn("mark", "", 1),
+    GridColumn("transaction", "Transaction", 17, grow=30),
+    GridColumn("open", "Open for", 9, "right"),
+    GridColumn("holds", "Holds back", 19),
+    GridColumn("state", "State", 19, drop=1, grow=30),
+    GridColumn("user", "Role", 10, drop=2, grow=24),
+    GridColumn("application", "Application", 11, drop=4, grow=30),
+    GridColumn("database", "Database", 10, drop=3, grow=24),
 )
 STANDBYS = (
-    Column("mark", "", 1),
-    Column("standby", "Standby", 14, grow=30),
-    Column("behind", "Behind", 8, "right"),
-    Column("time", "Time", 9, "right"),
-    Column("state", "State", 10, grow=14),
-    Column("sync", "Sync", 6, drop=1, grow=10),
-    Column("client", "Client", 14, drop=3, grow=30),
-    Column("slot", "Slot", 12, drop=2, grow=30),
+    GridColumn("mark", "", 1),
+    GridColumn("standby", "Standby", 14, grow=30),
+    GridColumn("behind", "Behind", 8, "right"),
+    GridColumn("time", "Time", 9, "right"),
+    GridColumn("state", "State", 10, grow=14),
+    GridColumn("sync", "Sync", 6, drop=1, grow=10),
+    GridColumn("client", "Client", 14, drop=3, grow=30),
+    GridColumn("slot", "Slot", 12, drop=2, grow=30),
 )
 
 
-class SlotsScreen(LookScreen):
+class SlotsScreen(ServiceViewScreen):
     """Shows all slots, and below them what else retains WAL or holds slots back."""
 
     mode: ClassVar[str] = "slots"
@@ -81,16 +81,16 @@ class SlotsScreen(LookScreen):
         standbys = _listing(STANDBYS, ("behind", "standby", "time"), "standbys", "Standbys")
         return (Line(id="said"), slots, Container(holders, standbys, id="held", classes="folder"))
 
-    def show_look(self, look: Look, picture: Picture) -> Content:
+    def show_look(self, look: Look, picture: ScreenSnapshot) -> Content:
         """Fill the lists, and return which slot retains the most WAL."""
         assert isinstance(look, Slots)
         own = picture.status.slot if picture.status else ""
         slots = [_slot(slot, own, look.time, picture.wal_rate) for slot in look.slots]
-        self.query_one("#slots", Listing).set_items(slots, picture.received)
+        self.query_one("#slots", ItemList).set_items(slots, picture.received)
         holders = [_holder(holder, look.time) for holder in look.holders]
-        self.query_one("#holders", Listing).set_items(holders, picture.received)
+        self.query_one("#holders", ItemList).set_items(holders, picture.received)
         standbys = [_standby(standby) for standby in look.standbys]
-        self.query_one("#standbys", Listing).set_items(standbys, picture.received)
+        self.query_one("#standbys", ItemList).set_items(standbys, picture.received)
         return _sentence(look, own, picture.wal_rate)
 
     def open_row(self, grid: Grid) -> None:
@@ -104,9 +104,9 @@ class SlotsScreen(LookScreen):
 
 
 def _listing(
-    columns: tuple[Column, ...], sortable: tuple[str, ...], noun: str, title: str, id: str = ""
-) -> Listing:
-    listing = Listing(columns, sortable, id=id or noun, noun=noun)
+    columns: tuple[GridColumn, ...], sortable: tuple[str, ...], noun: str, title: str, id: str = ""
+) -> ItemList:
+    listing = ItemList(columns, sortable, id=id or noun, noun=noun)
     listing.border_title = Content(title)
     return listing
 
@@ -125,7 +125,7 @@ def _sentence(look: Slots, own: str, rate: float | None) -> Content:
         return Content.assemble(lost, (writes or " ", ""), ("No slot keeps any. ", ""), (limit, "$quiet"))
     most = max(kept, key=lambda slot: slot.retained_wal_bytes or 0)
     whose = "this relay's slot" if most.name == own else f"slot {most.name}"
-    verdict = judgement.of_slot(most)
+    verdict = assessment.of_slot(most)
     return Content.assemble(
         lost,
         (writes or " ", ""),
@@ -177,16 +177,16 @@ def _held_back(look: Slots, slot: SlotEntry) -> str:
     return f", since {who} has had a transaction open{since}{state}: end it with {statement}"
 
 
-def _open_long(holder: Holder, now: float) -> bool:
-    return holder.since is None or judgement.is_late(holder.since, now)
+def _open_long(holder: LongRunningTransaction, now: float) -> bool:
+    return holder.since is None or assessment.is_late(holder.since, now)
 
 
 def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
-    verdict = judgement.of_slot(slot)
+    verdict = assessment.of_slot(slot)
     idle = "" if slot.inactive_since is None else f" {figures.duration(now - slot.inactive_since)}"
     state = f"read by {slot.active_pid}" if slot.active else f"unread{idle}"
     left = slot.safe_wal_bytes / rate if slot.safe_wal_bytes is not None and rate else None
-    wal = judgement.of_wal_status(slot.wal_status or "")
+    wal = assessment.of_wal_status(slot.wal_status or "")
     notes = [
         "this relay's" if slot.name == own else "",
         slot.invalidation_reason or "",
@@ -197,7 +197,7 @@ def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
         Cell(verdict.mark if verdict.tone != "good" else " ", verdict.tone),
         Cell(slot.name, "strong" if slot.name == own else ""),
         Cell(state, "" if slot.active else "warn"),
-        _size(slot.retained_wal_bytes, "warn" if judgement.keeps_much(slot) else ""),
+        _size(slot.retained_wal_bytes, "warn" if assessment.keeps_much(slot) else ""),
         _size(slot.safe_wal_bytes),
         _left(left, slot.active),
         Cell(slot.wal_status or figures.NONE, wal.tone if wal.tone != "good" else ""),
@@ -238,14 +238,14 @@ def _size(number: int | None, tone: str = "") -> Cell:
     return Cell(figures.size(max(number, 0)), tone or ("" if number > 0 else "muted"))
 
 
-def _holder(holder: Holder, now: float) -> Item:
+def _holder(holder: LongRunningTransaction, now: float) -> Item:
     holds = [
         "restart_lsn" if holder.writes else "",
         "vacuum" if holder.xmin_age is not None else "",
     ]
     held = ", ".join(filter(None, holds)) or "nothing"
     age = None if holder.since is None else max(now - holder.since, 0.0)
-    tone = "warn" if held != "nothing" and (age is None or age >= judgement.LAG_SECONDS) else ""
+    tone = "warn" if held != "nothing" and (age is None or age >= assessment.LAG_SECONDS) else ""
     cells = (
         Cell("▲" if tone else " ", tone),
         Cell(holder.name),
@@ -268,7 +268,7 @@ def _holder(holder: Holder, now: float) -> Item:
 
 def _standby(standby: Standby) -> Item:
     seconds, size = standby.replay_lag_seconds, standby.replay_lag_bytes
-    late = (seconds or 0) >= judgement.LAG_SECONDS or (size or 0) >= judgement.LAG_BYTES
+    late = (seconds or 0) >= assessment.LAG_SECONDS or (size or 0) >= assessment.LAG_BYTES
     tone = "warn" if late else ""
     cells = (
         Cell("▲" if late else " ", tone),

@@ -8,12 +8,12 @@ from textual.widget import Widget
 
 from bwtui.model.status import SchemaEntry, TableStatus
 from bwtui.tui import figures
-from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.backfills import of_table
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import SampledPair
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.detail import Detail
 
@@ -23,12 +23,12 @@ class OneTableScreen(RelayScreen):
 
     mode: ClassVar[str] = "overview"
 
-    def __init__(self, host: Host, table: str) -> None:
+    def __init__(self, host: ScreenHost, table: str) -> None:
         super().__init__(host)
         self.table = table
 
     @classmethod
-    def of(cls, host: Host, selection: Selection) -> Closer:
+    def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen of the selected table."""
         table = selection.selected_table()
         return "No table is selected" if table is None else cls(host, table)
@@ -51,11 +51,11 @@ class FactsScreen(OneTableScreen):
         """Return the list of the table's changes, and the selected one in full."""
         raise NotImplementedError
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         self._show_facts(picture)
         super().paint(picture)
 
-    def _show_facts(self, picture: Picture) -> None:
+    def _show_facts(self, picture: ScreenSnapshot) -> None:
         name = self.table
         table = picture.status.tables.get(name) if picture.status else None
         facts = self.query_one("#facts", Detail)

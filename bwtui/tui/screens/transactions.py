@@ -6,21 +6,21 @@ from typing import ClassVar
 from textual.containers import Container
 from textual.widget import Widget
 
-from bwtui.model.looks import Look, LookName, RelayedTransaction, Transactions
+from bwtui.model.service_views import Look, LookName, RelayedTransaction, Transactions
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
-from bwtui.tui.host import Host
+from bwtui.tui.host import ScreenHost
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.changes import SampledPair
-from bwtui.tui.screens.looking import LookScreen
-from bwtui.tui.state import Picture
+from bwtui.tui.screens.service_view import ServiceViewScreen
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.changes import ChangeDetail
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import Item, ItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import Item, Listing
 from bwtui.tui.widgets.transactions import (
     TransactionChanges,
     fact_lines,
@@ -36,14 +36,14 @@ LATE = 3.0
 #: The key of the row of the transaction that is being read.
 OPEN = "open"
 COLUMNS = transaction_columns(
-    Column("relayed", "Recv→ack", 9, "right"), Column("behind", "Commit→ack", 10, "right", drop=2)
+    GridColumn("relayed", "Recv→ack", 9, "right"), GridColumn("behind", "Commit→ack", 10, "right", drop=2)
 )
 
 #: The action that shows what the relay is doing.
 _OVERVIEW = "show('overview')"
 
 
-class TransactionsScreen(LookScreen):
+class TransactionsScreen(ServiceViewScreen):
     """Shows the newest and largest transactions, and the selected one; Enter opens its sampled changes."""
 
     mode: ClassVar[str] = "transactions"
@@ -52,15 +52,15 @@ class TransactionsScreen(LookScreen):
 
     def body(self) -> Iterable[Widget]:
         sortable = ("commit", "xid", "rows", "bytes", "relayed", "behind")
-        listing = Listing(COLUMNS, sortable, id="transactions", noun="transactions")
+        listing = ItemList(COLUMNS, sortable, id="transactions", noun="transactions")
         listing.border_title = "Transactions"
         listing.sort_by("rows")
         return (Line(id="said"), listing, Detail(id="transaction", title="Transaction"))
 
-    def show_look(self, look: Look, picture: Picture) -> Content:
+    def show_look(self, look: Look, picture: ScreenSnapshot) -> Content:
         """Fill the list, and return what is listed and what is being read."""
         assert isinstance(look, Transactions)
-        listing = self.query_one("#transactions", Listing)
+        listing = self.query_one("#transactions", ItemList)
         is_copying = picture.status is not None and picture.status.is_copying
         listing.say_why_empty(
             "the snapshot is under way: its rows belong to no transaction"
@@ -85,7 +85,7 @@ class TransactionsScreen(LookScreen):
         self._show_selected()
 
     def _selected(self) -> RelayedTransaction | None:
-        key = self.query_one("#transactions", Listing).cursor_key
+        key = self.query_one("#transactions", ItemList).cursor_key
         return next((one for one in _of(self.host.model.picture) if _key(one) == key), None)
 
     def _show_selected(self) -> None:
@@ -103,7 +103,7 @@ class SampledTransactionScreen(SampledPair):
     mode: ClassVar[str] = "transactions"
     wants_look: ClassVar[LookName | None] = "transactions"
 
-    def __init__(self, host: Host, transaction: RelayedTransaction) -> None:
+    def __init__(self, host: ScreenHost, transaction: RelayedTransaction) -> None:
         super().__init__(host)
         self.transaction = transaction
 
@@ -112,7 +112,7 @@ class SampledTransactionScreen(SampledPair):
         pair = Container(changes, ChangeDetail(), id="changes-pair", classes="folder")
         return (Detail(id="facts", title=f"Transaction {self.transaction.xid}"), pair)
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         """Show the present state; a transaction that has left the list keeps its last one."""
         self.transaction = next(
             (one for one in _of(picture) if _is_same(one, self.transaction)), self.transaction
@@ -142,7 +142,7 @@ class SampledTransactionScreen(SampledPair):
         return ("Transactions", f"xid {self.transaction.xid}")
 
 
-def _of(picture: Picture) -> tuple[RelayedTransaction, ...]:
+def _of(picture: ScreenSnapshot) -> tuple[RelayedTransaction, ...]:
     look = picture.looks.get("transactions")
     return (*look.under_way, *look.transactions) if isinstance(look, Transactions) else ()
 

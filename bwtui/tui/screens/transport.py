@@ -8,9 +8,9 @@ from textual.screen import Screen
 from bwtui.errors import BwtuiError
 from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
-from bwtui.recording.reading.explain import Key, key_of
-from bwtui.tui.audit.report import Finding
-from bwtui.tui.host import Host, RecordingHost
+from bwtui.recording.reading.explain import RowKey, key_of
+from bwtui.tui.audit.report import ReportFinding
+from bwtui.tui.host import RecordingHost, ScreenHost
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import with_hint
 from bwtui.tui.playback import Command
@@ -27,7 +27,7 @@ class TransportScreen(Screen[None]):
     #: The main list is not the recording's but the screen's own, such as a transaction.
     own_list: ClassVar[bool] = False
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ScreenHost) -> None:
         super().__init__()
         self.host = host
         self._compositor = PartialCompositor()
@@ -55,7 +55,7 @@ class TransportScreen(Screen[None]):
         change = self.selected_change()
         return None if change is None else change.table
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         """Return the selected key, or why there is none; by default the selected change's."""
         change = self.selected_change()
         if change is None:
@@ -147,7 +147,7 @@ class TransportScreen(Screen[None]):
         else:
             self.recording.ask_to_replay(mend=True)
 
-    def go_to_place(self, finding: Finding | None, change: Change | None = None) -> None:
+    def go_to_place(self, finding: ReportFinding | None, change: Change | None = None) -> None:
         """Go to a finding's change in the list of all changes, or to the finding's LSN."""
         position = change.position if change is not None else finding.position if finding else None
         if finding is None:

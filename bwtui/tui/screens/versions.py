@@ -9,35 +9,35 @@ from typing import ClassVar
 from textual.containers import Container
 from textual.widget import Widget
 
-from bwtui.encode.differences import Difference, differences
-from bwtui.model.looks import CHANGES, NEWEST, Look, LookName, Subject
+from bwtui.encode.schema_differences import SchemaDifference, differences
+from bwtui.model.service_views import CHANGES, NEWEST, Look, LookName, SubjectVersions
 from bwtui.tui import figures
-from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
-from bwtui.tui.registry import words
-from bwtui.tui.registry.versions import Version, before, versions
-from bwtui.tui.screens.looking import OLD_AFTER, LookScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.registry import descriptions
+from bwtui.tui.registry.versions import SubjectVersion, before, versions
+from bwtui.tui.screens.service_view import OLD_AFTER, ServiceViewScreen
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import Item, SortedItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import Item, Settled
 
 VERSIONS = (
-    Column("mark", "", 4),
-    Column("version", "Ver", 5, "right"),
-    Column("id", "Id", 7, "right"),
-    Column("changes", "Changes", 9, grow=20),
-    Column("when", "When", 27, grow=34),
-    Column("fields", "Fields", 6, "right", drop=1),
+    GridColumn("mark", "", 4),
+    GridColumn("version", "Ver", 5, "right"),
+    GridColumn("id", "Id", 7, "right"),
+    GridColumn("changes", "Changes", 9, grow=20),
+    GridColumn("when", "When", 27, grow=34),
+    GridColumn("fields", "Fields", 6, "right", drop=1),
 )
 DIFFERENCES = (
-    Column("field", "Field", 16, grow=60),
-    Column("kind", "What", 8, grow=14),
-    Column("before", "Was", 12, grow=60),
-    Column("after", "Is", 12, grow=60),
-    Column("rule", "Rule", 18, grow=36),
+    GridColumn("field", "Field", 16, grow=60),
+    GridColumn("kind", "What", 8, grow=14),
+    GridColumn("before", "Was", 12, grow=60),
+    GridColumn("after", "Is", 12, grow=60),
+    GridColumn("rule", "Rule", 18, grow=36),
 )
 #: Maximum fetched texts of versions that are cached, in addition to the relay's own.
 _TEXTS = 40
@@ -48,7 +48,7 @@ _SPARE = 0.03
 _REGISTRY = "show('registry')"
 
 
-class VersionsScreen(LookScreen):
+class VersionsScreen(ServiceViewScreen):
     """Shows a timeline of versions; compares the selected one with the version before or with a held one."""
 
     mode: ClassVar[str] = "registry"
@@ -56,21 +56,21 @@ class VersionsScreen(LookScreen):
     service: ClassVar[str] = "the schema registry"
     own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('versions')",))
 
-    def __init__(self, host: Host, subject: str) -> None:
+    def __init__(self, host: ScreenHost, subject: str) -> None:
         super().__init__(host)
         self.subject = subject
-        self._versions: list[Version] = []
+        self._versions: list[SubjectVersion] = []
         self._texts: dict[str, str] = {}
         #: The key of the version that others are compared with.
         self._held: str | None = None
-        self._found: dict[tuple[str, str], list[Difference] | None] = {}
+        self._found: dict[tuple[str, str], list[SchemaDifference] | None] = {}
         self._shown: object = None
         self._is_placed = False
-        self._timeline = Settled(VERSIONS, ("version", "id"), id="versions", noun="versions")
+        self._timeline = SortedItemList(VERSIONS, ("version", "id"), id="versions", noun="versions")
         self._opened = host.model.clock()
 
     @classmethod
-    def of(cls, host: Host, selection: Selection) -> Closer:
+    def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen of the selected subject, or of the selected table's."""
         subject = selection.selected_subject()
         if subject is None:
@@ -79,7 +79,7 @@ class VersionsScreen(LookScreen):
 
     def body(self) -> Iterable[Widget]:
         self._timeline.border_title = Content("Versions")
-        found = Settled(DIFFERENCES, ("field", "kind", "rule"), id="differences", noun="differences")
+        found = SortedItemList(DIFFERENCES, ("field", "kind", "rule"), id="differences", noun="differences")
         found.border_title = Content("Differences")
         return (Line(id="said"), Container(self._timeline, found, id="versions-pair", classes="folder"))
 
@@ -124,23 +124,23 @@ class VersionsScreen(LookScreen):
         look = self._look(self.host.model.picture)
         return look is None or (not look.time and not look.failure) or bool(self._lacking())
 
-    def _lacking(self) -> list[Version]:
+    def _lacking(self) -> list[SubjectVersion]:
         return [one for one in self._pair() if one.text is None and one.number is not None]
 
-    def _look(self, picture: Picture) -> Subject | None:
+    def _look(self, picture: ScreenSnapshot) -> SubjectVersions | None:
         """Return the registry's answer, unless a screen requested it long before this one was opened."""
         look = picture.looks.get("subject")
-        if not isinstance(look, Subject) or look.name != self.subject:
+        if not isinstance(look, SubjectVersions) or look.name != self.subject:
             return None
         return None if 0 < look.time < self._opened - OLD_AFTER else look
 
     # -- showing -------------------------------------------------------------------------------------------
 
     def rest_after(self, look: Look) -> float:
-        """Return twice the maximum pause of `bwtui.relay.process.subjects`: one pause, and the next poll."""
+        """Return twice the maximum pause of `bwtui.relay.process.subject_views`: one pause, and the next poll."""
         return 10.0
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         look = self._look(picture)
         if look is not None:
             self._texts |= {str(one.version): one.schema for one in look.texts}
@@ -151,7 +151,7 @@ class VersionsScreen(LookScreen):
             self._count_changes()
         self._show_all(picture)
 
-    def _show_all(self, picture: Picture) -> None:
+    def _show_all(self, picture: ScreenSnapshot) -> None:
         timeline = self._timeline
         timeline.set_items(self._items(picture.received), picture.received)
         if self._versions and not self._is_placed:
@@ -170,11 +170,11 @@ class VersionsScreen(LookScreen):
         if event.grid.id == "versions":
             self._show_all(self.host.model.picture)
 
-    def _selected(self) -> Version | None:
+    def _selected(self) -> SubjectVersion | None:
         key = self._timeline.cursor_key
         return next((one for one in self._versions if one.key == key), None)
 
-    def _pair(self) -> list[Version]:
+    def _pair(self) -> list[SubjectVersion]:
         """Return the two versions that are compared, the older one first; or the only one, or none."""
         selected = self._selected()
         if selected is None:
@@ -183,7 +183,7 @@ class VersionsScreen(LookScreen):
         other = other or before(self._versions, selected)
         return sorted((one for one in (other, selected) if one is not None), key=self._versions.index)
 
-    def _compare(self, old: Version, new: Version) -> list[Difference] | None:
+    def _compare(self, old: SubjectVersion, new: SubjectVersion) -> list[SchemaDifference] | None:
         """Return the differences; None if one of the versions is not an Avro record."""
         key = (old.key, new.key)
         if key not in self._found:
@@ -208,8 +208,8 @@ class VersionsScreen(LookScreen):
                 new, added=kinds.count("added"), removed=kinds.count("removed"), changed=len(changed)
             )
 
-    def _show_differences(self, level: str, picture: Picture) -> None:
-        pair, listing = self._pair(), self.query_one("#differences", Settled)
+    def _show_differences(self, level: str, picture: ScreenSnapshot) -> None:
+        pair, listing = self._pair(), self.query_one("#differences", SortedItemList)
         texts = [one.text for one in pair]
         if (shown := (level, [one.key for one in pair], texts)) == self._shown:
             return
@@ -221,7 +221,7 @@ class VersionsScreen(LookScreen):
         title = " → ".join(one.name for one in pair)
         listing.border_title = Content(f"Differences: {title}" if len(pair) == 2 else "Differences")
 
-    def _why_none(self, pair: Sequence[Version], found: Sequence[Difference] | None) -> str:
+    def _why_none(self, pair: Sequence[SubjectVersion], found: Sequence[SchemaDifference] | None) -> str:
         if len(pair) < 2:
             return "there is no version before to compare with" if pair else "no version is known yet"
         if lacking := [one.name for one in pair if one.text is None]:
@@ -232,7 +232,7 @@ class VersionsScreen(LookScreen):
 
     # -- sentences -----------------------------------------------------------------------------------------
 
-    def _about(self, level: str, picture: Picture) -> Content:
+    def _about(self, level: str, picture: ScreenSnapshot) -> Content:
         deleted = sum(one.is_deleted for one in self._versions)
         number = len(self._versions)
         count = "1 version" if number == 1 else f"{number:,} versions"
@@ -252,14 +252,14 @@ class VersionsScreen(LookScreen):
         found = self._compare(old, new)
         if found is None:
             return Content("")
-        why = words.unchecked(self._versions, old, new, level)
+        why = descriptions.unchecked(self._versions, old, new, level)
         return Content.assemble(
             (f" {old.name} → {new.name.removeprefix('version ')}: ", ""),
-            words.outcome(found, level),
+            descriptions.outcome(found, level),
             (f" · {why}" if why else "", "$warning"),
         )
 
-    def _missing(self, picture: Picture) -> Content:
+    def _missing(self, picture: ScreenSnapshot) -> Content:
         """Return that an answer is pending, what failed, or how old the answer is; empty if all is well."""
         if self.host.model.recorded:
             return Content("")
@@ -279,23 +279,23 @@ class VersionsScreen(LookScreen):
         return [_version(at, one, marks.get(one.key, ""), now) for at, one in enumerate(self._versions)]
 
 
-def _version(place: int, version: Version, mark: str, now: float) -> Item:
+def _version(place: int, version: SubjectVersion, mark: str, now: float) -> Item:
     state = "softly deleted" if version.is_deleted else "not in the registry" if version.is_gone else ""
-    when = words.when(version, now)
+    when = descriptions.when(version, now)
     cells = (
         Cell(mark, "strong"),
         Cell(figures.NONE if version.number is None else str(version.number)),
         Cell("…" if version.id is None else str(version.id)),
-        Cell(words.changes(version), "muted"),
-        Cell(state or when, "warn" if state else "muted" if when == words.UNKNOWN else ""),
+        Cell(descriptions.changes(version), "muted"),
+        Cell(state or when, "warn" if state else "muted" if when == descriptions.UNKNOWN else ""),
         Cell("" if version.fields is None else f"{version.fields:,}", "muted"),
     )
     values = {"version": place, "id": version.id or 0}
     return Item(version.key, cells, values, f"{version.name} {version.id} {state} {when}", bool(state))
 
 
-def _difference(number: int, difference: Difference, level: str) -> Item:
-    rule = words.rule_cell(difference, level)
+def _difference(number: int, difference: SchemaDifference, level: str) -> Item:
+    rule = descriptions.rule_cell(difference, level)
     kind = "of record" if not difference.field and difference.kind == "name" else difference.kind
     cells = (
         Cell(difference.field or "(the record)", "" if difference.field else "muted"),
@@ -304,6 +304,6 @@ def _difference(number: int, difference: Difference, level: str) -> Item:
         Cell(difference.after or figures.NONE, "" if difference.after else "muted"),
         rule,
     )
-    values = {"field": number, "kind": difference.kind, "rule": words.rank(rule)}
+    values = {"field": number, "kind": difference.kind, "rule": descriptions.rank(rule)}
     search = f"{difference.field} {difference.kind} {difference.before} {difference.after} {rule.text}"
     return Item(f"{number:06}", cells, values, search, rule.tone in ("bad", "warn"))

@@ -9,19 +9,19 @@ from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
 from bwtui.tui.keys import key_for, keys_of
 from bwtui.tui.plain import Group, Table, Text, block
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
 
 COLUMNS = (
-    Column("time", "Committed", 12),
-    Column("op", "Op", 10),
-    Column("table", "Table", 18, drop=1, grow=34),
-    Column("key", "Key", 12, grow=40),
-    Column("lsn", "LSN", 12, "right", drop=3, grow=17),
-    Column("xid", "Xid", 10, "right", drop=2),
-    Column("fields", "Changed", 18, drop=5, grow=60),
+    GridColumn("time", "Committed", 12),
+    GridColumn("op", "Op", 10),
+    GridColumn("table", "Table", 18, drop=1, grow=34),
+    GridColumn("key", "Key", 12, grow=40),
+    GridColumn("lsn", "LSN", 12, "right", drop=3, grow=17),
+    GridColumn("xid", "Xid", 10, "right", drop=2),
+    GridColumn("fields", "Changed", 18, drop=5, grow=60),
 )
 #: Sign and tone of every operation.
 OPERATIONS = {
@@ -58,15 +58,15 @@ class ChangeList(Grid):
         self.only: frozenset[str] | None = None
         self.following = True
         self._stands_still = ""
-        self._picture = Picture()
+        self._picture = ScreenSnapshot()
         self._source: tuple[ChangeSample, ...] = ()
         self._held: tuple[ChangeSample, ...] = ()
         self._shown: dict[str, ChangeSample] = {}
         #: The existing rows, by the identity of their changes.
-        self._made: dict[int, tuple[ChangeSample, Row]] = {}
+        self._made: dict[int, tuple[ChangeSample, GridRow]] = {}
         self._drawn: object = None
 
-    def show(self, picture: Picture, stands_still: str = "") -> None:
+    def show(self, picture: ScreenSnapshot, stands_still: str = "") -> None:
         """Show the changes of a status snapshot, or only count them if the user has left the newest one.
 
         ``stands_still`` is the reason why no changes arrive, if there is one.
@@ -127,7 +127,7 @@ class ChangeList(Grid):
             self.set_rows(self._rows(chosen), tail=self.following)
         self._explain()
 
-    def _rows(self, changes: Sequence[ChangeSample]) -> list[Row]:
+    def _rows(self, changes: Sequence[ChangeSample]) -> list[GridRow]:
         """Return the changes' rows; rows that were shown before are reused."""
         before, with_table = self._made, self.table is None
         self._made = {id(one): before.get(id(one)) or (one, change_row(one, with_table)) for one in changes}
@@ -180,7 +180,7 @@ class ChangeDetail(Detail):
             self.show((change, self.app.theme), _change(change, self.app.theme_variables))
 
 
-def change_row(change: ChangeSample, with_table: bool) -> Row:
+def change_row(change: ChangeSample, with_table: bool) -> GridRow:
     """Return a change as a row."""
     sign, tone = OPERATIONS.get(change.operation, (" ", ""))
     changed = ", ".join(f.name for f in change.fields if f.mark == "changed")
@@ -195,7 +195,7 @@ def change_row(change: ChangeSample, with_table: bool) -> Row:
     ]
     if not with_table:
         del cells[2]
-    return Row(str(change.sequence), tuple(cells))
+    return GridRow(str(change.sequence), tuple(cells))
 
 
 def _change(change: ChangeSample, colours: dict[str, str]) -> RenderableType:

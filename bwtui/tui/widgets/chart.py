@@ -6,11 +6,11 @@ While the relay keeps up, both halves are alike; a difference is visible without
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from bwtui.model.history import HISTORY_SECONDS, History, Mark, MarkKind, Second
+from bwtui.model.history import HISTORY_SECONDS, ChartMark, MarkKind, RelayHistory, Second
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
-from bwtui.tui.plot import Span, area, levels, rounded_up
-from bwtui.tui.state import Picture
+from bwtui.tui.plot import ChartSpan, area, levels, rounded_up
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.panel import Panel
 
 #: Sign, colour and word of each kind of mark; if several share a cell, the first kind here is shown.
@@ -31,12 +31,12 @@ class RateChart(Panel):
     def __init__(self) -> None:
         super().__init__("Rows/s, last 10 minutes", id="rates")
 
-    def shown_of(self, picture: Picture) -> object:
+    def shown_of(self, picture: ScreenSnapshot) -> object:
         """Return values that change whenever the history grows."""
         history = picture.history
         return history.seconds[-1].time if history.seconds else 0.0, len(history.marks)
 
-    def draw(self, picture: Picture, width: int, height: int) -> None:
+    def draw(self, picture: ScreenSnapshot, width: int, height: int) -> None:
         """Draw as many columns as fit."""
         history = picture.history
         last = history.seconds[-1].time if history.seconds else 0.0
@@ -46,14 +46,14 @@ class RateChart(Panel):
         if not history.seconds:
             self.put(Content.styled("no second is known yet", "$quiet"))
             return
-        span = Span.until(last, HISTORY_SECONDS, width - _AXIS)
+        span = ChartSpan.until(last, HISTORY_SECONDS, width - _AXIS)
         marks = [mark for mark in history.marks if span.column(mark.time) is not None]
         self.put(_chart(history, marks, span, half))
         kinds = {mark.kind for mark in marks}
         self.set_remark(" · ".join(f"{MARKS[kind][0]} {MARKS[kind][2]}" for kind in MARKS if kind in kinds))
 
 
-def _chart(history: History, marks: Sequence[Mark], span: Span, half: int) -> list[Content]:
+def _chart(history: RelayHistory, marks: Sequence[ChartMark], span: ChartSpan, half: int) -> list[Content]:
     seconds = [second for second in history.seconds if span.column(second.time) is not None]
     read = span.means((second.time, second.read_per_second) for second in seconds)
     sent = span.means((second.time, second.acknowledged_per_second) for second in seconds)
@@ -110,7 +110,7 @@ def _with_cuts(text: str, colour: str, cut: Iterable[int], sign: str) -> Content
     return _styled(signs)
 
 
-def _mark_line(marks: Sequence[Mark], span: Span) -> Content:
+def _mark_line(marks: Sequence[ChartMark], span: ChartSpan) -> Content:
     """Return the signs of the events, at their times."""
     order = list(MARKS)
     cells = [(" ", "")] * (span.columns // 2)

@@ -16,7 +16,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class GridColumn:
     """One column. Its width never shrinks with its content, so that nothing jumps."""
 
     key: str
@@ -30,14 +30,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GridRow:
     """One row: a stable key, and a cell for every column, shown or not."""
 
     key: str
     cells: tuple[Cell, ...]
 
 
-class Placed(NamedTuple):
+class VisibleColumn(NamedTuple):
     """A visible column: its index among all columns, its start, and its width."""
 
     column: int
@@ -45,7 +45,9 @@ class Placed(NamedTuple):
     width: int
 
 
-def place(columns: Sequence[Column], width: int, needs: Mapping[int, int] = _NOTHING) -> list[Placed]:
+def place(
+    columns: Sequence[GridColumn], width: int, needs: Mapping[int, int] = _NOTHING
+) -> list[VisibleColumn]:
     """Choose the columns that fit into ``width``, one space apart, and distribute the spare space.
 
     ``needs`` are the widths of the texts in growing columns, by the column's index: showing a whole text is
@@ -64,7 +66,7 @@ def place(columns: Sequence[Column], width: int, needs: Mapping[int, int] = _NOT
         spare = _share_out(widths, limits, spare)
     placed, x = [], 2
     for index in shown:
-        placed.append(Placed(index, x, widths[index]))
+        placed.append(VisibleColumn(index, x, widths[index]))
         x += widths[index] + 1
     return placed
 
@@ -80,5 +82,5 @@ def _share_out(widths: dict[int, int], limits: Mapping[int, int], spare: int) ->
     return spare
 
 
-def _needed(columns: Sequence[Column], shown: Sequence[int]) -> int:
+def _needed(columns: Sequence[GridColumn], shown: Sequence[int]) -> int:
     return 2 + sum(columns[i].width + 1 for i in shown)

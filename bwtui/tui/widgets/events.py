@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
-from bwtui.model.history import Mark
+from bwtui.model.history import ChartMark
 from bwtui.model.status import ErrorEntry
-from bwtui.tui import figures, judgement
-from bwtui.tui.state import Picture
+from bwtui.tui import assessment, figures
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.chart import MARKS
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.grid import Grid
 
 #: Maximum events shown; the screen of errors has all errors.
 MOST = 100
 COLUMNS = (
-    Column("time", "Time", 8),
-    Column("what", "What", 11),
-    Column("text", "", 20, grow=200),
+    GridColumn("time", "Time", 8),
+    GridColumn("what", "What", 11),
+    GridColumn("text", "", 20, grow=200),
 )
 
 
@@ -29,7 +29,7 @@ class EventList(Grid):
         self.empty_text = "nothing happened in the last ten minutes"
         self._drawn: object = None
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: ScreenSnapshot) -> None:
         """Update the list if there are new events."""
         errors = picture.status.errors if picture.status else ()
         drawn = (errors, picture.history.marks)
@@ -39,7 +39,7 @@ class EventList(Grid):
             self.set_rows([row for _, row in found[:MOST]])
 
 
-def _marks(marks: tuple[Mark, ...]) -> Iterator[tuple[float, Row]]:
+def _marks(marks: tuple[ChartMark, ...]) -> Iterator[tuple[float, GridRow]]:
     """Yield all marks except errors, of which the error entries have more details."""
     for mark in marks:
         if mark.kind != "error":
@@ -51,11 +51,11 @@ def _marks(marks: tuple[Mark, ...]) -> Iterator[tuple[float, Row]]:
             )
 
 
-def _errors(errors: tuple[ErrorEntry, ...]) -> Iterator[tuple[float, Row]]:
+def _errors(errors: tuple[ErrorEntry, ...]) -> Iterator[tuple[float, GridRow]]:
     for entry in errors:
         if entry.is_over:
             what, text = Cell("✓ over", "muted"), f"{entry.message}; {_lasted(entry)}"
-        elif judgement.is_warning(entry):
+        elif assessment.is_warning(entry):
             what, text = Cell("▲ warning", "warn"), entry.message
         else:
             what, text = Cell("✗ error", "bad"), entry.message
@@ -69,5 +69,5 @@ def _lasted(entry: ErrorEntry) -> str:
     return f"{figures.clock(start)} to {figures.clock(entry.until or entry.time)}"
 
 
-def _row(key: str, moment: float, what: Cell, text: str) -> Row:
-    return Row(key, (Cell(figures.clock(moment), "muted"), what, Cell(text)))
+def _row(key: str, moment: float, what: Cell, text: str) -> GridRow:
+    return GridRow(key, (Cell(figures.clock(moment), "muted"), what, Cell(text)))

@@ -11,7 +11,7 @@ from textual.widgets import Input, Label
 
 from bwtui.tui.filtering import Filter, completed
 from bwtui.tui.plain import Content
-from bwtui.tui.widgets.completing import CompletingInput
+from bwtui.tui.widgets.completing_input import CompletingInput
 
 
 class FilterBar(Horizontal):

@@ -21,7 +21,7 @@ from textual.strip import Strip
 
 from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.plain import Content, fitted
-from bwtui.tui.widgets.columns import Column, Placed, Row, place
+from bwtui.tui.widgets.columns import GridColumn, GridRow, VisibleColumn, place
 
 #: Maximum characters whose width is measured: longer texts are cut in any terminal.
 _LONG = 500
@@ -63,11 +63,11 @@ class Grid(ScrollView, can_focus=True):
         grid: "Grid"
         to_end: bool
 
-    def __init__(self, columns: Sequence[Column], *, id: str | None = None) -> None:
+    def __init__(self, columns: Sequence[GridColumn], *, id: str | None = None) -> None:
         super().__init__(id=id)
         rebind(self, "list")
         self.columns = tuple(columns)
-        self.rows: list[Row] = []
+        self.rows: list[GridRow] = []
         self.empty_text = ""
         self.sort_mark: tuple[str, bool] | None = None
         #: g and G mean the ends of this list, not those of the recording.
@@ -78,13 +78,13 @@ class Grid(ScrollView, can_focus=True):
         #: The row that the user chose; it is selected again when a filter shows it again.
         self._wanted: str | None = None
         #: The rows among which it was chosen; the nearest one of them is selected while it is hidden.
-        self._among: Sequence[Row] = ()
+        self._among: Sequence[GridRow] = ()
         self._tail = False
         self.remark = ""
         self._hover = -1
         #: The widest texts so far in the growing columns, by the column's index.
         self._needs: dict[int, int] = {}
-        self._layout: list[Placed] = []
+        self._layout: list[VisibleColumn] = []
         self._laid_out_for: object = None
 
     # Methods for the owner.
@@ -103,7 +103,7 @@ class Grid(ScrollView, can_focus=True):
         """The keys of the columns that fit."""
         return [self.columns[placed.column].key for placed in self._placed]
 
-    def set_columns(self, columns: Sequence[Column]) -> None:
+    def set_columns(self, columns: Sequence[GridColumn]) -> None:
         """Replace the columns; the caller must set the rows next."""
         if tuple(columns) != self.columns:
             self.columns = tuple(columns)
@@ -111,7 +111,7 @@ class Grid(ScrollView, can_focus=True):
             self._needs = {}
             self.refresh()
 
-    def set_rows(self, rows: Sequence[Row], *, tail: bool = False) -> None:
+    def set_rows(self, rows: Sequence[GridRow], *, tail: bool = False) -> None:
         """Show these rows, repainting only differences; with ``tail``, move the cursor to the last row."""
         old, key = self.rows, self.cursor_key
         self._tail = tail
@@ -296,7 +296,7 @@ class Grid(ScrollView, can_focus=True):
     # Details.
 
     @property
-    def _placed(self) -> list[Placed]:
+    def _placed(self) -> list[VisibleColumn]:
         """The columns for the present size: the first painting of a new size precedes `on_resize`."""
         laid_out_for = (self.columns, self.size.width, tuple(self._needs.items()))
         if laid_out_for != self._laid_out_for:
@@ -304,7 +304,7 @@ class Grid(ScrollView, can_focus=True):
             self._layout = place(self.columns, self.size.width, self._needs)
         return self._layout
 
-    def _measure(self, old: Sequence[Row]) -> bool:
+    def _measure(self, old: Sequence[GridRow]) -> bool:
         """Record the widest texts of the growing columns; return whether one has become wider."""
         before, known = dict(self._needs), set(map(id, old))
         fresh = [row for row in self.rows if id(row) not in known]
@@ -332,7 +332,7 @@ class Grid(ScrollView, can_focus=True):
         self.move_to(self._cursor + rows)
         self._tell_moved()
 
-    def _find(self, key: str | None, old: Sequence[Row]) -> int:
+    def _find(self, key: str | None, old: Sequence[GridRow]) -> int:
         """Return the row that the user chose, or else the last selected row, or else the nearest row."""
         places = {row.key: index for index, row in enumerate(self.rows)}
         for wanted, among in ((self._wanted, self._among), (key, old)):
@@ -357,7 +357,7 @@ class Grid(ScrollView, can_focus=True):
         if 0 <= y < self._page:
             self.refresh(Region(0, y + 1, self.size.width, 1))
 
-    def _repaint_changes(self, old: Sequence[Row]) -> None:
+    def _repaint_changes(self, old: Sequence[GridRow]) -> None:
         top = self.scroll_offset.y
         regions = []
         for index in range(top, min(top + self._page, len(self.rows))):
@@ -378,7 +378,7 @@ class Grid(ScrollView, can_focus=True):
         return None
 
 
-def _nearest(rows: Sequence[Row], at: int, places: Mapping[str, int]) -> int | None:
+def _nearest(rows: Sequence[GridRow], at: int, places: Mapping[str, int]) -> int | None:
     """Return the new index of the row nearest to ``at`` that is still shown, or None."""
     for distance in range(1, len(rows)):
         for near in (at - distance, at + distance):

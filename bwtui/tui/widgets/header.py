@@ -8,9 +8,9 @@ from textual.containers import Horizontal, Vertical
 from textual.geometry import Offset
 
 from bwtui.model.status import Status
-from bwtui.model.verdict import Verdict as RelayVerdict
-from bwtui.relay.process.control import DoesNotAnswer
-from bwtui.tui import figures, judgement
+from bwtui.model.verdict import RelayVerdict as RelayVerdict
+from bwtui.relay.process.control import RelayUnresponsive
+from bwtui.tui import assessment, figures
 from bwtui.tui.actions import tabs
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
@@ -93,18 +93,18 @@ def _state(model: Model) -> str:
     return " A RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
 
 
-def _verdict(model: Model) -> judgement.Verdict:
+def _verdict(model: Model) -> assessment.Assessment:
     """Return the verdict on the relay: its own, unless it no longer answers."""
     status = model.live.status
     if status is None:
         if model.failure is not None:
-            return judgement.Verdict("warn", "NOT RUNNING")
-        return judgement.Verdict("muted", "CONNECTING")
-    by_link: dict[Link, judgement.Verdict] = {"stale": judgement.Verdict("warn", "NO NEWS")}
+            return assessment.Assessment("warn", "NOT RUNNING")
+        return assessment.Assessment("muted", "CONNECTING")
+    by_link: dict[Link, assessment.Assessment] = {"stale": assessment.Assessment("warn", "NO NEWS")}
     if model.link == "gone" and status.state not in ("stopped", "failed"):
-        is_silent = isinstance(model.failure, DoesNotAnswer)
-        return judgement.Verdict("bad", "NO ANSWER" if is_silent else "GONE")
-    return by_link.get(model.link, judgement.of_status(status))
+        is_silent = isinstance(model.failure, RelayUnresponsive)
+        return assessment.Assessment("bad", "NO ANSWER" if is_silent else "GONE")
+    return by_link.get(model.link, assessment.of_status(status))
 
 
 def _tabs(model: Model, screen: str, width: int) -> dict[str, Content]:
@@ -130,7 +130,7 @@ def _labelled(model: Model, screen: str, *, short: bool, all_short: bool = False
         text = f" {key_for(action.name)} {label} "
         if short and name != screen:
             text = f" {key_for(action.name)}{action.short or action.label}"
-        standing = sum(map(judgement.stands, status.errors)) if status is not None else 0
+        standing = sum(map(assessment.stands, status.errors)) if status is not None else 0
         if name == "errors" and standing:
             shown = figures.count(standing)
             text += f"·{shown}" if short and name != screen else f"{shown} "
@@ -166,7 +166,7 @@ def _is_about_trouble(model: Model) -> bool:
     if model.recorded or model.kind == "report" or model.paused is not None:
         return False
     status = model.live.status
-    return status is None or model.link == "gone" or judgement.tone_of(status.verdict) in ("warn", "bad")
+    return status is None or model.link == "gone" or assessment.tone_of(status.verdict) in ("warn", "bad")
 
 
 def _news(model: Model, stopping: bool) -> Content:
@@ -194,11 +194,11 @@ def _news(model: Model, stopping: bool) -> Content:
     if status is None:
         return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
     verdict = status.verdict
-    tone = judgement.tone_of(verdict)
+    tone = assessment.tone_of(verdict)
     if tone == "muted":
         return Content.styled(verdict.sentence or status.detail, "$quiet")
     words = _parts(verdict)[0]
-    return Content.styled(f"{judgement.MARKS[tone]} {words}", f"bold {TONES[tone]}")
+    return Content.styled(f"{assessment.MARKS[tone]} {words}", f"bold {TONES[tone]}")
 
 
 def _parts(verdict: RelayVerdict) -> tuple[str, str]:
@@ -211,7 +211,7 @@ def _parts(verdict: RelayVerdict) -> tuple[str, str]:
 
 def _end(model: Model, status: Status) -> Content:
     """Return how the relay ended, or that it does not answer."""
-    if isinstance(model.failure, DoesNotAnswer):
+    if isinstance(model.failure, RelayUnresponsive):
         return Content.styled(f"✗ {model.failure.message}", "bold $error")
     if status.state == "stopped":
         return Content.styled(f"■ {status.verdict.sentence or 'stopped cleanly'}", "bold $warning")
@@ -225,7 +225,7 @@ def _end(model: Model, status: Status) -> Content:
 def _as_of(head: Playhead, status: Status) -> Content:
     """Return the moment of the figures, and what the relay was doing then."""
     when = datetime.fromtimestamp(head.time / 1_000_000).strftime("%Y-%m-%d %H:%M:%S")
-    state = judgement.of_status(status).word.lower()
+    state = assessment.of_status(status).word.lower()
     words = status.verdict.sentence or status.detail
     doing = f" · relay was {state}" + (f": {words}" if words else "")
     tone = TONES["bad"] if status.verdict.condition == "not_proven" else "$quiet"
@@ -242,7 +242,7 @@ def _trouble(model: Model) -> Content | None:
     if status is None:
         advice = model.failure.hint if model.failure else None
         return Content.styled(f" → {advice}", "$warning") if advice else None
-    if model.link == "gone" and isinstance(model.failure, DoesNotAnswer):
+    if model.link == "gone" and isinstance(model.failure, RelayUnresponsive):
         return Content.styled(f" → {model.failure.hint}", "$warning")
     aside = f" ▲ {status.aside}" if status.aside else ""
     if not status.verdict.is_trouble:

@@ -7,7 +7,7 @@ from bwtui.model.latency import LATENCY_STAGES, Percentiles
 from bwtui.model.status import Status
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.panel import Panel
 
 #: The latency stage of each pipeline stage; decoding and encoding are measured as one.
@@ -31,11 +31,11 @@ class LatencyPanel(Panel):
     def __init__(self) -> None:
         super().__init__("Commit → acknowledgement", id="latency")
 
-    def shown_of(self, picture: Picture) -> object:
+    def shown_of(self, picture: ScreenSnapshot) -> object:
         """Return everything that the drawing depends on, which changes at most once per second."""
         return _shown(picture) if picture.status is not None else None
 
-    def draw(self, picture: Picture, width: int, height: int) -> None:
+    def draw(self, picture: ScreenSnapshot, width: int, height: int) -> None:
         """Draw the latest measurements."""
         if picture.status is None:
             return
@@ -50,7 +50,7 @@ class LatencyPanel(Panel):
         self.set_remark(f"{over} · {figures.count(total.count)} messages" if total else "")
 
 
-def _shown(picture: Picture) -> tuple[Mapping[str, Percentiles], str, Buckets]:
+def _shown(picture: ScreenSnapshot) -> tuple[Mapping[str, Percentiles], str, Buckets]:
     assert picture.status is not None
     taken, over = taken_by(picture.status)
     return taken, over, picture.history.latency if over == "last minute" else ()

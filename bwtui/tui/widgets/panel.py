@@ -8,7 +8,7 @@ from textual.message import Message
 
 from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.plain import Content
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.line import Line
 
 
@@ -29,11 +29,11 @@ class Panel(Line, can_focus=True):
         super().__init__(id=id, classes="panel")
         rebind(self, "list", "drill")
         self.border_title = Content(title)
-        self._picture: Picture | None = None
+        self._picture: ScreenSnapshot | None = None
         self._drawn: object = None
         self._remark = ""
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: ScreenSnapshot) -> None:
         """Draw the snapshot if something changed and there is space."""
         self._picture = picture
         width, height = self.content_size
@@ -42,11 +42,11 @@ class Panel(Line, can_focus=True):
             self._drawn = drawn
             self.draw(picture, width, height)
 
-    def shown_of(self, picture: Picture) -> object:
+    def shown_of(self, picture: ScreenSnapshot) -> object:
         """Return everything that the drawing depends on, apart from its size."""
         raise NotImplementedError
 
-    def draw(self, picture: Picture, width: int, height: int) -> None:
+    def draw(self, picture: ScreenSnapshot, width: int, height: int) -> None:
         """Draw in the given number of cells and lines."""
         raise NotImplementedError
 

@@ -7,9 +7,9 @@ from textual.widgets import Sparkline
 
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import STAGES, StageStatus, Status
-from bwtui.tui import figures, judgement
+from bwtui.tui import assessment, figures
 from bwtui.tui.plain import Content, fitted
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.theme import TONES
 from bwtui.tui.widgets import latency
 from bwtui.tui.widgets.line import Line
@@ -56,8 +56,8 @@ class StageBox(Line):
 
     def _content(self) -> Content:
         stage, width = self._stage, self.content_size.width
-        share = 0.0 if self._is_old else judgement.fullness(stage)
-        tone = "$warning" if share >= judgement.FULL else "$primary"
+        share = 0.0 if self._is_old else assessment.fullness(stage)
+        tone = "$warning" if share >= assessment.FULL else "$primary"
         lines = [Content.styled(self._now(f"{figures.rate(stage.per_second)}/s").rjust(width), "bold")]
         waiting = self._now(figures.count(stage.queue))
         if self.content_size.height < 4:
@@ -118,12 +118,12 @@ class Pipeline(Vertical):
             yield Sparkline(id="throughput")
             yield Line(id="engine")
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: ScreenSnapshot) -> None:
         """Paint what changed."""
         status = picture.status
         if status is None:
             return
-        slow = judgement.slow_stage(status)
+        slow = assessment.slow_stage(status)
         taken, _ = latency.taken_by(status)
         for name in STAGES:
             box = self.query_one(f"#stage-{name}", StageBox)
@@ -149,7 +149,7 @@ class Pipeline(Vertical):
         if vitals:
             self._show_vitals(picture, status)
 
-    def _show_vitals(self, picture: Picture, status: Status) -> None:
+    def _show_vitals(self, picture: ScreenSnapshot, status: Status) -> None:
         delivered = status.stages.get("acknowledge", StageStatus()).per_second
         rate = (figures.NONE if picture.as_of else f"{figures.rate(delivered)}/s").rjust(8)
         chart = self.query_one("#throughput", Sparkline)
@@ -212,14 +212,14 @@ def _safe_bytes(status: Status) -> str:
     return figures.size(max(status.safe_wal_bytes, 0))
 
 
-def _engine(picture: Picture, status: Status) -> Content:
+def _engine(picture: ScreenSnapshot, status: Status) -> Content:
     is_old = picture.as_of is not None
     cpu = figures.NONE if picture.cpu is None or is_old else f"{picture.cpu * 100:.0f}%"
     memory = (figures.NONE if is_old else figures.size(status.resident_bytes)).rjust(7)
     return Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
 
 
-def _runway(picture: Picture) -> list[Content]:
+def _runway(picture: ScreenSnapshot) -> list[Content]:
     """Return how long the slot would stay safe if the relay stopped now; this is not a countdown."""
     left = picture.seconds_left()
     if left is None or picture.as_of is not None:
@@ -227,7 +227,7 @@ def _runway(picture: Picture) -> list[Content]:
     return [_named("safe", f"≈ {figures.duration(left)} if the relay stopped now")]
 
 
-def _commits(picture: Picture, status: Status) -> list[Content]:
+def _commits(picture: ScreenSnapshot, status: Status) -> list[Content]:
     """Return that the relay delivers exactly once, and the rate and latency of its Kafka transactions."""
     one = status.exactly_once
     if one is None:
@@ -238,26 +238,26 @@ def _commits(picture: Picture, status: Status) -> list[Content]:
     return [Content.assemble(("exactly once ", "bold"), took)]
 
 
-def _lag(picture: Picture, status: Status) -> judgement.Verdict:
+def _lag(picture: ScreenSnapshot, status: Status) -> assessment.Assessment:
     """Judge the lag; if the status is old, return only its time."""
     if picture.as_of is not None:
-        return judgement.Verdict("muted", f"as of {figures.clock(picture.as_of)}")
-    return judgement.of_lag(status)
+        return assessment.Assessment("muted", f"as of {figures.clock(picture.as_of)}")
+    return assessment.of_lag(status)
 
 
-def _wal(picture: Picture, status: Status) -> judgement.Verdict:
-    wal = judgement.of_wal_status(status.wal_status)
-    return wal if picture.as_of is None or wal.tone != "good" else judgement.Verdict("muted", wal.word)
+def _wal(picture: ScreenSnapshot, status: Status) -> assessment.Assessment:
+    wal = assessment.of_wal_status(status.wal_status)
+    return wal if picture.as_of is None or wal.tone != "good" else assessment.Assessment("muted", wal.word)
 
 
-def _ends(picture: Picture, status: Status, width: int) -> Content:
+def _ends(picture: ScreenSnapshot, status: Status, width: int) -> Content:
     wal = _wal(picture, status)
     version = status.server_version.split(" ")[0]
     server = "PostgreSQL" if width >= 100 else "PG"
     parts = [
         Content.assemble((f"{server} {version}", "bold"), f" ▸ {status.slot[:16]}"),
         _named("wal", f"{wal.mark} {wal.word}", TONES[wal.tone]),
-        _named("retained", judgement.retained(status)),
+        _named("retained", assessment.retained(status)),
         _named("safe", _safe_bytes(status)),
     ]
     if picture.as_of is not None:
@@ -270,7 +270,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
     return _joined(parts, width)
 
 
-def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Content:
+def _position(picture: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
     lag = _lag(picture, status)
     tone = TONES[lag.tone]
     behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
@@ -289,7 +289,7 @@ def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Con
     return _joined(parts, width)
 
 
-def _background(picture: Picture, status: Status, width: int, vitals: bool) -> Content:
+def _background(picture: ScreenSnapshot, status: Status, width: int, vitals: bool) -> Content:
     """Return the figures that do not fit into the boxes, and the vitals if they are hidden."""
     spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
     parts = [
@@ -329,7 +329,7 @@ def _snapshot(status: Status, width: int) -> Content | None:
     return _joined(parts, width)
 
 
-def _source(picture: Picture, status: Status, width: int) -> Content:
+def _source(picture: ScreenSnapshot, status: Status, width: int) -> Content:
     wal = _wal(picture, status)
     lines = [
         Content.styled(fitted(status.server_version, width), "bold"),
@@ -337,19 +337,19 @@ def _source(picture: Picture, status: Status, width: int) -> Content:
         _pair("slot", fitted(status.slot, width - 8), width),
         _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
         _pair("server LSN", format_lsn(status.server_lsn), width),
-        _pair("retained", judgement.retained(status), width),
+        _pair("retained", assessment.retained(status), width),
         _pair("safe", _safe_bytes(status), width),
     ]
     return Content("\n").join(lines)
 
 
-def _only_recorded(picture: Picture, status: Status) -> bool:
+def _only_recorded(picture: ScreenSnapshot, status: Status) -> bool:
     """Return whether changes are only recorded, and not sent to Kafka."""
     is_recording = picture.playhead is not None or status.recording is not None
     return is_recording and not status.broker
 
 
-def _sink(picture: Picture, status: Status, only_recorded: bool, width: int) -> Content:
+def _sink(picture: ScreenSnapshot, status: Status, only_recorded: bool, width: int) -> Content:
     lag = _lag(picture, status)
     tone = TONES[lag.tone]
     lines = [

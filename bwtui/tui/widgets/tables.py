@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bwtui.model.status import TableStatus
-from bwtui.tui import figures, judgement
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Cell, Column
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui import assessment, figures
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 #: Bars of a sparkline, one per second.
 TREND = 12
@@ -16,27 +16,27 @@ TREND = 12
 #: work.
 PAINT_EVERY = 0.45
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("table", "Table", 17, grow=44),
-    Column("wal", "WAL/s", 7, "right", drop=1),
-    Column("share", "WAL%", 5, "right", drop=3),
-    Column("rate", "Rows/s", 7, "right"),
-    Column("trend", "Trend", TREND, drop=4),
-    Column("left", "Left", 9, "right", drop=6),
-    Column("p99", "p99 ms", 6, "right", drop=5),
-    Column("inserts", "Insert", 6, "right", drop=8),
-    Column("updates", "Update", 6, "right", drop=8),
-    Column("deletes", "Delete", 6, "right", drop=8),
-    Column("truncates", "Trunc", 5, "right", drop=12),
-    Column("messages", "Messages", 8, "right", drop=9),
-    Column("bytes", "Bytes", 7, "right", drop=6),
-    Column("key_id", "KeyId", 5, "right", drop=13),
-    Column("value_id", "ValId", 7, "right", drop=7),
-    Column("errors", "Errs", 5, "right"),
-    Column("dead", "Dead", 5, "right", drop=2),
+    GridColumn("mark", "", 1),
+    GridColumn("table", "Table", 17, grow=44),
+    GridColumn("wal", "WAL/s", 7, "right", drop=1),
+    GridColumn("share", "WAL%", 5, "right", drop=3),
+    GridColumn("rate", "Rows/s", 7, "right"),
+    GridColumn("trend", "Trend", TREND, drop=4),
+    GridColumn("left", "Left", 9, "right", drop=6),
+    GridColumn("p99", "p99 ms", 6, "right", drop=5),
+    GridColumn("inserts", "Insert", 6, "right", drop=8),
+    GridColumn("updates", "Update", 6, "right", drop=8),
+    GridColumn("deletes", "Delete", 6, "right", drop=8),
+    GridColumn("truncates", "Trunc", 5, "right", drop=12),
+    GridColumn("messages", "Messages", 8, "right", drop=9),
+    GridColumn("bytes", "Bytes", 7, "right", drop=6),
+    GridColumn("key_id", "KeyId", 5, "right", drop=13),
+    GridColumn("value_id", "ValId", 7, "right", drop=7),
+    GridColumn("errors", "Errs", 5, "right"),
+    GridColumn("dead", "Dead", 5, "right", drop=2),
     # Most topics are named after their tables.
-    Column("topic", "Topic", 20, drop=11, grow=30),
-    Column("notes", "Notes", 26, drop=10, grow=60),
+    GridColumn("topic", "Topic", 20, drop=11, grow=30),
+    GridColumn("notes", "Notes", 26, drop=10, grow=60),
 )
 #: Columns that a recording lacks, because it counts changes but measures no times.
 _LIVE_ONLY = ("wal", "share", "p99")
@@ -55,7 +55,7 @@ SORTABLE = (
 )
 
 
-class TableList(Listing):
+class TableList(ItemList):
     """Lists all tables, one per row."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TableList(Listing):
         self._painted = float("-inf")
         self._was_old = False
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: ScreenSnapshot) -> None:
         """Paint what changed, unless the last painting is too recent."""
         status, is_old = picture.status, picture.as_of is not None
         soon = 0 <= picture.received - self._painted < PAINT_EVERY and is_old == self._was_old
@@ -86,7 +86,7 @@ class TableList(Listing):
         self.set_items(items, picture.received)
 
 
-def _columns(snapshot: bool, left_out: Sequence[str]) -> list[Column]:
+def _columns(snapshot: bool, left_out: Sequence[str]) -> list[GridColumn]:
     title = "Snapshot" if snapshot else "Trend"
     columns = [replace(c, title=title) if c.key == "trend" else c for c in COLUMNS]
     return [column for column in columns if column.key not in left_out]
@@ -102,7 +102,7 @@ def table_item(
     is_old: bool = False,
 ) -> Item:
     """Return the row of a table without the columns in ``left_out``; an old status has no rates."""
-    trouble = judgement.has_trouble(table)
+    trouble = assessment.has_trouble(table)
     trend = _progress(table) if snapshot else _trend(points)
     share = table.wal_share
     cells = (
@@ -169,7 +169,7 @@ def _trend(points: tuple[float, ...]) -> Cell:
 
 
 def _progress(table: TableStatus) -> Cell:
-    share = judgement.snapshot_share(table)
+    share = assessment.snapshot_share(table)
     if table.snapshot_state == "done":
         return Cell(f"✓ {figures.count(table.snapshot_rows)} rows", "good")
     if share is None:

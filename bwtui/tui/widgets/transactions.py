@@ -6,24 +6,24 @@ from bwtui.model.status import ChangeSample
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.widgets.changes import ChangeList
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.columns import Cell, GridColumn
 
 #: Maximum tables of a transaction that are named; further ones are counted.
 _NAMED = 6
 
 
-def transaction_columns(*durations: Column) -> tuple[Column, ...]:
+def transaction_columns(*durations: GridColumn) -> tuple[GridColumn, ...]:
     """Return the columns of a list; the titles of ``durations`` name the start and end of each duration."""
     return (
-        Column("mark", "", 1),
+        GridColumn("mark", "", 1),
         # Right-aligned columns sort in descending order, so the newest transactions come first.
-        Column("commit", "Committed", 12, "right"),
-        Column("xid", "Xid", 10, "right"),
-        Column("rows", "Rows", 7, "right"),
-        Column("bytes", "Bytes", 8, "right"),
-        Column("tables", "Tables", 19, grow=90),
+        GridColumn("commit", "Committed", 12, "right"),
+        GridColumn("xid", "Xid", 10, "right"),
+        GridColumn("rows", "Rows", 7, "right"),
+        GridColumn("bytes", "Bytes", 8, "right"),
+        GridColumn("tables", "Tables", 19, grow=90),
         *durations,
-        Column("lsn", "Commit LSN", 12, "right", drop=3, grow=17),
+        GridColumn("lsn", "Commit LSN", 12, "right", drop=3, grow=17),
     )
 
 

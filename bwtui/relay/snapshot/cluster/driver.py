@@ -17,10 +17,10 @@ from pyspark import SparkContext
 
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError
+from bwtui.relay.snapshot.cluster.messages import SparkFailed, SparkReady, TaskEnded, TaskRequest
 from bwtui.relay.snapshot.cluster.task import work
-from bwtui.relay.snapshot.cluster.words import Job, Opened, Over, Unopened
-from bwtui.relay.snapshot.workers.channel import WorkerEnd
-from bwtui.relay.snapshot.workers.words import Fault
+from bwtui.relay.snapshot.workers.channel import BlockingChannel
+from bwtui.relay.snapshot.workers.messages import SerializedError
 from bwtui.spark.failure import plain_errors
 from bwtui.spark.session import WRITE_ONCE, spark_session
 
@@ -36,7 +36,7 @@ _MOST_SETTLING_SECONDS = 15.0
 
 def main() -> None:
     """Run jobs for the engine, until it closes the connection."""
-    end = WorkerEnd(socket.socket(fileno=os.dup(0)))
+    end = BlockingChannel(socket.socket(fileno=os.dup(0)))
     try:
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             _run(sys.argv[1], end)
@@ -46,12 +46,12 @@ def main() -> None:
         _say_no(end, crash(error))
 
 
-def _say_no(end: WorkerEnd, error: BwtuiError) -> None:
+def _say_no(end: BlockingChannel, error: BwtuiError) -> None:
     with contextlib.suppress(OSError):
-        end.send(Unopened(Fault.of(error)))
+        end.send(SparkFailed(SerializedError.of(error)))
 
 
-def _run(master: str, end: WorkerEnd) -> None:
+def _run(master: str, end: BlockingChannel) -> None:
     with spark_session(master, "bwtui connect", memory=_MEMORY, config=_CONFIG) as spark:
         context = spark.sparkContext
         conf = context.getConf()
@@ -63,10 +63,10 @@ def _run(master: str, end: WorkerEnd) -> None:
                 "spark-defaults.conf of the folder that SPARK_CONF_DIR names",
             )
         host, port = conf.get("spark.driver.host") or "", int(conf.get("spark.bwtui.port") or 0)
-        end.send(Opened(host, port, _parallelism(context)))
+        end.send(SparkReady(host, port, _parallelism(context)))
         telling = threading.Lock()
         while True:
-            job: Job = end.receive()
+            job: TaskRequest = end.receive()
             name = f"job {job.number}"
             threading.Thread(target=_job, args=(context, job, end, telling), name=name, daemon=True).start()
 
@@ -85,17 +85,17 @@ def _parallelism(context: SparkContext) -> int:
     return count
 
 
-def _job(context: SparkContext, job: Job, end: WorkerEnd, telling: threading.Lock) -> None:
+def _job(context: SparkContext, job: TaskRequest, end: BlockingChannel, telling: threading.Lock) -> None:
     fault = None
     try:
         with plain_errors():
             context.parallelize([job.number], 1).mapPartitions(partial(work, job.call)).count()
     except BwtuiError as error:
-        fault = Fault.of(error)
+        fault = SerializedError.of(error)
     except BaseException as error:
-        fault = Fault.of(crash(error))
+        fault = SerializedError.of(crash(error))
     with contextlib.suppress(OSError), telling:
-        end.send(Over(job.number, fault))
+        end.send(TaskEnded(job.number, fault))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from typing import Any
 
 from bwtui.crash import package_missing
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.relay.snapshot.cluster.door import knock
-from bwtui.relay.snapshot.cluster.tunnel import Kind, Tunnel
-from bwtui.relay.snapshot.cluster.words import Call
-from bwtui.relay.snapshot.workers.member import COMMAND
+from bwtui.relay.snapshot.cluster.messages import ConnectionTicket
+from bwtui.relay.snapshot.cluster.tls_mux import FrameKind, TlsMux
+from bwtui.relay.snapshot.cluster.worker_listener import knock
+from bwtui.relay.snapshot.workers.worker_handle import COMMAND
 from bwtui.signals.parent_death import signalled_with_us
 from bwtui.spark.failure import in_task
 
@@ -32,7 +32,7 @@ _LAST_SECONDS = 5.0
 
 
 @in_task
-def work(call: Call, _: Iterator[Any]) -> Iterator[None]:
+def work(call: ConnectionTicket, _: Iterator[Any]) -> Iterator[None]:
     """Work for the calling relay, until the worker has ended. Raises BwtuiError if it can't begin."""
     machine = socket.gethostname()
     _look_for_packages(machine)
@@ -49,7 +49,7 @@ def work(call: Call, _: Iterator[Any]) -> Iterator[None]:
     ours, theirs = socket.socketpair()
     with theirs:
         process = _start(theirs)
-    _guard(Tunnel(connection, ours), process)
+    _guard(TlsMux(connection, ours), process)
     yield from ()
 
 
@@ -79,19 +79,19 @@ def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
     )
 
 
-def _guard(tunnel: Tunnel, process: "subprocess.Popen[bytes]") -> None:
+def _guard(tunnel: TlsMux, process: "subprocess.Popen[bytes]") -> None:
     """Forward data both ways, and end the worker if the relay asks for it, or is gone."""
     try:
-        tunnel.send(Kind.GUARD, os.getpid())
-        tunnel.send(Kind.BEGUN, process.pid)
+        tunnel.send(FrameKind.GUARD, os.getpid())
+        tunnel.send(FrameKind.BEGUN, process.pid)
         while tunnel.has_inside and not tunnel.is_over:
-            if any(sign.kind == Kind.KILL for sign in tunnel.turn(_TURN_SECONDS)):
+            if any(sign.kind == FrameKind.KILL for sign in tunnel.turn(_TURN_SECONDS)):
                 break
             if time.monotonic() - tunnel.heard_at > _SILENT_SECONDS:
                 break
     finally:
         _end(process, is_hung_up=not tunnel.has_inside)
-    tunnel.send(Kind.ENDED, process.wait())
+    tunnel.send(FrameKind.ENDED, process.wait())
     until = time.monotonic() + _LAST_SECONDS
     # Wait until the relay closes the connection: what it has not read before would be lost.
     while not tunnel.is_over and time.monotonic() < until:

@@ -14,7 +14,7 @@ def _framed(word: Any) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-class WorkerEnd:
+class BlockingChannel:
     """A worker's end, whose calls block until a message is sent or has arrived."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -37,7 +37,7 @@ class WorkerEnd:
         return data
 
 
-class EngineEnd:
+class NonBlockingChannel:
     """The engine's end, which never blocks: a worker may stand still in the middle of a message."""
 
     def __init__(self, connection: socket.socket) -> None:

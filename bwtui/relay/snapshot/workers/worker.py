@@ -21,11 +21,24 @@ from bwtui.errors import BwtuiError
 from bwtui.model.events import event
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.process.log import log_to_stderr
-from bwtui.relay.snapshot.workers.channel import WorkerEnd
-from bwtui.relay.snapshot.workers.line import Line
-from bwtui.relay.snapshot.workers.reading import ReadingPieces, Recording, Shown, WorkerContext
-from bwtui.relay.snapshot.workers.telling import TellingLetters, TellingReport
-from bwtui.relay.snapshot.workers.words import Beat, Begin, Failed, Fault, Progress, Ready, Unit
+from bwtui.relay.snapshot.workers.channel import BlockingChannel
+from bwtui.relay.snapshot.workers.engine_channel import EngineChannel
+from bwtui.relay.snapshot.workers.messages import (
+    Heartbeat,
+    SerializedError,
+    StartWorker,
+    TableProgress,
+    UnitRequest,
+    WorkerFailed,
+    WorkUnit,
+)
+from bwtui.relay.snapshot.workers.piece_copier import (
+    PieceCopier,
+    WorkerContext,
+    WorkerRecorder,
+    WorkerSamples,
+)
+from bwtui.relay.snapshot.workers.remote_report import RemoteDeadLetters, RemoteReport
 from bwtui.relay.status_builder import cpu_seconds, resident_bytes
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import kind_of
@@ -38,25 +51,25 @@ _log = logging.getLogger("bwtui.relay.snapshot.workers.worker")
 class Worker:
     """The worker's process."""
 
-    def __init__(self, begin: Begin, end: WorkerEnd) -> None:
+    def __init__(self, begin: StartWorker, end: BlockingChannel) -> None:
         """Open the sink; no connection is needed yet."""
         self._begin = begin
         self._settings = settings = RelaySettings.from_json(dict(begin.settings))
         self._unit = 0
         self._counting = threading.Lock()
-        self._report = TellingReport(settings.on_error)
-        self._shown = Shown()
+        self._report = RemoteReport(settings.on_error)
+        self._shown = WorkerSamples()
         self._sink, self._service = sink, service = kind_of(settings).open_service(settings)
         # A failed row of a snapshot does not require other rows to be read again.
         sink.discard(in_order=False)
-        self._line = line = Line(end, self._beat)
+        self._line = line = EngineChannel(end, self._beat)
         self._report.line = line
-        recording = Recording(line) if begin.is_recorded else None
-        policy = RowPolicy(settings, self._report, TellingLetters(line, self._report), sink)
+        recording = WorkerRecorder(line) if begin.is_recorded else None
+        policy = RowPolicy(settings, self._report, RemoteDeadLetters(line, self._report), sink)
         self._context = WorkerContext(
             settings, self._report, sink, service, policy, self._shown, begin.session, recording
         )
-        self._reading = ReadingPieces(self._context, begin, line)
+        self._reading = PieceCopier(self._context, begin, line)
         self._shown.reading = self._reading
         if recording is not None:
             recording.reading = self._reading
@@ -74,11 +87,13 @@ class Worker:
         except Exception as error:
             failed = _plain(error)
         in_session = connection is not None and bool(connection.closed)
-        self._line.tell(Failed(Fault.of(failed), at_start=connection is None, in_session=in_session))
+        self._line.tell(
+            WorkerFailed(SerializedError.of(failed), at_start=connection is None, in_session=in_session)
+        )
         threading.Event().wait()
 
     def _next(self, connection: Connection) -> None:
-        unit = self._line.ask(Ready(self._beat()), Unit)
+        unit = self._line.ask(UnitRequest(self._beat()), WorkUnit)
         with self._counting:
             self._unit = unit.number
             for counters in self._report.tables.values():
@@ -86,17 +101,17 @@ class Worker:
             self._reading.take_plans(unit.plans)
         self._reading.read(connection, unit.pieces)
 
-    def _beat(self) -> Beat:
+    def _beat(self) -> Heartbeat:
         report, reading = self._report, self._reading
         since = reading.waited_since
         with self._counting:
             unit = self._unit
             progress = {
-                name: Progress(counters.snapshot_rows, counters.messages, counters.bytes)
+                name: TableProgress(counters.snapshot_rows, counters.messages, counters.bytes)
                 for name, counters in report.tables.items()
                 if counters.snapshot_rows or counters.messages
             }
-        return Beat(
+        return Heartbeat(
             unit,
             progress,
             self._sink.queued(),
@@ -125,7 +140,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     # A row creates objects that live until Kafka has acknowledged it, and no reference cycles.
     look_rarely()
-    end = WorkerEnd(socket.socket(fileno=os.dup(0)))
+    end = BlockingChannel(socket.socket(fileno=os.dup(0)))
     try:
         begin = end.receive()
     except EOFError:
@@ -135,7 +150,7 @@ def main() -> None:
     try:
         worker = Worker(begin, end)
     except Exception as error:
-        failed = Failed(Fault.of(_plain(error)), at_start=True)
+        failed = WorkerFailed(SerializedError.of(_plain(error)), at_start=True)
         with contextlib.suppress(OSError, EOFError):
             end.send(failed)
             # Wait until the engine, which has read the message then, ends this process or closes the

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
-from bwtui.audit.mending import mending
+from bwtui.audit.replay_hints import mending
 from bwtui.tui import figures
 from bwtui.tui.plain import Content, Group, Table, Text
 
@@ -25,7 +25,7 @@ _ENTRIES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """A line of a form."""
 
     name: str
@@ -96,7 +96,7 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
         Binding("up", "app.focus_previous", show=False),
     ]
 
-    def __init__(self, title: str, words: str, fields: Sequence[Field], do: str) -> None:
+    def __init__(self, title: str, words: str, fields: Sequence[FormField], do: str) -> None:
         super().__init__()
         self._title, self._words, self._fields, self._do = title, words, tuple(fields), do
 

@@ -6,9 +6,9 @@ from textual.app import App
 from textual.notifications import SeverityLevel
 
 from bwtui.errors import BwtuiError
-from bwtui.shown import shown
-from bwtui.tui.audit.child import Child, Ended
-from bwtui.tui.audit.session import AuditSession, Job
+from bwtui.escaping import shown
+from bwtui.tui.audit.command_process import CommandExit, CommandProcess
+from bwtui.tui.audit.session import AuditSession, BackgroundJob
 from bwtui.tui.keys import key_for
 from bwtui.tui.screens.audit.progress import JobScreen
 from bwtui.tui.screens.dialogs import Ending
@@ -34,9 +34,9 @@ class JobsApp(App[Ending]):
         """Paint the visible screen."""
         raise NotImplementedError
 
-    def child(self, arguments: tuple[str, ...]) -> Child:
+    def child(self, arguments: tuple[str, ...]) -> CommandProcess:
         """Return a command to run; tests override this."""
-        return Child(arguments)
+        return CommandProcess(arguments)
 
     # Running.
 
@@ -47,7 +47,7 @@ class JobsApp(App[Ending]):
             self.push_screen(JobScreen(job))
         return job is not None
 
-    def start_job(self, job: Job) -> None:
+    def start_job(self, job: BackgroundJob) -> None:
         """Run a command, and show its progress; in read-only mode, only a command that changes nothing."""
         if self.model.readonly and not job.child.only_looks:
             self.notify(f"{job.title}: with --readonly the screens only look", severity="warning")
@@ -61,7 +61,7 @@ class JobsApp(App[Ending]):
         if (job := self.audit.job) is not None:
             await job.child.end()
 
-    async def _run_job(self, job: Job) -> None:
+    async def _run_job(self, job: BackgroundJob) -> None:
         try:
             job.ended = await job.child.run()
         finally:
@@ -90,7 +90,7 @@ class JobsApp(App[Ending]):
             self.notify(f"{key} shows the report", title=f"Verified: {result}", timeout=10)
         self.refresh_screens()
 
-    def _show_end(self, job: Job) -> None:
+    def _show_end(self, job: BackgroundJob) -> None:
         """Show the result of a command, or its error in its dialog or in a notice."""
         dialog = next((it for it in self.screen_stack if isinstance(it, JobScreen) and it.job is job), None)
         self.show_background()
@@ -112,7 +112,7 @@ class JobsApp(App[Ending]):
             return
         job.then(output, dialog is not None)
 
-    def _notify_failure(self, job: Job, ended: Ended) -> None:
+    def _notify_failure(self, job: BackgroundJob, ended: CommandExit) -> None:
         text = shown(ended.error) + (f"\n→ {shown(ended.hint)}" if ended.hint else "")
         ended_so = "cancelled" if job.child.cancelled else "failed"
         severity: SeverityLevel = "warning" if job.child.cancelled else "error"

@@ -9,8 +9,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from bwtui.tui import figures
-from bwtui.tui.audit.child import Phase, Progress
-from bwtui.tui.audit.session import Job
+from bwtui.tui.audit.command_process import CommandPhase, CommandProgress
+from bwtui.tui.audit.session import BackgroundJob
 from bwtui.tui.plain import Content
 
 _BAR = 40
@@ -29,7 +29,7 @@ class JobScreen(ModalScreen[None]):
         Binding("left", "app.focus_previous", show=False),
     ]
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BackgroundJob) -> None:
         super().__init__()
         self.job = job
 
@@ -68,7 +68,7 @@ class JobScreen(ModalScreen[None]):
             self.look()
 
 
-def job_content(job: Job) -> Content:
+def job_content(job: BackgroundJob) -> Content:
     """Return the phases of a command with the progress of the present one, or its error."""
     progress = job.child.progress
     lines = [_past(one, after) for one, after in _finished(progress)]
@@ -81,20 +81,20 @@ def job_content(job: Job) -> Content:
     return Content("\n").join(lines)
 
 
-def _finished(progress: Progress) -> list[tuple[Phase, float]]:
+def _finished(progress: CommandProgress) -> list[tuple[CommandPhase, float]]:
     phases = progress.phases
     times = [phase.began for phase in phases[1:]]
     return [(p, end - p.began) for p, end in zip(phases, times, strict=False)][-_BEFORE:]
 
 
-def _past(phase: Phase, seconds: float) -> Content:
+def _past(phase: CommandPhase, seconds: float) -> Content:
     rows = f"  {phase.total:,} rows" if phase.total else ""
     return Content.assemble(
         ("✓ ", "$success"), phase.name.partition(":")[0], (f"{rows}  {figures.duration(seconds)}", "$quiet")
     )
 
 
-def _present(progress: Progress) -> list[Content]:
+def _present(progress: CommandProgress) -> list[Content]:
     now, elapsed = progress.now, figures.duration(progress.clock() - progress.began)
     if now is None:
         return [Content.styled("starting…", "bold"), Content.styled(f"{elapsed} so far", "$quiet")]
@@ -116,7 +116,7 @@ def _present(progress: Progress) -> list[Content]:
     return [*lines, Content.styled(f"{elapsed} so far", "$quiet")]
 
 
-def _ending(job: Job) -> list[Content]:
+def _ending(job: BackgroundJob) -> list[Content]:
     ended = job.ended
     assert ended is not None
     if job.child.cancelled:

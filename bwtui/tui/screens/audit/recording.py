@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui.actions import why_absent
-from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
-from bwtui.tui.journey.again import query_of
+from bwtui.tui.audit.session import BackgroundJob, Connections, RecordingAuditSession
+from bwtui.tui.journey.replay_query import query_of
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Group, Text, fitted
 from bwtui.tui.playback import RecordingSource
-from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, plan_content, topic_to_type
+from bwtui.tui.screens.audit.forms import AskScreen, FormField, FormScreen, plan_content, topic_to_type
 from bwtui.tui.screens.audit.jobs import JobsApp
 
 _VERIFY = (
@@ -44,7 +44,7 @@ class RecordingAuditing(JobsApp):
         """Ask for the addresses of Kafka and the registry; while a command runs, show that one."""
         if self.show_job():
             return
-        deep = Field("deep", "also compare every message with what PostgreSQL said", is_switch=True)
+        deep = FormField("deep", "also compare every message with what PostgreSQL said", is_switch=True)
         form = FormScreen("Verify this recording", _VERIFY, [*self._services(), deep], "Verify")
         self.push_screen(form, self._verify)
 
@@ -62,15 +62,15 @@ class RecordingAuditing(JobsApp):
         fields = self._services()
         if not mend:
             fields += [
-                Field("--topic-prefix", "topic prefix", "", "empty: into the recorded topics themselves"),
-                Field("--table", "tables", "", "regex; empty: all"),
-                Field("--rate", "messages/s", "", "empty: as fast as it goes"),
+                FormField("--topic-prefix", "topic prefix", "", "empty: into the recorded topics themselves"),
+                FormField("--table", "tables", "", "regex; empty: all"),
+                FormField("--rate", "messages/s", "", "empty: as fast as it goes"),
             ]
         title = "Mend what is missing" if mend else "Replay this recording"
         form = FormScreen(title, _MEND if mend else _REPLAY, fields, "Look first")
         self.push_screen(form, lambda values: self._look_first(values, mend=mend))
 
-    def ask_to_send_again(self, key: Key, position: int, remark: str) -> None:
+    def ask_to_send_again(self, key: RowKey, position: int, remark: str) -> None:
         """Ask how to send a key again; its newest message belongs to the change at ``position``."""
         if self.show_job():
             return
@@ -79,8 +79,10 @@ class RecordingAuditing(JobsApp):
             return
         fields = [
             *self._services(),
-            Field("newest", "its newest message only, not all of them in their order", "yes", is_switch=True),
-            Field("--topic-prefix", "topic prefix", "", "empty: into the recorded topic itself"),
+            FormField(
+                "newest", "its newest message only, not all of them in their order", "yes", is_switch=True
+            ),
+            FormField("--topic-prefix", "topic prefix", "", "empty: into the recorded topic itself"),
         ]
 
         def answer(values: dict[str, str] | None) -> None:
@@ -92,12 +94,12 @@ class RecordingAuditing(JobsApp):
         words = f"{_AGAIN.format(key=fitted(f'{key.table} {key}', 200))} {remark}".strip()
         self.push_screen(FormScreen("Send this key again", words, fields, "Look first"), answer)
 
-    def _services(self) -> list[Field]:
+    def _services(self) -> list[FormField]:
         services = self.recording_audit.connections or Connections("", "")
         source = self.source.view.source
         return [
-            Field("broker", "brokers", services.broker or source.broker, "host:port, …"),
-            Field("registry", "registry", services.registry or source.registry, "http://…"),
+            FormField("broker", "brokers", services.broker or source.broker, "host:port, …"),
+            FormField("registry", "registry", services.registry or source.registry, "http://…"),
         ]
 
     def _take_services(self, values: dict[str, str]) -> None:
@@ -115,7 +117,7 @@ class RecordingAuditing(JobsApp):
             return
         self._take_services(values)
         arguments = self.recording_audit.verify_arguments(deep=bool(values.get("deep")))
-        self.start_job(Job("Verify", self.child(arguments), self.verified))
+        self.start_job(BackgroundJob("Verify", self.child(arguments), self.verified))
 
     def _look_first(self, values: dict[str, str] | None, *, mend: bool) -> None:
         if values is None:
@@ -132,7 +134,7 @@ class RecordingAuditing(JobsApp):
                     f"{key_for('replay')} shows what the replay would do", title="The dry run is done"
                 )
 
-        self.start_job(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
+        self.start_job(BackgroundJob("Dry run", self.child((*arguments, "--dry-run")), looked))
 
     def _show_plan(self) -> None:
         assert self.recording_audit.plan is not None
@@ -142,7 +144,7 @@ class RecordingAuditing(JobsApp):
         def answer(go: bool | None) -> None:
             self.recording_audit.plan = None
             if go:
-                self.start_job(Job("Replay", self.child((*arguments, "--yes")), self._replayed))
+                self.start_job(BackgroundJob("Replay", self.child((*arguments, "--yes")), self._replayed))
 
         do = "Send them" if plan.get("messages") else ""
         ask = AskScreen("What the replay would do", content, do, careful=True, name=topic_to_type(plan))

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bwtui.tui.audit.session import Job, RelayAuditSession
+from bwtui.tui.audit.session import BackgroundJob, RelayAuditSession
 from bwtui.tui.plain import Group
-from bwtui.tui.registry.trial import trial_content
-from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, repair_content
+from bwtui.tui.registry.ddl_report import trial_content
+from bwtui.tui.screens.audit.forms import AskScreen, FormField, FormScreen, repair_content
 from bwtui.tui.screens.audit.jobs import JobsApp
 from bwtui.tui.screens.base import RelayScreen
 
@@ -38,7 +38,7 @@ class RelayAuditing(JobsApp):
         """Ask which tables to audit; while a command runs, show that one."""
         if self.show_job():
             return
-        fields = [Field("--table", "tables", self._meant_tables(), "regex; empty: all", is_typed=True)]
+        fields = [FormField("--table", "tables", self._meant_tables(), "regex; empty: all", is_typed=True)]
         form = FormScreen("Verify the tables", _QUESTION, fields, "Verify")
         self.push_screen(form, self._verify_tables)
 
@@ -53,7 +53,7 @@ class RelayAuditing(JobsApp):
             return
         assert isinstance(self.audit, RelayAuditSession)
         arguments = self.audit.verify_arguments(values.get("--table", ""))
-        self.start_job(Job("Verify", self.child(arguments), self.verified))
+        self.start_job(BackgroundJob("Verify", self.child(arguments), self.verified))
 
     def ask_to_repair(self) -> None:
         """Compare again, show what would be sent, and ask; while a command runs, show that one."""
@@ -73,7 +73,7 @@ class RelayAuditing(JobsApp):
             ask = AskScreen("What the relay would send", content, do, careful=True)
             self.push_screen(ask, lambda go: self._repair(arguments) if go else None)
 
-        self.start_job(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
+        self.start_job(BackgroundJob("Dry run", self.child((*arguments, "--dry-run")), looked))
 
     def _repair(self, arguments: tuple[str, ...]) -> None:
         def repaired(output: Any, _: bool) -> None:
@@ -83,13 +83,15 @@ class RelayAuditing(JobsApp):
                 self.refresh_screens()
             self.push_screen(AskScreen("What the relay sent", repair_content(output, self.theme_variables)))
 
-        self.start_job(Job("Repair", self.child((*arguments, "--yes")), repaired))
+        self.start_job(BackgroundJob("Repair", self.child((*arguments, "--yes")), repaired))
 
     def ask_to_try_ddl(self) -> None:
         """Ask for a DDL file; while a command runs, show that one."""
         if self.show_job():
             return
-        field = Field("script", "DDL file", self._script, "empty: the tables as they are now", is_path=True)
+        field = FormField(
+            "script", "DDL file", self._script, "empty: the tables as they are now", is_path=True
+        )
         self.push_screen(FormScreen("Try a DDL file", _TRIAL, [field], "Try it"), self._try_ddl)
 
     def _try_ddl(self, values: dict[str, str] | None) -> None:
@@ -103,7 +105,7 @@ class RelayAuditing(JobsApp):
         def tried(output: Any, in_front: bool) -> None:
             self._show_trial(output, Path(path).name, in_front)
 
-        self.start_job(Job("Try DDL", self.child(self.audit.trial_arguments(path)), tried))
+        self.start_job(BackgroundJob("Try DDL", self.child(self.audit.trial_arguments(path)), tried))
 
     def _show_trial(self, output: Any, script: str, in_front: bool) -> None:
         content = trial_content(output, script, self.theme_variables)

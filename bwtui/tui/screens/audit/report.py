@@ -9,14 +9,14 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.recording.reading.explain import Key
-from bwtui.tui.audit.report import AuditReport, Finding
-from bwtui.tui.host import Host
-from bwtui.tui.journey.audited import key_of
+from bwtui.recording.reading.explain import RowKey
+from bwtui.tui.audit.report import AuditReport, ReportFinding
+from bwtui.tui.host import ScreenHost
+from bwtui.tui.journey.audit_result import key_of
 from bwtui.tui.playback import RecordingSource
-from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.screens.audit.comparison import ComparisonScreen
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.audit.findings import (
     FindingList,
@@ -39,7 +39,7 @@ class ReportScreen(RelayScreen):
     #: Every finding is an error, unless its class says that it is not.
     without = frozenset(("errors_only",))
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ScreenHost) -> None:
         super().__init__(host)
         self._shown: AuditReport | None = None
         self._listed = False
@@ -59,7 +59,7 @@ class ReportScreen(RelayScreen):
         """Return the focus from the findings to the classes."""
         self.query_one(ClassGrid).focus()
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         """Show the report if it has changed; update the ages always."""
         report = self.host.audit.report
         if report is not self._shown or not self._listed:
@@ -93,7 +93,7 @@ class ReportScreen(RelayScreen):
 
     # The selected finding.
 
-    def selected_finding(self) -> Finding | None:
+    def selected_finding(self) -> ReportFinding | None:
         """Return the finding under the cursor."""
         key = self.main_grid().cursor_key
         if key is None or self._shown is None:
@@ -105,7 +105,7 @@ class ReportScreen(RelayScreen):
         finding = self.selected_finding()
         return None if finding is None else self._changes.get(finding.number)
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         """Return the key of the finding's change, or else of the finding."""
         finding = self.selected_finding()
         if self.selected_change() is not None or finding is None:
@@ -129,7 +129,7 @@ class ReportScreen(RelayScreen):
         if isinstance(grid, ClassGrid):
             self.main_grid().focus()
         elif (finding := self.selected_finding()) is not None and self._shown is not None:
-            self.app.push_screen(SidesScreen(self.host, finding, self.selected_change(), self._shown))
+            self.app.push_screen(ComparisonScreen(self.host, finding, self.selected_change(), self._shown))
 
     def action_all_classes(self) -> None:
         """Show or hide the classes without findings."""
@@ -171,7 +171,7 @@ class ReportScreen(RelayScreen):
             self._read(finding)
 
     @work(group="finding", exclusive=True)
-    async def _read(self, finding: Finding) -> None:
+    async def _read(self, finding: ReportFinding) -> None:
         source, position = self._source, finding.position
         if source is None or position is None:
             return

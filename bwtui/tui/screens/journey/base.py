@@ -9,41 +9,41 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from bwtui.model.status import FieldChange
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui import figures
-from bwtui.tui.audit.kafka import Ask, Decoded, Reader
-from bwtui.tui.host import Host
-from bwtui.tui.journey.audited import Audited, Subject, audited
-from bwtui.tui.journey.compared import field_ways, hole
-from bwtui.tui.journey.kafka_half import Held, IsKey, KafkaHalf, Place
-from bwtui.tui.journey.readers import readers_of
-from bwtui.tui.journey.way import Way
+from bwtui.tui.audit.kafka_records import Ask, DecodedPart, RecordDecoder
+from bwtui.tui.host import ScreenHost
+from bwtui.tui.journey.audit_result import AuditResult, AuditSubject, audited
+from bwtui.tui.journey.change_path import ChangePath
+from bwtui.tui.journey.field_comparison import field_ways, hole
+from bwtui.tui.journey.group_positions import readers_of
+from bwtui.tui.journey.kafka_lookups import FetchedRecord, IsKey, KafkaLookups, Place
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.columns import Column
+from bwtui.tui.state import ScreenSnapshot
+from bwtui.tui.widgets.columns import GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.journey.change_path import Fact, way_content
 from bwtui.tui.widgets.journey.fields import FieldList
 from bwtui.tui.widgets.journey.lifeline import Lifeline, Point
-from bwtui.tui.widgets.journey.way import Fact, way_content
 
 if TYPE_CHECKING:
-    from bwtui.kafka.key_reader import Stored
+    from bwtui.kafka.key_reader import StoredRecord
 
 #: The keys that follow a changed key and that send one again, for use in sentences.
 FOLLOW = partial(key_for, "look_closer('journey')")
 AGAIN = partial(key_for, "send_again")
 #: The columns of a change; each kind of journey may add its own.
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("time", "Committed", 12),
-    Column("op", "Op", 10),
-    Column("fields", "What changed", 18, grow=80),
-    Column("lsn", "LSN", 11, "right", drop=2, grow=17),
-    Column("xid", "Xid", 8, "right", drop=1),
-    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
+    GridColumn("mark", "", 1),
+    GridColumn("time", "Committed", 12),
+    GridColumn("op", "Op", 10),
+    GridColumn("fields", "What changed", 18, grow=80),
+    GridColumn("lsn", "LSN", 11, "right", drop=2, grow=17),
+    GridColumn("xid", "Xid", 8, "right", drop=1),
+    GridColumn("place", "Part@offset", 12, "right", drop=3, grow=18),
 )
 #: Maximum consumer groups that are listed one by one.
 _GROUPS = 6
@@ -56,22 +56,22 @@ def renaming(renamed: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedChange:
     """The selected change, in a form common to both kinds of journey."""
 
     #: Identifies the change and the data that is available about it.
     identity: object
     title: str
-    way: Way
+    way: ChangePath
     facts: tuple[Fact, ...]
     #: Facts that are less important than Kafka's.
     more: tuple[Fact, ...]
     fields: Sequence[FieldChange]
-    subject: Subject
+    subject: AuditSubject
     #: Why there is no record to look for, or an empty string.
     unplaced: str
     #: Compares the record at its place with it; also returns the fields that differ.
-    judge: Callable[["Stored", Reader], tuple[Audited, set[str]]]
+    judge: Callable[["StoredRecord", RecordDecoder], tuple[AuditResult, set[str]]]
 
 
 class JourneyScreen(RelayScreen):
@@ -81,19 +81,19 @@ class JourneyScreen(RelayScreen):
     own_list = True
     sends_again: ClassVar[bool] = True
     without = frozenset(("filter", "errors_only", "sort", "reverse"))
-    columns: ClassVar[tuple[Column, ...]] = ()
+    columns: ClassVar[tuple[GridColumn, ...]] = ()
 
-    def __init__(self, host: Host, key: Key) -> None:
+    def __init__(self, host: ScreenHost, key: RowKey) -> None:
         super().__init__(host)
         self.key = key
-        self.kafka = KafkaHalf(host.audit.side, self.reader, host.model.clock)
+        self.kafka = KafkaLookups(host.audit.side, self.reader, host.model.clock)
         self._shown: object = None
         #: The topic and partition of the last Kafka query.
         self._asked: tuple[str, int | None] | None = None
 
     # Methods for subclasses to override.
 
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> SelectedChange | None:
         """Return the selected change, once it is available."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class JourneyScreen(RelayScreen):
         """Return why no change is selected."""
         raise NotImplementedError
 
-    def reader(self, ask: Ask) -> Reader:
+    def reader(self, ask: Ask) -> RecordDecoder:
         """Return a decoder of records; called in the thread that queries Kafka."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class JourneyScreen(RelayScreen):
     def selected_table(self) -> str | None:
         return self.key.table
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         """Return the key of the journey."""
         return self.key
 
@@ -143,7 +143,7 @@ class JourneyScreen(RelayScreen):
             return "\t".join([way.name, *("NULL" if value is None else value for value in values)])
         return super().row_text()
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         self.fill()
         self.show_chosen()
 
@@ -174,7 +174,7 @@ class JourneyScreen(RelayScreen):
             self._shown = identity
             self._show(chosen, way)
 
-    def _show(self, chosen: Chosen, way: Detail) -> None:
+    def _show(self, chosen: SelectedChange, way: Detail) -> None:
         held = self._held(chosen)
         said, wrong = self._said_of(chosen, held)
         newest = self.kafka.found.newest if self.kafka.found is not None else None
@@ -196,11 +196,11 @@ class JourneyScreen(RelayScreen):
         ways = field_ways(chosen.fields, self._decoded(stored), self._decoded(newest), wrong)
         self.query_one(FieldList).show(ways, "no fields are known of this change")
 
-    def _decoded(self, stored: "Stored | None") -> Decoded | None:
+    def _decoded(self, stored: "StoredRecord | None") -> DecodedPart | None:
         reader = self.kafka.reader
         return None if stored is None or reader is None else reader.row(stored.value)
 
-    def _held(self, chosen: Chosen) -> Held | None:
+    def _held(self, chosen: SelectedChange) -> FetchedRecord | None:
         """Return the record or hole at the change's place; None if it is unknown."""
         place = chosen.subject.place
         return None if place is None else self.kafka.held(place)
@@ -209,21 +209,21 @@ class JourneyScreen(RelayScreen):
         """Return the time of a Kafka query, which is not repeated automatically."""
         return f"as of {figures.when(seconds, self.host.model.clock())}"
 
-    def _said_of(self, chosen: Chosen, held: Held | None) -> tuple[Audited, set[str]]:
+    def _said_of(self, chosen: SelectedChange, held: FetchedRecord | None) -> tuple[AuditResult, set[str]]:
         """Return whether Kafka holds the change, and the fields that differ."""
         place, reader = chosen.subject.place, self.kafka.reader
         if place is None and chosen.unplaced:
-            return Audited("muted", chosen.unplaced), set()
+            return AuditResult("muted", chosen.unplaced), set()
         if held is None or place is None or reader is None:
             if self.kafka.failure:
-                return Audited("bad", self.kafka.failure), set()
-            return Audited("muted", self.kafka.waits_for_records() or "not asked yet"), set()
+                return AuditResult("bad", self.kafka.failure), set()
+            return AuditResult("muted", self.kafka.waits_for_records() or "not asked yet"), set()
         what = held.what
         said, wrong = (hole(what), set[str]()) if isinstance(what, str) else chosen.judge(what, reader)
         where = f"{place[1]}@{place[2]} {self.as_of(held.time)}"
         return replace(said, words=f"{where}: {said.words}"), wrong
 
-    def _of_newest(self, chosen: Chosen, held: Held | None) -> list[Fact]:
+    def _of_newest(self, chosen: SelectedChange, held: FetchedRecord | None) -> list[Fact]:
         """Return which record of the key is the newest."""
         found, place = self.kafka.found, chosen.subject.place
         if found is None:
@@ -247,7 +247,7 @@ class JourneyScreen(RelayScreen):
         where = f"{newest.partition}@{newest.offset} of {figures.moment(newest.timestamp / 1000)}"
         return [Fact("newest there", f"{where}, {kind}; {told}")]
 
-    def _of_readers(self, chosen: Chosen) -> list[Fact]:
+    def _of_readers(self, chosen: SelectedChange) -> list[Fact]:
         """Return which groups have read past the change."""
         place = chosen.subject.place
         if place is None:
@@ -269,7 +269,7 @@ class JourneyScreen(RelayScreen):
 
     # Kafka queries.
 
-    def ask_kafka(self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None) -> None:
+    def ask_kafka(self, topic: str, knows: Callable[[RecordDecoder], IsKey], partition: int | None) -> None:
         """Query Kafka for the key's records and the groups that read their topic."""
         if self._asked != (topic, partition):
             self._asked = (topic, partition)
@@ -291,7 +291,9 @@ class JourneyScreen(RelayScreen):
         self.kafka.forget()
         self.show_chosen()
 
-    async def _search(self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None) -> None:
+    async def _search(
+        self, topic: str, knows: Callable[[RecordDecoder], IsKey], partition: int | None
+    ) -> None:
         await self.kafka.search(topic, knows, partition)
         if self.is_attached:
             self.refresh_picture()

@@ -4,35 +4,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from bwtui.model.looks import LookName, StageEntry, Stages
 from bwtui.model.lsn import parse_lsn
+from bwtui.model.service_views import LookName, StageEntry, Stages
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui import figures
-from bwtui.tui.audit.kafka import Ask, Reader
-from bwtui.tui.host import Closer, Host, Selection
-from bwtui.tui.journey.audited import Audited, Subject
-from bwtui.tui.journey.compared import said_against, with_before
-from bwtui.tui.journey.key_bytes import same_bytes, same_text
-from bwtui.tui.journey.moments import Moment, identity, merged, other_key, sampled, updated, xid_of
-from bwtui.tui.journey.way import Way, sampled_way
+from bwtui.tui.audit.kafka_records import Ask, RecordDecoder
+from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.journey.audit_result import AuditResult, AuditSubject
+from bwtui.tui.journey.change_path import ChangePath, sampled_way
+from bwtui.tui.journey.field_comparison import said_against, with_before
+from bwtui.tui.journey.key_history import (
+    KeyHistoryEntry,
+    identity,
+    merged,
+    other_key,
+    sampled,
+    updated,
+    xid_of,
+)
+from bwtui.tui.journey.key_matching import same_bytes, same_text
 from bwtui.tui.screens.journey.base import (
     AGAIN,
     COLUMNS,
     FOLLOW,
-    Chosen,
     JourneyScreen,
+    SelectedChange,
     renaming,
     versions,
 )
 from bwtui.tui.widgets.changes import OPERATIONS
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.journey.change_path import Fact
 from bwtui.tui.widgets.journey.lifeline import Point
-from bwtui.tui.widgets.journey.way import Fact
 
 if TYPE_CHECKING:
-    from bwtui.kafka.key_reader import Stored
+    from bwtui.kafka.key_reader import StoredRecord
 
 NOT_SAMPLED = (
     "not among the sampled changes: all but its record is unknown. The relay samples at most 50 changes a "
@@ -43,20 +51,20 @@ NOT_SAMPLED = (
 class LiveJourney(JourneyScreen):
     """Grows as the relay samples more changes of the key, and as Kafka answers."""
 
-    columns: ClassVar[tuple[Column, ...]] = COLUMNS
+    columns: ClassVar[tuple[GridColumn, ...]] = COLUMNS
     wants_changes: bool = True
     wants_look: ClassVar[LookName | None] = "stages"
 
-    def __init__(self, host: Host, key: Key, sample: ChangeSample | None = None) -> None:
+    def __init__(self, host: ScreenHost, key: RowKey, sample: ChangeSample | None = None) -> None:
         """``sample`` is the change to select first; by default the key's newest one."""
         super().__init__(host, key)
         self._wanted = None if sample is None else f"sample {sample.sequence}"
         self._moved = False
-        self._moments: dict[str, Moment] = {}
+        self._moments: dict[str, KeyHistoryEntry] = {}
         self._filled: object = None
 
     @classmethod
-    def of(cls, host: Host, selection: Selection) -> Closer:
+    def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen of the selected key, or why there is none."""
         if isinstance(selection, LiveJourney):
             return selection.followed()
@@ -74,9 +82,9 @@ class LiveJourney(JourneyScreen):
             return "This change left the key alone; Kafka is asked again"
         return LiveJourney(self.host, other, sample)
 
-    def reader(self, ask: Ask) -> Reader:
+    def reader(self, ask: Ask) -> RecordDecoder:
         texts = {entry.id: entry.schema for entry in self.host.model.picture.schemas}
-        return Reader("avro", texts, ask)
+        return RecordDecoder("avro", texts, ask)
 
     def points(self) -> Sequence[Point]:
         return [moment.point for moment in self._moments.values()]
@@ -160,7 +168,7 @@ class LiveJourney(JourneyScreen):
             parts.append(waits)
         return " · ".join(parts)
 
-    def _moment(self) -> Moment | None:
+    def _moment(self) -> KeyHistoryEntry | None:
         return self._moments.get(self.main_grid().cursor_key or "")
 
     def _topic(self) -> str | None:
@@ -182,7 +190,7 @@ class LiveJourney(JourneyScreen):
 
     # The selected change.
 
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> SelectedChange | None:
         moment = self._moment()
         topic = self._topic()
         if moment is None or topic is None:
@@ -192,7 +200,7 @@ class LiveJourney(JourneyScreen):
             name: value.decode("utf-8", "replace") if isinstance(value, bytes) else None
             for name, value in zip(self.key.columns, self.key.values, strict=True)
         }
-        subject = Subject(
+        subject = AuditSubject(
             self.key.table,
             key,
             _lsn_of(moment),
@@ -200,7 +208,7 @@ class LiveJourney(JourneyScreen):
             time=moment.time,
         )
         way, fields = self._way_and_fields(moment)
-        return Chosen(
+        return SelectedChange(
             identity=(moment, fields),
             title="Sampled change" if sample is not None else "Record",
             way=way,
@@ -212,11 +220,11 @@ class LiveJourney(JourneyScreen):
             judge=lambda stored, reader: self._judged(moment, stored, reader),
         )
 
-    def _way_and_fields(self, moment: Moment) -> tuple[Way, Sequence[FieldChange]]:
+    def _way_and_fields(self, moment: KeyHistoryEntry) -> tuple[ChangePath, Sequence[FieldChange]]:
         """Return the path of a change, and its fields; Kafka may have their values before the change."""
         sample, reader = moment.sample, self.kafka.reader
         if sample is None:
-            return Way("COMMIT", moment.time, (), (NOT_SAMPLED,)), ()
+            return ChangePath("COMMIT", moment.time, (), (NOT_SAMPLED,)), ()
         way, earlier = sampled_way(sample), self._earlier(moment)
         if earlier is None or reader is None or sample.operation != "update":
             return way, sample.fields
@@ -227,7 +235,7 @@ class LiveJourney(JourneyScreen):
         told = f"PostgreSQL did not send the row before: it is that of the key's record before, {place}"
         return replace(way, remarks=(*way.remarks, told)), fields
 
-    def _earlier(self, moment: Moment) -> "Stored | None":
+    def _earlier(self, moment: KeyHistoryEntry) -> "StoredRecord | None":
         """Return the key's record before the one of a change, if it is a row."""
         stored = [one.stored for one in self._moments.values() if one.stored is not None]
         if moment.stored is None or moment.renamed:
@@ -240,22 +248,24 @@ class LiveJourney(JourneyScreen):
         newest = max(before, key=lambda one: one.offset, default=None)
         return None if newest is None or newest.value is None else newest
 
-    def _judged(self, moment: Moment, stored: "Stored", reader: Reader) -> tuple[Audited, set[str]]:
+    def _judged(
+        self, moment: KeyHistoryEntry, stored: "StoredRecord", reader: RecordDecoder
+    ) -> tuple[AuditResult, set[str]]:
         """Compare a record with its sampled change.
 
         A record that is matched by time alone may belong to a different change.
         """
         if moment.sample is None:
-            return Audited("muted", "nothing to compare it with: the change was not sampled"), set()
+            return AuditResult("muted", "nothing to compare it with: the change was not sampled"), set()
         said, wrong = said_against(moment.sample.fields, stored, reader, moment.renamed)
         if said.tone == "bad" and not moment.is_sure:
             words = (
                 "the record of its moment says something else: it may be of a later change of its transaction"
             )
-            return Audited("warn", words), set()
+            return AuditResult("warn", words), set()
         return said, wrong
 
-    def _unplaced(self, moment: Moment) -> str:
+    def _unplaced(self, moment: KeyHistoryEntry) -> str:
         """Return why the record of a sampled change is unknown; "" while it is searched for."""
         found, sample = self.kafka.found, moment.sample
         if found is None or self.kafka.failure:
@@ -270,7 +280,7 @@ class LiveJourney(JourneyScreen):
         why = f"it came after Kafka was asked ({_again(moment)} asks again), or was compacted away"
         return f"no record of its moment: {why}"
 
-    def _facts(self, moment: Moment, topic: str) -> Iterable[Fact]:
+    def _facts(self, moment: KeyHistoryEntry, topic: str) -> Iterable[Fact]:
         sample, place = moment.sample, moment.place
         where = "" if place is None else f" partition {place[0]} offset {place[1]}"
         ids = []
@@ -287,7 +297,7 @@ class LiveJourney(JourneyScreen):
             words = {"from": "the row had another key before", "to": "the row has another key since"}
             yield Fact("key", f"{words[moment.renamed]}: {FOLLOW()} follows it", "warn")
 
-    def _more(self, moment: Moment) -> Iterable[Fact]:
+    def _more(self, moment: KeyHistoryEntry) -> Iterable[Fact]:
         sample, stored = moment.sample, moment.stored
         if sample is None:
             lsn, xid = identity(stored) if stored else None, xid_of(stored) if stored else None
@@ -312,7 +322,7 @@ class LiveJourney(JourneyScreen):
         yield Fact("", f"of it were sampled: {told}", "muted")
 
 
-def _lsn_of(moment: Moment) -> int | None:
+def _lsn_of(moment: KeyHistoryEntry) -> int | None:
     """Return the LSN of a change; None for a record that was not sampled and has no headers."""
     if moment.sample is not None:
         return parse_lsn(moment.sample.lsn) if moment.sample.lsn else None
@@ -320,12 +330,12 @@ def _lsn_of(moment: Moment) -> int | None:
     return None if known is None else parse_lsn(known[0])
 
 
-def _again(moment: Moment) -> str:
+def _again(moment: KeyHistoryEntry) -> str:
     """Return the way to query Kafka again: at a change of the key the usual key opens the other journey."""
     return "opening this journey anew" if moment.renamed else FOLLOW()
 
 
-def moment_row(moment: Moment) -> Row:
+def moment_row(moment: KeyHistoryEntry) -> GridRow:
     """Return a change as a row."""
     sample = moment.sample
     sign, tone = OPERATIONS.get(moment.operation, ("•", ""))
@@ -341,4 +351,4 @@ def moment_row(moment: Moment) -> Row:
         Cell(figures.NONE if sample is None else str(sample.xid), "muted"),
         Cell(place, "muted"),
     )
-    return Row(moment.row_key, cells)
+    return GridRow(moment.row_key, cells)

@@ -13,26 +13,34 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.status import FieldChange
 from bwtui.recording.change import OF_TRANSACTIONS, Change, SentMessage
 from bwtui.recording.fields import as_text, differences
-from bwtui.recording.reading.explain import Key, Step, Story, explain, key_before, key_of, row_before
-from bwtui.recording.reading.target import MICROS
-from bwtui.recording.reading.transaction import Counted, counted
+from bwtui.recording.reading.explain import (
+    HistoryStep,
+    KeyHistory,
+    RowKey,
+    explain,
+    key_before,
+    key_of,
+    row_before,
+)
+from bwtui.recording.reading.seek_target import MICROS
+from bwtui.recording.reading.transaction import TransactionCounts, counted
 from bwtui.recording.view import RecordingView
 from bwtui.tui import figures
-from bwtui.tui.audit.kafka import Ask, Reader
-from bwtui.tui.audit.sides import message_of
-from bwtui.tui.host import Closer, Host, Selection
-from bwtui.tui.journey.again import newest_of, query_of
-from bwtui.tui.journey.audited import Audited, Subject
-from bwtui.tui.journey.compared import sent_against
-from bwtui.tui.journey.key_bytes import same_bytes
-from bwtui.tui.journey.way import recorded_way, usual
+from bwtui.tui.audit.field_pairs import message_of
+from bwtui.tui.audit.kafka_records import Ask, RecordDecoder
+from bwtui.tui.host import Closer, ScreenHost, ScreenSelection
+from bwtui.tui.journey.audit_result import AuditResult, AuditSubject
+from bwtui.tui.journey.change_path import recorded_way, usual
+from bwtui.tui.journey.field_comparison import sent_against
+from bwtui.tui.journey.key_matching import same_bytes
+from bwtui.tui.journey.replay_query import newest_of, query_of
 from bwtui.tui.keys import key_for
-from bwtui.tui.screens.journey.base import COLUMNS, Chosen, JourneyScreen, renaming, versions
+from bwtui.tui.screens.journey.base import COLUMNS, JourneyScreen, SelectedChange, renaming, versions
 from bwtui.tui.widgets.changes import OPERATIONS
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.journey.change_path import Fact
 from bwtui.tui.widgets.journey.lifeline import Point
-from bwtui.tui.widgets.journey.way import Fact
 from bwtui.tui.widgets.recording.change import WITHOUT, delivery_words
 
 #: Maximum changes of a transaction that are counted.
@@ -42,17 +50,17 @@ _COUNTED = 20_000
 class RecordedJourney(JourneyScreen):
     """Filled while the recording is read; Esc stops the reading, and goes back."""
 
-    columns: ClassVar[tuple[Column, ...]] = (*COLUMNS, Column("schema", "ValId", 5, "right", drop=4))
+    columns: ClassVar[tuple[GridColumn, ...]] = (*COLUMNS, GridColumn("schema", "ValId", 5, "right", drop=4))
 
-    def __init__(self, host: Host, key: Key, position: int | None = None) -> None:
+    def __init__(self, host: ScreenHost, key: RowKey, position: int | None = None) -> None:
         """``position`` is the change to select first; by default the key's last one."""
         super().__init__(host, key)
-        self.story = Story(key)
+        self.story = KeyHistory(key)
         self._wanted = position
         self._cancelled = threading.Event()
         self._failure: BwtuiError | None = None
         self._filled: object = None
-        self._steps: list[Step] = []
+        self._steps: list[HistoryStep] = []
         self._points: list[Point] = []
         self._texts: dict[int, str] = {}
         self._versions: dict[int, int | None] = {}
@@ -62,7 +70,7 @@ class RecordedJourney(JourneyScreen):
         self._transaction: tuple[int, str] | None = None
 
     @classmethod
-    def of(cls, host: Host, selection: Selection) -> Closer:
+    def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen of the selected row's key, or why there is none."""
         change = selection.selected_change()
         if isinstance(selection, RecordedJourney):
@@ -92,8 +100,8 @@ class RecordedJourney(JourneyScreen):
     def on_unmount(self) -> None:
         self._cancelled.set()
 
-    def reader(self, ask: Ask) -> Reader:
-        return Reader(self.recording.source.view.source.output_format, self._texts, ask)
+    def reader(self, ask: Ask) -> RecordDecoder:
+        return RecordDecoder(self.recording.source.view.source.output_format, self._texts, ask)
 
     def points(self) -> Sequence[Point]:
         return self._points
@@ -126,7 +134,7 @@ class RecordedJourney(JourneyScreen):
         else:
             self.recording.ask_to_send_again(self.key, newest.position, self._newer_there(newest))
 
-    def _newer_there(self, newest: Step) -> str:
+    def _newer_there(self, newest: HistoryStep) -> str:
         """Return the effect on the key's latest value, if the topic has a newer record or that is unknown."""
         found = self.kafka.found
         if found is None:
@@ -181,7 +189,7 @@ class RecordedJourney(JourneyScreen):
                 self._read_step(step)
             self.show_chosen()
 
-    def _step(self) -> Step | None:
+    def _step(self) -> HistoryStep | None:
         at = self.main_grid().cursor_row
         return self._steps[at] if at < len(self._steps) else None
 
@@ -212,7 +220,7 @@ class RecordedJourney(JourneyScreen):
             self.refresh_picture()
 
     @work(group="step", exclusive=True)
-    async def _read_step(self, step: Step) -> None:
+    async def _read_step(self, step: HistoryStep) -> None:
         def read(view: RecordingView) -> tuple[Change, tuple[FieldChange, ...], str]:
             change = next(view.changes(step.position, step.position + 1))
             status = view.status(step.position + 1)
@@ -262,7 +270,7 @@ class RecordedJourney(JourneyScreen):
 
     # The selected change.
 
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> SelectedChange | None:
         change = self.selected_change()
         if change is None or self._read is None:
             return None
@@ -274,11 +282,11 @@ class RecordedJourney(JourneyScreen):
             place = (message.topic, message.partition, message.offset)
         texts = {name: as_text(value) for name, value in zip(self.key.columns, self.key.values, strict=True)}
         recording = self.recording.source.view.source.recording
-        subject = Subject(self.key.table, texts, change.lsn, recording, change.position, place)
+        subject = AuditSubject(self.key.table, texts, change.lsn, recording, change.position, place)
         transaction = (
             self._transaction[1] if self._transaction and self._transaction[0] == change.position else ""
         )
-        return Chosen(
+        return SelectedChange(
             identity=(change.position, fields, message, transaction, said),
             title=f"Change at position {change.position:,}",
             way=way,
@@ -288,7 +296,7 @@ class RecordedJourney(JourneyScreen):
             subject=subject,
             unplaced="" if place else _unplaced(change, message),
             judge=lambda stored, reader: (
-                (Audited("muted", ""), set())
+                (AuditResult("muted", ""), set())
                 if message is None
                 else sent_against(message, change, stored, reader)
             ),
@@ -332,7 +340,7 @@ def _more(change: Change, transaction: str) -> Iterable[Fact]:
         yield Fact("", f"{transaction}; {key_for('drill')} shows them")
 
 
-def transaction_words(number: int, found: Counted) -> str:
+def transaction_words(number: int, found: TransactionCounts) -> str:
     """Return what a transaction of ``number`` changes did."""
     shown = [f"{', '.join(words)} in {table}" for table, words in list(found.by_table.items())[:4]]
     left = len(found.by_table) - len(shown)
@@ -353,11 +361,11 @@ def _unplaced(change: Change, message: SentMessage | None) -> str:
     }.get(message.state, "its place is not known")
 
 
-def _is_bad(step: Step) -> bool:
+def _is_bad(step: HistoryStep) -> bool:
     return step.without == "dropped" or step.state == "refused"
 
 
-def step_row(step: Step) -> Row:
+def step_row(step: HistoryStep) -> GridRow:
     """Return a step as a row."""
     sign, tone = OPERATIONS.get(step.operation, (" ", ""))
     bad = _is_bad(step)
@@ -373,10 +381,10 @@ def step_row(step: Step) -> Row:
         Cell(place, "muted"),
         Cell(schema, "muted"),
     )
-    return Row(str(step.position), cells)
+    return GridRow(str(step.position), cells)
 
 
-def _story(step: Step) -> str:
+def _story(step: HistoryStep) -> str:
     """Return in a few words what a step did."""
     parts = [renaming(step.renamed), step.changed, "sent again" if step.is_repeat else ""]
     parts.append(f"no message: {step.without}" if step.without else "")

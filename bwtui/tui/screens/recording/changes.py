@@ -14,16 +14,16 @@ from bwtui.errors import BwtuiError
 from bwtui.model.status import SchemaEntry
 from bwtui.recording.change import Change
 from bwtui.recording.export.jsonl import change_object
-from bwtui.recording.query.completing import Names
-from bwtui.recording.reading.transaction import Counted, counted
-from bwtui.recording.reading.window import Bounds, Matches
+from bwtui.recording.query.completion import QueryNames
+from bwtui.recording.reading.transaction import TransactionCounts, counted
+from bwtui.recording.reading.window import Matches, WindowBounds
 from bwtui.tui import figures
-from bwtui.tui.host import Closer, Host, RecordingHost, Selection
+from bwtui.tui.host import Closer, RecordingHost, ScreenHost, ScreenSelection
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.changes import ChangesPair
 from bwtui.tui.screens.exporting import Objects
 from bwtui.tui.screens.table import FactsScreen
-from bwtui.tui.state import Picture
+from bwtui.tui.state import ScreenSnapshot
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
@@ -41,7 +41,7 @@ _ALONE = {"snapshot": "Snapshot row", "backfill": "Row put into the stream", "cl
 class RecordedPair(ChangesPair):
     """Shows a list of recorded changes, and the selected one in full."""
 
-    def __init__(self, host: Host, *rest: Any, **more: Any) -> None:
+    def __init__(self, host: ScreenHost, *rest: Any, **more: Any) -> None:
         super().__init__(host, *rest, **more)
         self._is_left = threading.Event()
 
@@ -49,14 +49,14 @@ class RecordedPair(ChangesPair):
         """Return the line in which a query is typed."""
         return QueryBar(self.recording.source.view.last_time, self._names)
 
-    def _names(self) -> Names:
+    def _names(self) -> QueryNames:
         """Return the names of tables and columns for queries."""
         picture = self.host.model.picture
         tables = picture.status.tables if picture.status is not None else ()
         columns = {**self.main_grid().columns_at_hand, **dict.fromkeys(columns_of(picture.schemas))}
-        return Names(tuple(tables), tuple(columns))
+        return QueryNames(tuple(tables), tuple(columns))
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         self.main_grid().show(picture)
         self._show_selected()
 
@@ -82,7 +82,7 @@ class RecordedPair(ChangesPair):
         self.notify("Exporting: the recording is read for it", timeout=2)
         self.export(self._matching(*self.main_grid().asked))
 
-    def _matching(self, bounds: Bounds, matches: Matches | None) -> Objects:
+    def _matching(self, bounds: WindowBounds, matches: Matches | None) -> Objects:
         """Yield the exported changes; runs in its own thread with its own view."""
         with contextlib.closing(self.recording.source.reopen()) as view:
             for change in view.changes(bounds.start, bounds.stop):
@@ -142,13 +142,13 @@ class TransactionScreen(RecordedPair):
     mode: ClassVar[str] = "changes"
     own_list = True
 
-    def __init__(self, host: Host, change: Change, bounds: Bounds) -> None:
+    def __init__(self, host: ScreenHost, change: Change, bounds: WindowBounds) -> None:
         super().__init__(host)
         self.change = change
         self._bounds = bounds
 
     @classmethod
-    def of(cls, host: Host, selection: Selection) -> Closer:
+    def of(cls, host: ScreenHost, selection: ScreenSelection) -> Closer:
         """Return the screen of the selected change's transaction."""
         change, recording = selection.selected_change(), host.recording
         if change is None or recording is None:
@@ -156,9 +156,9 @@ class TransactionScreen(RecordedPair):
         return cls._around(host, recording, change)
 
     @classmethod
-    async def _around(cls, host: Host, recording: RecordingHost, change: Change) -> "TransactionScreen":
+    async def _around(cls, host: ScreenHost, recording: RecordingHost, change: Change) -> "TransactionScreen":
         start, stop = await recording.source.transaction(change.position)
-        return cls(host, change, Bounds(start, stop))
+        return cls(host, change, WindowBounds(start, stop))
 
     def body(self) -> Iterable[Widget]:
         pair = Container(
@@ -190,7 +190,7 @@ class TransactionScreen(RecordedPair):
             return
         self.query_one("#facts", Detail).show(0, self._heading(bounds, stop, found))
 
-    def _heading(self, bounds: Bounds, stop: int, found: Counted) -> Content:
+    def _heading(self, bounds: WindowBounds, stop: int, found: TransactionCounts) -> Content:
         change, number = self.change, bounds.stop - bounds.start
         more = "" if stop == bounds.stop else f" (the first {stop - bounds.start:,} are counted here)"
         shown = list(found.by_table.items())[:8]

@@ -7,23 +7,23 @@ from typing import Any, NamedTuple
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
+from bwtui.escaping import shown
 from bwtui.model.backfill import whole_tables
 from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.export.jsonl import exact
 from bwtui.recording.fields import as_text
 from bwtui.recording.query.language import Query
-from bwtui.recording.reading.as_of import Gaps, Order, TableFold, TableRow, pages
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.as_of import RowOrder, TableFold, TableGaps, TableRow, pages
+from bwtui.recording.reading.explain import RowKey
 from bwtui.recording.view import RecordingView
-from bwtui.shown import shown
 from bwtui.tui import figures
-from bwtui.tui.host import Host
+from bwtui.tui.host import ScreenHost
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, block
 from bwtui.tui.screens.exporting import Objects
 from bwtui.tui.screens.table import OneTableScreen
-from bwtui.tui.state import Picture, Playhead
-from bwtui.tui.widgets.columns import Column
+from bwtui.tui.state import Playhead, ScreenSnapshot
+from bwtui.tui.widgets.columns import GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
@@ -36,12 +36,12 @@ _MICROS = 1_000_000
 _ALL_ROWS = ("snapshot", "joined", "first")
 
 
-class _Wanted(NamedTuple):
+class _RowsRequest(NamedTuple):
     """The target: the table as of a position, the rows that match a query, and their order."""
 
     position: int
     query: Query | None
-    order: Order | None
+    order: RowOrder | None
 
 
 class AsOfScreen(OneTableScreen):
@@ -49,21 +49,21 @@ class AsOfScreen(OneTableScreen):
 
     without = frozenset(("errors_only",))
 
-    def __init__(self, host: Host, table: str) -> None:
+    def __init__(self, host: ScreenHost, table: str) -> None:
         super().__init__(host, table)
         self._fold = TableFold(table)
         self._relation: Relation | None = None
         self._head: Playhead | None = None
         self._query: Query | None = None
-        self._order: Order | None = None
+        self._order: RowOrder | None = None
         #: The target that the rows on screen belong to.
-        self._at: _Wanted | None = None
+        self._at: _RowsRequest | None = None
         self._work: threading.Event | None = None
-        self._target = _Wanted(0, None, None)
+        self._target = _RowsRequest(0, None, None)
         self._count = self._shown = 0
         self._progress = (0, 0)
         self._doing = ""
-        self._gaps = Gaps(False, False, 0, 0)
+        self._gaps = TableGaps(False, False, 0, 0)
         self._failure: BwtuiError | None = None
 
     def body(self) -> Iterable[Widget]:
@@ -73,7 +73,7 @@ class AsOfScreen(OneTableScreen):
         """Return the line in which a query is typed."""
         return RowQueryBar(self.recording.source.view.last_time)
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         """Compute the rows again if the position has changed."""
         self._head = picture.playhead
         if self._head is None:
@@ -82,7 +82,7 @@ class AsOfScreen(OneTableScreen):
         self._explain()
 
     def _follow(self, head: Playhead) -> None:
-        wanted, target = _Wanted(head.position, self._query, self._order), self._target
+        wanted, target = _RowsRequest(head.position, self._query, self._order), self._target
         if self._work is not None and (target.position > head.position or target[1:] != wanted[1:]):
             # The running work would pass this position, or select different rows.
             self._work.set()
@@ -95,7 +95,7 @@ class AsOfScreen(OneTableScreen):
     def crumbs(self) -> tuple[str, ...]:
         return ("Overview", f"rows of {self.table}")
 
-    def selected_key(self) -> Key | str:
+    def selected_key(self) -> RowKey | str:
         """Return the key of the selected row, or why there is none."""
         row, relation, columns = self.main_grid().selected(), self._relation, self._fold.key_columns
         if row is None or relation is None:
@@ -103,7 +103,7 @@ class AsOfScreen(OneTableScreen):
         if not columns:
             return f"{self.table} has no key, so its rows can't be told apart"
         values = dict(zip((column.name for column in relation.columns), row.fields, strict=False))
-        return Key(self.table, columns, tuple(values.get(name) for name in columns))
+        return RowKey(self.table, columns, tuple(values.get(name) for name in columns))
 
     def on_unmount(self) -> None:
         """Stop the running work; without any, close the rows."""
@@ -139,22 +139,22 @@ class AsOfScreen(OneTableScreen):
         columns = self.main_grid().shown_columns
         now = self._order.column if self._order is not None else None
         at = columns.index(now) + 1 if now in columns else 0
-        self._sort_by(Order(columns[at]) if at < len(columns) else None)
+        self._sort_by(RowOrder(columns[at]) if at < len(columns) else None)
 
     def action_reverse(self) -> None:
         """Reverse the order, also that of the key."""
-        column, descending = self._order or Order()
-        turned = Order(column, not descending)
-        self._sort_by(None if turned == Order() else turned)
+        column, descending = self._order or RowOrder()
+        turned = RowOrder(column, not descending)
+        self._sort_by(None if turned == RowOrder() else turned)
 
     def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
         """Sort by the clicked title."""
         if self._order is not None and self._order.column == event.column:
             self.action_reverse()
         else:
-            self._sort_by(Order(event.column))
+            self._sort_by(RowOrder(event.column))
 
-    def _sort_by(self, order: Order | None) -> None:
+    def _sort_by(self, order: RowOrder | None) -> None:
         self._order = order
         self.refresh_picture()
 
@@ -189,7 +189,7 @@ class AsOfScreen(OneTableScreen):
 
     # Reading.
 
-    def _begin(self, wanted: _Wanted) -> None:
+    def _begin(self, wanted: _RowsRequest) -> None:
         if wanted.position < self._fold.position:
             # A fold can't go backwards, so it starts from scratch.
             self._fold.close()
@@ -199,11 +199,11 @@ class AsOfScreen(OneTableScreen):
         self._work = threading.Event()
         self.run_worker(self._advance(wanted, self._fold, self._work), exit_on_error=True)
 
-    async def _advance(self, wanted: _Wanted, fold: TableFold, work: threading.Event) -> None:
+    async def _advance(self, wanted: _RowsRequest, fold: TableFold, work: threading.Event) -> None:
         def progress(done: int, total: int) -> None:
             self._progress = (done, total)
 
-        def advance(view: RecordingView) -> tuple[bool, Gaps]:
+        def advance(view: RecordingView) -> tuple[bool, TableGaps]:
             status = view.status(wanted.position)
             arrived = fold.advance(view, wanted.position, work.is_set, progress)
             if arrived:
@@ -271,12 +271,12 @@ class AsOfScreen(OneTableScreen):
         number = f"{self._count:,} rows as of {moment(head.time)}"
         if self._query is not None:
             number = f"/{self._query.text} · {self._shown:,} of {number}"
-        if self._order == Order(None, True):
+        if self._order == RowOrder(None, True):
             number += " · the last key first"
         return number
 
 
-def gap_texts(gaps: Gaps) -> list[str]:
+def gap_texts(gaps: TableGaps) -> list[str]:
     """Return what is unknown about a table."""
     texts = []
     if gaps.no_snapshot:
@@ -290,10 +290,10 @@ def gap_texts(gaps: Gaps) -> list[str]:
     return texts
 
 
-def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column, ...]:
+def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[GridColumn, ...]:
     """Return the columns of a table; the last ones are dropped first, those of the key never."""
     return tuple(
-        Column(name, name, min(max(len(name), 8), 16), drop=0 if name in key or not i else i, grow=40)
+        GridColumn(name, name, min(max(len(name), 8), 16), drop=0 if name in key or not i else i, grow=40)
         for i, name in enumerate(names)
     )
 

@@ -11,30 +11,30 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.reading.target import MICROS
+from bwtui.recording.reading.seek_target import MICROS
 from bwtui.recording.reading.transactions import (
     LARGEST,
     LONGEST,
     NEWEST,
-    Contents,
+    TransactionContents,
     TransactionFold,
     contents,
 )
-from bwtui.recording.reading.window import Bounds
+from bwtui.recording.reading.window import WindowBounds
 from bwtui.recording.view import RecordedTransaction, RecordingView
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
-from bwtui.tui.host import Host
+from bwtui.tui.host import ScreenHost
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.recording.changes import TransactionScreen
-from bwtui.tui.state import Picture, Playhead
-from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.state import Playhead, ScreenSnapshot
+from bwtui.tui.widgets.columns import Cell, GridColumn
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.item_list import CALM, Item, ItemList
 from bwtui.tui.widgets.line import Line
-from bwtui.tui.widgets.listing import CALM, Item, Listing
 from bwtui.tui.widgets.transactions import (
     fact_lines,
     named,
@@ -50,11 +50,11 @@ _READ, _READ_SECONDS = 5_000, 0.3
 #: Maximum changes to read for a new position in the thread of quick queries; more are read in the background.
 _NEAR = 20_000
 COLUMNS = transaction_columns(
-    Column("confirmed", "Recv→conf", 9, "right"), Column("behind", "Commit→conf", 11, "right", drop=2)
+    GridColumn("confirmed", "Recv→conf", 9, "right"), GridColumn("behind", "Commit→conf", 11, "right", drop=2)
 )
 
 
-class RecordedList(Listing):
+class RecordedList(ItemList):
     """A list that also reports changes of the visible rows caused by sorting."""
 
     def sort_by(self, column: str) -> None:
@@ -70,7 +70,7 @@ class RecordedTransactionsScreen(RelayScreen):
     own_list = True
     without = frozenset(("errors_only",))
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ScreenHost) -> None:
         super().__init__(host)
         self._fold = TransactionFold()
         self._head: Playhead | None = None
@@ -80,7 +80,7 @@ class RecordedTransactionsScreen(RelayScreen):
         self._target = 0
         self._progress = (0, 0)
         self._listed: dict[str, RecordedTransaction] = {}
-        self._contents: dict[str, Contents] = {}
+        self._contents: dict[str, TransactionContents] = {}
         self._failure: BwtuiError | None = None
         self._filled = 0.0
         self._looks_up = False
@@ -92,7 +92,7 @@ class RecordedTransactionsScreen(RelayScreen):
         listing.sort_by("rows")
         return (Line(id="said"), listing, Detail(id="transaction", title="Transaction"))
 
-    def paint(self, picture: Picture) -> None:
+    def paint(self, picture: ScreenSnapshot) -> None:
         """Update the list if the position has changed."""
         self._head = picture.playhead
         if self._head is None:
@@ -196,7 +196,7 @@ class RecordedTransactionsScreen(RelayScreen):
         finally:
             self._looks_up = False
 
-    def _read(self, wanted: list[RecordedTransaction], view: RecordingView) -> dict[str, Contents]:
+    def _read(self, wanted: list[RecordedTransaction], view: RecordingView) -> dict[str, TransactionContents]:
         found, until = {}, time.monotonic() + _READ_SECONDS
         for one in wanted:
             found[str(one.start)] = contents(view, one, _READ)
@@ -205,7 +205,7 @@ class RecordedTransactionsScreen(RelayScreen):
         return found
 
     def _wanted(self) -> list[RecordedTransaction]:
-        grid = self.query_one("#transactions", Listing)
+        grid = self.query_one("#transactions", ItemList)
         if grid.filter:
             keys = list(self._listed)
         else:
@@ -222,7 +222,7 @@ class RecordedTransactionsScreen(RelayScreen):
         except BwtuiError as error:
             self.notify(error.message, severity="error", markup=False)
             return
-        self.app.push_screen(TransactionScreen(self.host, change, Bounds(one.start, one.stop)))
+        self.app.push_screen(TransactionScreen(self.host, change, WindowBounds(one.start, one.stop)))
 
     # Showing.
 
@@ -233,7 +233,7 @@ class RecordedTransactionsScreen(RelayScreen):
         # No value here changes on its own, so sort at every update.
         self._filled += CALM
         items = [_item(one, self._contents.get(key)) for key, one in self._listed.items()]
-        self.query_one("#transactions", Listing).set_items(items, self._filled)
+        self.query_one("#transactions", ItemList).set_items(items, self._filled)
         self._show_selected()
 
     def _show_selected(self) -> None:
@@ -246,7 +246,7 @@ class RecordedTransactionsScreen(RelayScreen):
 
     def _say(self) -> None:
         self.query_one("#said", Line).put(self._sentence(), layout=True)
-        fold, listing = self._fold, self.query_one("#transactions", Listing)
+        fold, listing = self._fold, self.query_one("#transactions", ItemList)
         if self._failure is not None:
             why = self._failure.message
         elif self._work is not None:
@@ -286,7 +286,7 @@ class RecordedTransactionsScreen(RelayScreen):
         return Content.assemble(("".join(parts), "$quiet"), ("".join(notes), "bold"))
 
 
-def _item(one: RecordedTransaction, found: Contents | None) -> Item:
+def _item(one: RecordedTransaction, found: TransactionContents | None) -> Item:
     # The bytes of a partly read transaction are a minimum.
     least = "≥" if found is not None and found.read < one.rows else ""
     size = "…" if found is None else f"{least}{figures.size(found.bytes)}"
@@ -319,7 +319,7 @@ def _took(seconds: float | None) -> Cell:
     return Cell("never", "warn") if seconds is None else Cell(figures.took(seconds))
 
 
-def _facts(one: RecordedTransaction, found: Contents | None) -> Content:
+def _facts(one: RecordedTransaction, found: TransactionContents | None) -> Content:
     what = rows_text(one.rows)
     if found is not None:
         part = f" in the first {found.read:,}" if found.read < one.rows else ""

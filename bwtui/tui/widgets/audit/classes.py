@@ -1,15 +1,15 @@
 """The classes of an audit with their counts."""
 
 from bwtui.tui import figures
+from bwtui.tui.assessment import MARKS
 from bwtui.tui.audit.report import AuditReport, class_order, tone_of
-from bwtui.tui.judgement import MARKS
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.grid import Grid
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("class", "Class", 14, grow=22),
-    Column("count", "Count", 5, "right"),
+    GridColumn("mark", "", 1),
+    GridColumn("class", "Class", 14, grow=22),
+    GridColumn("count", "Count", 5, "right"),
 )
 #: The key of the row for all findings.
 ALL = "*"
@@ -48,13 +48,13 @@ class ClassGrid(Grid):
             return
         names = [name for name in class_order(report) if self.zeros or report.classes[name]]
         total = sum(report.totals.values())
-        rows = [Row(ALL, (Cell(""), Cell("all findings", "strong"), Cell(figures.count(total))))]
+        rows = [GridRow(ALL, (Cell(""), Cell("all findings", "strong"), Cell(figures.count(total))))]
         self.set_rows(rows + [_row(name, report.classes[name]) for name in names])
         hidden = len(report.classes) - len(names)
         self.set_remark(f"{hidden} without · z" if hidden else "")
 
 
-def _row(name: str, count: int) -> Row:
+def _row(name: str, count: int) -> GridRow:
     tone = tone_of(name) if count else "muted"
     mark = Cell(MARKS[tone] if count else " ", tone)
-    return Row(name, (mark, Cell(name, "" if tone == "bad" else tone), Cell(figures.count(count), tone)))
+    return GridRow(name, (mark, Cell(name, "" if tone == "bad" else tone), Cell(figures.count(count), tone)))

@@ -8,32 +8,32 @@ from rich.console import RenderableType
 from bwtui.audit.classes import DATABASE
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import key_text
-from bwtui.recording.reading.target import MICROS
+from bwtui.recording.reading.seek_target import MICROS
 from bwtui.tui import figures
-from bwtui.tui.audit.kafka import HOLES, Decoded, Record
-from bwtui.tui.audit.labels import Labels
-from bwtui.tui.audit.report import Finding, fields_text
-from bwtui.tui.audit.sides import ABSENT, SAME, FieldPair, message_of
+from bwtui.tui.audit.field_pairs import ABSENT, SAME, FieldPair, message_of
+from bwtui.tui.audit.kafka_records import HOLES, DecodedPart, TopicRecord
+from bwtui.tui.audit.labels import SideLabels
+from bwtui.tui.audit.report import ReportFinding, fields_text
 from bwtui.tui.plain import Group, Text, block
 from bwtui.tui.widgets.changes import OPERATIONS
-from bwtui.tui.widgets.columns import Cell, Column
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.columns import Cell, GridColumn
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 
-def _columns(labels: Labels) -> list[Column]:
+def _columns(labels: SideLabels) -> list[GridColumn]:
     columns = [
-        Column("mark", "", 1),
-        Column("field", "Field", 14, grow=26),
-        Column("sent", labels.left, 20, grow=70),
-        Column("kafka", labels.right, 20, grow=70),
+        GridColumn("mark", "", 1),
+        GridColumn("field", "Field", 14, grow=26),
+        GridColumn("sent", labels.left, 20, grow=70),
+        GridColumn("kafka", labels.right, 20, grow=70),
     ]
-    return columns + ([Column("postgresql", labels.source, 18, drop=1, grow=70)] if labels.source else [])
+    return columns + ([GridColumn("postgresql", labels.source, 18, drop=1, grow=70)] if labels.source else [])
 
 
-class FieldPairs(Listing):
+class FieldPairs(ItemList):
     """Lists fields; those that differ are marked, and the filter for errors shows only them."""
 
-    def __init__(self, labels: Labels) -> None:
+    def __init__(self, labels: SideLabels) -> None:
         super().__init__(_columns(labels), ("field",), id="fields", noun="fields")
         self.border_title = "Fields"
         self._labels = labels
@@ -83,7 +83,7 @@ def _shown(value: str | None) -> str:
     return "NULL" if value is None else value or "''"
 
 
-def value_content(pair: FieldPair | None, labels: Labels, colours: dict[str, str]) -> RenderableType:
+def value_content(pair: FieldPair | None, labels: SideLabels, colours: dict[str, str]) -> RenderableType:
     """Return a field's values in full, below each other."""
     if pair is None:
         return Text("no field selected", colours["quiet"])
@@ -104,7 +104,7 @@ def value_content(pair: FieldPair | None, labels: Labels, colours: dict[str, str
 
 
 def sent_lines(
-    finding: Finding, change: Change | None, part: int, colours: dict[str, str], *, is_copy: bool
+    finding: ReportFinding, change: Change | None, part: int, colours: dict[str, str], *, is_copy: bool
 ) -> list[Text]:
     """Return the lines about the sent message."""
     quiet = colours["quiet"]
@@ -125,7 +125,7 @@ def sent_lines(
     return [*lines, _placed(message, quiet), _bytes(message.key, message.value, _ids(message), quiet)]
 
 
-def _reported(finding: Finding) -> str:
+def _reported(finding: ReportFinding) -> str:
     facts = (finding.operation, finding.table, finding.key_text, finding.lsn)
     return ", ".join(filter(None, facts)) or "only its place"
 
@@ -158,9 +158,9 @@ def _bytes(key: bytes | None, value: bytes | None, ids: tuple[int | None, int | 
 
 
 def kafka_lines(
-    finding: Finding,
-    record: Record | str | None,
-    sides: tuple[Decoded | None, Decoded | None],
+    finding: ReportFinding,
+    record: TopicRecord | str | None,
+    sides: tuple[DecodedPart | None, DecodedPart | None],
     problem: str,
     colours: dict[str, str],
 ) -> list[Text]:
@@ -194,7 +194,7 @@ def kafka_lines(
     return lines
 
 
-def _nowhere(finding: Finding) -> str:
+def _nowhere(finding: ReportFinding) -> str:
     if finding.name in DATABASE:
         return "no record of it is there"
     return "it has no place: no word of it ever came" if finding.topic is None else "no offset is known"

@@ -6,28 +6,28 @@ from rich.console import RenderableType
 
 from bwtui.audit.classes import CLEAN, LOST, SIDES, UNDECIDED, Question, audit_class
 from bwtui.recording.change import Change
-from bwtui.recording.reading.target import MICROS
+from bwtui.recording.reading.seek_target import MICROS
 from bwtui.tui import figures
-from bwtui.tui.audit.child import Ended
+from bwtui.tui.assessment import MARKS
+from bwtui.tui.audit.command_process import CommandExit
+from bwtui.tui.audit.field_pairs import message_of
 from bwtui.tui.audit.labels import LABELS, MASKED
-from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
-from bwtui.tui.audit.sides import message_of
-from bwtui.tui.judgement import MARKS
+from bwtui.tui.audit.report import AuditReport, ReportFinding, fields_text, tone_of
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, Group, Table, Text, block
-from bwtui.tui.widgets.columns import Cell, Column
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.columns import Cell, GridColumn
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("class", "Class", 14, grow=20),
-    Column("table", "Table", 14, drop=2, grow=30),
-    Column("key", "Key", 17, grow=34),
-    Column("topic", "Topic", 14, drop=4, grow=30),
-    Column("place", "Part@offset", 11, "right", drop=1, grow=16),
-    Column("lsn", "LSN", 11, "right", drop=3, grow=17),
-    Column("hop", "Hop", 6, drop=5, grow=10),
-    Column("differs", "Differs", 12, drop=6, grow=60),
+    GridColumn("mark", "", 1),
+    GridColumn("class", "Class", 14, grow=20),
+    GridColumn("table", "Table", 14, drop=2, grow=30),
+    GridColumn("key", "Key", 17, grow=34),
+    GridColumn("topic", "Topic", 14, drop=4, grow=30),
+    GridColumn("place", "Part@offset", 11, "right", drop=1, grow=16),
+    GridColumn("lsn", "LSN", 11, "right", drop=3, grow=17),
+    GridColumn("hop", "Hop", 6, drop=5, grow=10),
+    GridColumn("differs", "Differs", 12, drop=6, grow=60),
 )
 #: Sorting by the mark keeps the report's own order: the worst first.
 _SORTABLE = ("mark", "class", "table", "key", "topic", "place", "lsn")
@@ -42,7 +42,7 @@ _NO_COLOURS = dict.fromkeys(("quiet", "foreground", "warning", "error", "seconda
 _Line = list[str | tuple[str, str]]
 
 
-class FindingList(Listing):
+class FindingList(ItemList):
     """Lists the findings of one class, or of all."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class FindingList(Listing):
         return "counted, and not listed one by one: it is no anomaly"
 
 
-def _item(finding: Finding, *, with_class: bool) -> Item:
+def _item(finding: ReportFinding, *, with_class: bool) -> Item:
     tone = tone_of(finding.name)
     names = ", ".join(str(field.get("field", "")) for field in finding.fields)
     texts = (
@@ -119,7 +119,7 @@ def _item(finding: Finding, *, with_class: bool) -> Item:
 
 
 def verdict_content(
-    report: AuditReport | None, now: float, *, recorded: bool = True, failed: Ended | None = None
+    report: AuditReport | None, now: float, *, recorded: bool = True, failed: CommandExit | None = None
 ) -> Content:
     """Return the verdict in two lines; without a report, the question that an audit would answer.
 
@@ -153,7 +153,7 @@ def verdict_content(
     return Content.assemble(*parts, "\n   ", *remarks) + _summary(report)
 
 
-def _failure(report: AuditReport | None, failed: Ended, now: float) -> Content:
+def _failure(report: AuditReport | None, failed: CommandExit, now: float) -> Content:
     """Return why the last audit ended without a report, and that the shown report is an older one's."""
     older = ""
     if report is not None:
@@ -252,7 +252,7 @@ def _fact(name: str, value: str) -> Content:
 
 
 def finding_content(
-    finding: Finding, change: Change | None, report: AuditReport, colours: dict[str, str]
+    finding: ReportFinding, change: Change | None, report: AuditReport, colours: dict[str, str]
 ) -> RenderableType:
     """Return a finding in full; ``change`` is set if the recording is available."""
     parts = _lines(finding, change, report.question, colours)
@@ -264,7 +264,7 @@ def finding_content(
     return Group(*lines)
 
 
-def finding_text(finding: Finding, change: Change | None, question: Question) -> str:
+def finding_text(finding: ReportFinding, change: Change | None, question: Question) -> str:
     """Return a finding as plain text to copy: exact, with all characters."""
     parts = _lines(finding, change, question, _NO_COLOURS)
     lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in parts]
@@ -275,7 +275,7 @@ def finding_text(finding: Finding, change: Change | None, question: Question) ->
 
 
 def _lines(
-    finding: Finding, change: Change | None, question: Question, colours: dict[str, str]
+    finding: ReportFinding, change: Change | None, question: Question, colours: dict[str, str]
 ) -> list[_Line]:
     quiet, tone = colours["quiet"], tone_of(finding.name)
     style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)
@@ -290,7 +290,7 @@ def _lines(
     return [line for line in lines if line]
 
 
-def _about(finding: Finding, change: Change | None, quiet: str) -> _Line:
+def _about(finding: ReportFinding, change: Change | None, quiet: str) -> _Line:
     what = " ".join(filter(None, (finding.operation, finding.table))) or "no change of this recording"
     parts: _Line = [(what, "bold"), ("  key ", quiet), finding.key_text or figures.NONE]
     if finding.lsn:
@@ -301,7 +301,7 @@ def _about(finding: Finding, change: Change | None, quiet: str) -> _Line:
     return parts
 
 
-def _sent(finding: Finding, change: Change | None, quiet: str) -> _Line:
+def _sent(finding: ReportFinding, change: Change | None, quiet: str) -> _Line:
     message = None if change is None else message_of(change, finding.part)
     if message is None:
         return []
@@ -311,14 +311,14 @@ def _sent(finding: Finding, change: Change | None, quiet: str) -> _Line:
     return [("sent   ", quiet), f"{message.topic}{placed}", (state, quiet)]
 
 
-def _placed(finding: Finding, quiet: str) -> _Line:
+def _placed(finding: ReportFinding, quiet: str) -> _Line:
     if finding.topic is None:
         return []
     where = f"{finding.topic} {finding.place}".rstrip()
     return [("place  ", quiet), where, ("  Enter: both sides", quiet)]
 
 
-def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Table:
+def _fields(finding: ReportFinding, question: Question, colours: dict[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
     sides = [
         name for name in ("postgresql", "sent", "kafka") if any(name in field for field in finding.fields)

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from bwtui.tui import figures
-from bwtui.tui.audit.sides import ABSENT
-from bwtui.tui.journey.compared import FieldWay
-from bwtui.tui.widgets.columns import Cell, Column
-from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.audit.field_pairs import ABSENT
+from bwtui.tui.journey.field_comparison import FieldComparison
+from bwtui.tui.widgets.columns import Cell, GridColumn
+from bwtui.tui.widgets.item_list import Item, ItemList
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("field", "Field", 12, grow=26),
-    Column("before", "Before", 14, grow=60),
-    Column("after", "After", 14, grow=60),
-    Column("kafka", "Kafka holds", 14, grow=60),
-    Column("newest", "Newest of the key", 17, drop=1, grow=60),
+    GridColumn("mark", "", 1),
+    GridColumn("field", "Field", 12, grow=26),
+    GridColumn("before", "Before", 14, grow=60),
+    GridColumn("after", "After", 14, grow=60),
+    GridColumn("kafka", "Kafka holds", 14, grow=60),
+    GridColumn("newest", "Newest of the key", 17, drop=1, grow=60),
 )
 _MARKS = {
     "new": ("+", "good"),
@@ -25,16 +25,16 @@ _MARKS = {
 }
 
 
-class FieldList(Listing):
+class FieldList(ItemList):
     """Lists fields; those that differ in Kafka are marked."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, ("field",), id="ways", noun="fields")
         self.border_title = "Fields"
-        self._ways: list[FieldWay] | None = None
+        self._ways: list[FieldComparison] | None = None
         self._turns = 0.0
 
-    def show(self, ways: Sequence[FieldWay], empty: str) -> None:
+    def show(self, ways: Sequence[FieldComparison], empty: str) -> None:
         """Show these fields, or why there are none."""
         self.empty_text = empty
         if self._ways == list(ways):
@@ -44,12 +44,12 @@ class FieldList(Listing):
         if not ways:
             self.empty_text = empty
 
-    def selected(self) -> FieldWay | None:
+    def selected(self) -> FieldComparison | None:
         """Return the field under the cursor."""
         return None if self.cursor_key is None or self._ways is None else self._ways[int(self.cursor_key)]
 
 
-def _item(number: int, way: FieldWay) -> Item:
+def _item(number: int, way: FieldComparison) -> Item:
     sign, tone = ("≠", "bad") if way.differs else _MARKS.get(way.mark, ("", ""))
     is_changed = way.mark == "changed"
     is_newer = way.newest not in (ABSENT, way.after if way.kafka == ABSENT else way.kafka)

@@ -7,7 +7,7 @@ from typing import Any
 from textual.message import Message
 from textual.widgets import Input, Label
 
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import RowKey
 from bwtui.tui.filtering import Filter
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.filter_bar import FilterBar
@@ -23,9 +23,9 @@ class KeyBar(FilterBar):
     class KeyAsked(Message):
         """The user wants to see the journey of a key."""
 
-        key: Key
+        key: RowKey
 
-    def __init__(self, understand: Callable[[str], Key | str | None], *more: Any) -> None:
+    def __init__(self, understand: Callable[[str], RowKey | str | None], *more: Any) -> None:
         """``understand`` returns the key that a text names, what is wrong with it, or None for a filter."""
         super().__init__(*more)
         self._understand = understand
@@ -41,7 +41,7 @@ class KeyBar(FilterBar):
         named = self._understand(event.value)
         parsed = Filter.parse("" if named is not None else event.value)
         said = parsed.complaint
-        if isinstance(named, Key):
+        if isinstance(named, RowKey):
             said = f"Enter: the journey of {fitted(f'{named.table} {named}', _ROOM)}"
         elif named is not None:
             said = named
@@ -51,7 +51,7 @@ class KeyBar(FilterBar):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.prevent_default().stop()
         named = self._understand(event.value)
-        if isinstance(named, Key):
+        if isinstance(named, RowKey):
             self.clear()
             self.post_message(self.KeyAsked(named))
         elif named is None:

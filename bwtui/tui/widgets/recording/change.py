@@ -7,12 +7,12 @@ from rich.console import RenderableType
 from bwtui.model.status import FieldChange
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import differences, key_text
-from bwtui.recording.reading.target import MICROS
+from bwtui.recording.reading.seek_target import MICROS
 from bwtui.tui import figures
-from bwtui.tui.judgement import Tone
+from bwtui.tui.assessment import Tone
 from bwtui.tui.plain import Group, Text
 from bwtui.tui.widgets.changes import OPERATIONS, fields_table
-from bwtui.tui.widgets.columns import Cell, Row
+from bwtui.tui.widgets.columns import Cell, GridRow
 from bwtui.tui.widgets.detail import Detail
 
 WITHOUT = {
@@ -47,7 +47,7 @@ def has_trouble(change: Change) -> bool:
     return change.without == "dropped" or any(m.state in ("refused", "unknown") for m in change.messages)
 
 
-def change_row(change: Change, with_table: bool) -> Row:
+def change_row(change: Change, with_table: bool) -> GridRow:
     """Return a recorded change as a row."""
     sign, tone = OPERATIONS.get(change.operation, (" ", ""))
     message = change.messages[-1] if change.messages else None
@@ -68,7 +68,7 @@ def change_row(change: Change, with_table: bool) -> Row:
     ]
     if not with_table:
         del cells[3]
-    return Row(str(change.position), tuple(cells))
+    return GridRow(str(change.position), tuple(cells))
 
 
 def _mark(change: Change) -> Cell:

@@ -8,27 +8,27 @@ from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.recording.fields import differences, key_text
 from bwtui.recording.reading.player import Player
-from bwtui.recording.reading.window import Bounds, Matches, Window, window
+from bwtui.recording.reading.window import ChangeWindow, Matches, WindowBounds, window
 from bwtui.tui import figures
 from bwtui.tui.host import RecordingHost
 from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
-from bwtui.tui.state import Picture, Playhead
+from bwtui.tui.state import Playhead, ScreenSnapshot
 from bwtui.tui.widgets.changes import field_lines
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.recording.change import change_row, has_trouble
 
 COLUMNS = (
-    Column("mark", "", 1),
-    Column("time", "Committed", 12),
-    Column("op", "Op", 10),
-    Column("table", "Table", 16, drop=1, grow=34),
-    Column("key", "Key", 12, grow=40),
-    Column("lsn", "LSN", 11, "right", drop=4, grow=17),
-    Column("xid", "Xid", 8, "right", drop=2),
-    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
-    Column("fields", "Changed", 14, drop=5, grow=60),
+    GridColumn("mark", "", 1),
+    GridColumn("time", "Committed", 12),
+    GridColumn("op", "Op", 10),
+    GridColumn("table", "Table", 16, drop=1, grow=34),
+    GridColumn("key", "Key", 12, grow=40),
+    GridColumn("lsn", "LSN", 11, "right", drop=4, grow=17),
+    GridColumn("xid", "Xid", 8, "right", drop=2),
+    GridColumn("place", "Part@offset", 12, "right", drop=3, grow=18),
+    GridColumn("fields", "Changed", 14, drop=5, grow=60),
 )
 #: The key of the row for the beginning, before the first change.
 BEGINNING = "beginning"
@@ -46,7 +46,11 @@ class RecordedChanges(Grid):
     """
 
     def __init__(
-        self, recording: RecordingHost, title: str, bounds: Bounds | None = None, table: str | None = None
+        self,
+        recording: RecordingHost,
+        title: str,
+        bounds: WindowBounds | None = None,
+        table: str | None = None,
     ) -> None:
         columns = [c for c in COLUMNS if table is None or c.key != "table"]
         super().__init__(columns, id="changes")
@@ -59,7 +63,7 @@ class RecordedChanges(Grid):
         self._query: Matches | None = None
         self._query_text = ""
         self.errors_only = False
-        self.window: Window | None = None
+        self.window: ChangeWindow | None = None
         self._head: Playhead | None = None
         self._commands = 0
         self._search: threading.Event | None = None
@@ -72,7 +76,7 @@ class RecordedChanges(Grid):
 
     # Methods for the owner.
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: ScreenSnapshot) -> None:
         """Follow the recording's position."""
         head = picture.playhead
         if head is None or head.commands < self._commands:
@@ -88,7 +92,7 @@ class RecordedChanges(Grid):
         self._ask_again()
 
     @property
-    def asked(self) -> tuple[Bounds, Matches | None]:
+    def asked(self) -> tuple[WindowBounds, Matches | None]:
         """The listed part of the recording, and the test of its changes; None for all."""
         return self._range, self._matches()
 
@@ -192,8 +196,8 @@ class RecordedChanges(Grid):
     # Reading.
 
     @property
-    def _range(self) -> Bounds:
-        return self._bounds or Bounds(0, self._head.length if self._head else 0)
+    def _range(self) -> WindowBounds:
+        return self._bounds or WindowBounds(0, self._head.length if self._head else 0)
 
     @property
     def _is_searching(self) -> bool:
@@ -244,7 +248,7 @@ class RecordedChanges(Grid):
             )
         except BwtuiError as error:
             self._failure, self._given_up = error, True
-            result = self.window or Window(bounds=bounds)
+            result = self.window or ChangeWindow(bounds=bounds)
         if search is not self._search:
             # A newer request has replaced this one.
             return
@@ -271,7 +275,7 @@ class RecordedChanges(Grid):
         if self._bounds is None and self.window.low <= 0 and changes:
             cells = [Cell("") for _ in self.columns]
             cells[1], cells[2] = Cell("", "muted"), Cell("beginning", "muted")
-            rows.insert(0, Row(BEGINNING, tuple(cells)))
+            rows.insert(0, GridRow(BEGINNING, tuple(cells)))
         line = self._cursor - self.scroll_offset.y
         self.set_rows(rows)
         self.virtual_size = self.virtual_size.with_height(len(rows) + 1)

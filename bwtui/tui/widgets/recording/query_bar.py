@@ -11,10 +11,10 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
-from bwtui.recording.query.completing import Names, completed
+from bwtui.recording.query.completion import QueryNames, completed
 from bwtui.recording.query.language import Query, QueryError, parse
-from bwtui.recording.query.of_rows import parse_row_query
-from bwtui.tui.widgets.completing import CompletingInput
+from bwtui.recording.query.row_query import parse_row_query
+from bwtui.tui.widgets.completing_input import CompletingInput
 from bwtui.tui.widgets.filter_bar import FilterBar
 
 EXAMPLE = "table = orders and op = update and after.status = 'paid'"
@@ -34,7 +34,7 @@ class QueryBar(FilterBar):
 
         query: Query | None
 
-    def __init__(self, end: int, names: Callable[[], Names] = Names) -> None:
+    def __init__(self, end: int, names: Callable[[], QueryNames] = QueryNames) -> None:
         super().__init__()
         self._end = end
         self._of_recording = names

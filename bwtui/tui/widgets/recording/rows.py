@@ -10,7 +10,7 @@ from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.fields import as_text
 from bwtui.recording.reading.as_of import TableRow
 from bwtui.tui.plain import Content
-from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.columns import Cell, GridColumn, GridRow
 from bwtui.tui.widgets.grid import Grid
 
 
@@ -34,7 +34,9 @@ class RowsGrid(Grid):
         self.total = 0
         self._table_rows: Sequence[TableRow] = ()
 
-    def show_rows(self, columns: Sequence[Column], rows: Sequence[TableRow], first: int, total: int) -> None:
+    def show_rows(
+        self, columns: Sequence[GridColumn], rows: Sequence[TableRow], first: int, total: int
+    ) -> None:
         """Show the rows from number ``first`` on, out of ``total`` rows."""
         self.set_columns(columns)
         self.first_number, self.total, self._table_rows = first, total, rows
@@ -81,5 +83,5 @@ def field_cell(value: Field) -> Cell:
     return Cell((as_text(value) or "''")[:200])
 
 
-def _row(row: TableRow, number: int) -> Row:
-    return Row(str(number), tuple(field_cell(value) for value in row.fields))
+def _row(row: TableRow, number: int) -> GridRow:
+    return GridRow(str(number), tuple(field_cell(value) for value in row.fields))

@@ -10,9 +10,9 @@ from textual.message import Message
 from textual.widgets import Input, Label
 
 from bwtui.errors import BwtuiError
-from bwtui.recording.reading.target import FORMS
+from bwtui.recording.reading.seek_target import FORMS
 from bwtui.tui.plain import Content, with_hint
-from bwtui.tui.widgets.completing import CompletingInput
+from bwtui.tui.widgets.completing_input import CompletingInput
 
 
 class SeekBar(Vertical):

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.reading.target import MICROS
+from bwtui.recording.reading.seek_target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Playhead

@@ -1,0 +1,119 @@
+"""Reject early what would make a long ``bwtui verify`` fail at its end, or run for nothing."""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bwtui.cli.options.relay_options import typed_options
+from bwtui.errors import BwtuiError, RefusedError, UsageError
+from bwtui.options import OPTIONS
+
+if TYPE_CHECKING:
+    from bwtui.verify.audit_inputs import OpenedRecording
+
+#: Options that apply to only one of the three kinds of audit; the others would silently ignore them.
+_OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table", "relay")
+_OF_ONE_RECORDING = ("deep", "work_folder")
+_WHOLE = "a recording is audited whole, with the topics that it was sent to"
+#: Options whose values come from the running relay itself; a subset of its tables may be selected.
+_OF_RELAY = {option.name.replace("-", "_") for option in OPTIONS} | {"profile"}
+# The engine of an audit is chosen independently of the relay.
+_OF_RELAY -= {"table", "exclude_table", "spark_master"}
+
+
+def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
+    """Raise UsageError for an option that does not apply to this kind of audit."""
+    unused = [] if database else [*_OF_DATABASE]
+    unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
+    unused += ["spark_master"] if database else []
+    for name, option in on_command_line():
+        if name not in unused:
+            continue
+        if database:
+            raise UsageError(f"{option} says nothing to --database", "leave it out")
+        hint = "recordings are compared whole" if len(recordings) == 2 else _WHOLE
+        if name in _OF_DATABASE:
+            hint += f"; {option} belongs to --database"
+        asked = "the audit of a recording" if len(recordings) == 1 else "the comparison of recordings"
+        raise UsageError(f"{option} says nothing to {asked}", hint)
+
+
+def refuse_replaced(*more: str) -> None:
+    """Raise UsageError for an option whose value comes from a running relay, and for ``more``."""
+    for name, option in on_command_line():
+        if name in _OF_RELAY or name in more:
+            raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
+
+
+def on_command_line() -> Iterator[tuple[str, str]]:
+    """Yield the name of every option that was given, and the option as it was typed."""
+    context = click.get_current_context()
+    typed = typed_options()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            yield name, typed.get(name.replace("_", "-"), max(parameter.opts, key=len))
+
+
+def unwritable(html: Path, reason: str | None) -> BwtuiError:
+    """Return the error for a page that can't be written."""
+    return BwtuiError(f"{html} can't be written: {reason}", "name another file with --html")
+
+
+def refuse_unwritable(html: Path) -> None:
+    """Raise BwtuiError if the page could not be written; the check creates nothing."""
+    folder, code = html.parent, 0
+    try:
+        if html.is_dir():
+            code = errno.EISDIR
+        elif not folder.is_dir():
+            code = errno.ENOTDIR if folder.exists() else errno.ENOENT
+        elif not os.access(html if html.exists() else folder, os.W_OK):
+            code = errno.EACCES
+    except OSError as error:
+        raise unwritable(html, error.strerror) from error
+    if code:
+        raise unwritable(html, os.strerror(code))
+
+
+def open_all(folders: Sequence[Path]) -> "list[OpenedRecording]":
+    """Open recordings, all of them before any is processed.
+
+    Raises UsageError, DamagedRecording or StateFailed; RefusedError if one is empty, or has no finished
+    segment yet.
+    """
+    from bwtui.verify.audit_inputs import open_recorded
+
+    opened = []
+    for folder in folders:
+        opened.append(open_recorded(folder))
+        _refuse_empty(opened[-1])
+    return opened
+
+
+def _refuse_empty(recorded: "OpenedRecording") -> None:
+    sealed, changes = recorded.sealed, recorded.facts.changes
+    if sealed is None:
+        _refuse_unfinished(recorded.folder)
+    # The changes of later segments are counted when these are sealed.
+    if changes or (sealed is not None and sealed.behind):
+        return
+    raise RefusedError(
+        f"{recorded.folder} is empty: no change came while it was recorded",
+        "record while something is written, and verify then",
+    )
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    from bwtui.recording.folder import existing_segments
+    from bwtui.seal.plan import SealPlan, finished_segments
+
+    if not finished_segments(folder, existing_segments(folder), SealPlan()):
+        raise RefusedError(
+            f"{folder} can't be verified yet: it is being written, and no segment is complete",
+            "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
+        )

@@ -1,0 +1,312 @@
+"""Select dead letters: by relay, by source, and by the options."""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bwtui.cli.options import relay_options
+from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
+from bwtui.console import say
+from bwtui.errors import ConnectionFailed, RefusedError, StateFailed, UsageError
+from bwtui.model.option_checks import check_regex
+from bwtui.options import refused_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bwtui.model.backfill import BackfillStatus
+    from bwtui.recording.selection import ChangeSelection
+    from bwtui.relay.dead_letters.action_log import DeadLetterAction
+    from bwtui.relay.dead_letters.letter_state import DeadLetterState
+    from bwtui.settings import RelaySettings
+    from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: An ID, or a prefix of one.
+_ID = re.compile(r"[0-9a-f]{4,12}")
+_OF_TOPIC = ("broker", "kafka-config", "dead-letter-topic")
+_OPTIONS = (
+    relay_option("The relay whose letters are meant, running or not; needed where several are."),
+    click.option("--table", metavar="REGEX", help="Only tables whose schema.table this matches wholly."),
+    click.option("--since", metavar="TIME", help="Only rows dropped then or later: 2026-01-31T10:00, -5m."),
+    click.option("--reason", metavar="REGEX", help="Only letters in whose reason this is found."),
+    click.option(
+        "--from-topic",
+        is_flag=True,
+        help="Read the letters from --dead-letter-topic, by default the running relay's, not from its file.",
+    ),
+    relay_options.takes(*_OF_TOPIC),
+    click.option("--show-values", is_flag=True, help="Show keys and rows, which are masked otherwise."),
+)
+
+
+def letter_options(command: F) -> F:
+    """Add the options that select dead letters to a command; `opened` reads them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedLetters:
+    """The letters that were read, oldest first, and their states."""
+
+    #: "" if they belong to no local relay.
+    relay: str
+    file: "DeadLetterFile"
+    letters: "Sequence[DeadLetter]"
+    standings: "Mapping[str, DeadLetterState]"
+    #: All letters, whatever the options select.
+    all: "Sequence[DeadLetter]"
+
+    def of_ids(self, ids: Sequence[str]) -> "list[DeadLetter]":
+        """Return the letters with these IDs. Raises UsageError and RefusedError."""
+        found = {}
+        for id in ids:
+            for letter in self._named(id):
+                found[letter.place] = letter
+        return list(found.values())
+
+    def open(self) -> "list[DeadLetter]":
+        """Return the letters that still need action."""
+        return [letter for letter in self.letters if self.standings[letter.id].is_open]
+
+    def _named(self, id: str) -> "list[DeadLetter]":
+        if not _ID.fullmatch(id):
+            raise UsageError(
+                f"{id!r} is no id of a letter", "give four or more of its digits; 'bwtui dead-letters list'"
+            )
+        named = [letter for letter in self.all if letter.id.startswith(id)]
+        if not named:
+            raise RefusedError(
+                f"there is no letter {id} in {self.file.path}", "'bwtui dead-letters list --all' has them all"
+            )
+        if len({letter.id for letter in named}) > 1:
+            raise UsageError(f"several letters are called {id}…", "give more digits of the one that you mean")
+        return named
+
+
+@contextlib.contextmanager
+def opened(given: dict[str, Any], *, needs_relay: bool = False) -> Iterator[SelectedLetters]:
+    """Yield the letters that the options select. Raises BwtuiError."""
+    filters = _Filters.of(given)
+    typed = [text for name, text in relay_options.typed_options().items() if name in _OF_TOPIC]
+    if typed and not given["from_topic"]:
+        raise UsageError(f"{typed[0]} says nothing without --from-topic", "add it, or leave this out")
+    relay = _relay(given["relay"], or_none=given["from_topic"] and not needs_relay)
+    with _path(given, relay, typed) as path:
+        yield _read(relay, path, filters)
+
+
+def open_letters(relay: str) -> "list[DeadLetter]":
+    """Return the letters of a relay whose rows are still to be sent. Raises BwtuiError."""
+    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+    from bwtui.state_folder import state_folder
+
+    path = DeadLetterWriter(state_folder(relay)).path
+    if not path.exists():
+        return []
+    chosen = _read(relay, path, lambda _: True)
+    return [one for one in chosen.letters if chosen.standings[one.id].state in ("open", "asked")]
+
+
+def _read(relay: str, path: "Path", filters: "Callable[[DeadLetter], bool]") -> SelectedLetters:
+    from bwtui.relay.dead_letters.letter_state import standing
+    from bwtui.relay.dead_letters.retry import tasks_of
+    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+    from bwtui.state_folder import state_folder
+
+    columns = _key_columns(relay)
+    # Before the letters: those of a task's rows are written before it is over.
+    tasks = tasks_of(relay) if relay else {}
+    file = _letters(path, columns)
+    _warn(file)
+    notes: Mapping[str, Sequence[DeadLetterAction]] = {}
+    if relay:
+        own = DeadLetterWriter(state_folder(relay)).path
+        notes = _notes(relay, file.letters, tasks or {}, file if path == own else _letters(own, columns))
+    # A row that was read again has its letter in a topic twice, maybe once without the row.
+    each = {letter.id: letter for letter in sorted(file.letters, key=lambda letter: letter.size)}
+    # Only each partition on its own is in order.
+    letters = sorted(each.values(), key=lambda letter: (letter.time, letter.place))
+    standings = {letter.id: standing(notes.get(letter.id, ()), tasks) for letter in letters}
+    return SelectedLetters(relay, file, [one for one in letters if filters(one)], standings, letters)
+
+
+def _letters(path: "Path", columns: Mapping[str, tuple[str, ...]]) -> "DeadLetterFile":
+    from bwtui.file_errors import file_failed
+    from bwtui.sink.dead_letter_file import DeadLetterFile
+
+    file = DeadLetterFile(path, lambda table: columns.get(table, ()))
+    try:
+        file.read()
+    except OSError as error:
+        raise file_failed(f"the dead letters {path} can't be read", error, RefusedError) from error
+    return file
+
+
+def _notes(
+    relay: str, letters: "Sequence[DeadLetter]", tasks: "Mapping[str, BackfillStatus]", own: "DeadLetterFile"
+) -> "Mapping[str, Sequence[DeadLetterAction]]":
+    """Return the actions taken on letters, after recording the tasks that have ended."""
+    from bwtui.relay.dead_letters.action_log import DeadLetterActionLog
+    from bwtui.relay.dead_letters.letter_state import settled
+
+    handled = DeadLetterActionLog(relay)
+    notes: dict[str, Sequence[DeadLetterAction]] = {**handled.read()}
+    if ended := settled(letters, notes, tasks, own):
+        with contextlib.suppress(StateFailed):
+            # If this can't be written, the next reader finds it again.
+            handled.add(ended)
+    for note in ended:
+        notes |= {id: (*notes[id], note) for id in note.letters}
+    return notes
+
+
+def _warn(file: "DeadLetterFile") -> None:
+    for count, what in (
+        (file.unreadable, "lines are no letters"),
+        (file.cut, "older letters are left out"),
+        (file.left_out, "bytes before them are left out"),
+    ):
+        if count:
+            say(f"bwtui: {file.path}: {count:,} {what}", err=True)
+
+
+def _relay(named: str | None, *, or_none: bool) -> str:
+    """Return the selected relay; if none runs, the only one that has letters."""
+    from bwtui.relay.process.control import RelayUnresponsive
+    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+    from bwtui.state_folder import known_relays, state_folder
+
+    if named is not None:
+        if named not in known_relays():
+            status_of(named)
+        return named
+    try:
+        return only_relay(None)
+    except RelayUnresponsive:
+        raise
+    except ConnectionFailed:
+        having = [name for name in known_relays() if DeadLetterWriter(state_folder(name)).path.exists()]
+        if not having and not or_none:
+            raise
+    if len(having) > 1:
+        raise UsageError("no relay is running", f"name one of them with --relay: {', '.join(having)}")
+    return having[0] if having else ""
+
+
+def _key_columns(relay: str) -> dict[str, tuple[str, ...]]:
+    from bwtui.model.status import Status
+    from bwtui.relay.process.control import request
+
+    try:
+        status = Status.from_json(request(relay, {"request": "status"})) if relay else None
+    except ConnectionFailed:
+        return {}
+    return {name: table.key_columns for name, table in status.tables.items()} if status else {}
+
+
+@contextlib.contextmanager
+def _path(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "Iterator[Path]":
+    from bwtui.sink.dead_letter_writer import DeadLetterWriter
+    from bwtui.state_folder import state_folder
+
+    if not given["from_topic"]:
+        yield DeadLetterWriter(state_folder(relay)).path
+        return
+    from bwtui.kafka.config import client_config
+    from bwtui.relay.dead_letters.topic import spooled
+
+    settings = _settings(given, relay, typed)
+    with spooled(client_config(settings), settings.dead_letter_topic) as (path, _):
+        yield path
+
+
+def _settings(given: dict[str, Any], relay: str, typed: Sequence[str]) -> "RelaySettings":
+    """Return the settings for the topic: the given ones, or otherwise the running relay's."""
+    from bwtui.relay.process.control import settings_of
+
+    names = ("profile", "broker", "kafka_config", "dead_letter_topic")
+    loaded = relay_options.load({name: given[name] for name in names})
+    settings = loaded.settings()
+    relay_options.check_properties(settings, loaded.property_place)
+    if settings.dead_letter_topic:
+        return settings
+    hint = "name it: --from-topic --dead-letter-topic T -b HOST:PORT"
+    if typed:
+        raise UsageError(f"{typed[0]} says where, and no topic of dead letters is named", hint)
+    if not relay:
+        raise UsageError("no topic of dead letters is named, and no relay runs that has one", hint)
+    try:
+        settings = settings_of(relay)
+    except ConnectionFailed as error:
+        raise ConnectionFailed(error.message, hint) from error
+    if not settings.dead_letter_topic:
+        raise UsageError(f"relay {relay} sends its dead letters to no topic", "leave --from-topic out")
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Filters:
+    """The filters of the options."""
+
+    tables: "ChangeSelection"
+    reason: re.Pattern[str] | None
+    #: Unix seconds.
+    since: float
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "_Filters":
+        """Return the given filters. Raises UsageError."""
+        from bwtui.recording.query.values import as_time
+        from bwtui.recording.selection import ChangeSelection
+
+        since, table = 0.0, given["table"]
+        if table is not None:
+            with refused_at("--table"):
+                check_regex(table)
+        if given["since"] is not None:
+            with refused_at("--since"):
+                since = as_time(given["since"], time.time_ns() // 1000) / 1_000_000
+        tables = ChangeSelection(table=None if table is None else re.compile(table))
+        return cls(tables, _reason(given["reason"]), since)
+
+    def __call__(self, letter: "DeadLetter") -> bool:
+        texts = (letter.error, letter.reason)
+        return (
+            letter.time >= self.since
+            and self.tables.takes_table(letter.table)
+            and (self.reason is None or any(map(self.reason.search, texts)))
+        )
+
+
+def _reason(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(
+            f"--reason: {text!r} is not a regular expression: {error}",
+            "'bwtui dead-letters list' shows reasons",
+        ) from error
+
+
+def check_choice(ids: Sequence[str], given: dict[str, Any], *, all: bool) -> None:
+    """Raise UsageError if a command that changes something does not say which letters."""
+    filters = [f"--{name}" for name in ("table", "since", "reason") if given[name] is not None]
+    if ids and (all or filters):
+        other = "--all" if all else filters[0]
+        raise UsageError(f"ids and {other} exclude each other", "name letters, or choose them by options")
+    if not ids and not all and not filters:
+        raise UsageError(
+            "no letter is named",
+            "name them by id, or choose them by --table, --since or --reason, or --all",
+        )

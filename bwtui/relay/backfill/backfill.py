@@ -1,0 +1,426 @@
+"""Backfill rows of tables into the stream alongside its changes: one request at a time, chunk by chunk.
+
+The relay's main thread calls `Backfill.turn` once a turn of its loop. Each chunk goes through four steps. A
+thread reads it, while the keys that the stream sends of its table are collected. The stream passes the WAL
+that the chunk's snapshot shows. The chunk's rows, without those keys, are added between two transactions.
+When all of them are acknowledged, the progress is stored. Whatever breaks the window starts the chunk again.
+See `bwtui.relay.backfill.chunk_window` for why nothing older is sent after a newer row.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused, StateFailed
+from bwtui.model.backfill import UNKNOWN, BackfillState
+from bwtui.model.status import State
+from bwtui.relay.backfill.background_save import BackgroundSave
+from bwtui.relay.backfill.chunk_read import ChunkRead
+from bwtui.relay.backfill.chunk_route import left_out, route_of
+from bwtui.relay.backfill.chunk_snapshot import ChunkSnapshot, advised
+from bwtui.relay.backfill.chunk_window import ChunkWindow
+from bwtui.relay.backfill.keys import Key, read_keys
+from bwtui.relay.backfill.outgoing_chunk import OutgoingChunk, RowNumbers
+from bwtui.relay.backfill.row_policy import BackfillFailed, BackfillRowPolicy, ChunkSessionFailures
+from bwtui.relay.backfill.store import BackfillStore, BackfillTask
+from bwtui.relay.backfill.stream_hook import BackfillStream, seconds_beside
+from bwtui.relay.backfill.wal_nudge import WalNudge
+from bwtui.relay.batch_bisector import BatchBisector
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import TableRoute
+from bwtui.sink.base import DeliveryFailure
+from bwtui.source.catalog import TableFilter
+from bwtui.source.chunks.chunk_reader import (
+    Chunk,
+    ChunkRequest,
+    ChunkTooLarge,
+    SessionEnded,
+    TableNotPublished,
+)
+from bwtui.source.chunks.visibility import oldest_running
+from bwtui.source.connection import Connection
+
+#: Maximum rows of a chunk, and of a list of keys; fewer if the rows are large.
+CHUNK_ROWS, CHUNK_KEYS = 10_000, 2_000
+_CHUNK_BYTES = 8 << 20
+#: A chunk whose window breaks while it is read is made smaller: the minimum rows, and the maximum attempts.
+_LEAST_ROWS, _ROUNDS = 100, 8
+#: How often to check for work, and how long to wait after a failure of PostgreSQL.
+_LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
+_OLDEST_SECONDS = 10.0
+
+
+class Backfill:
+    """All requests of one run, over all of its sessions."""
+
+    def __init__(
+        self,
+        context: RelayContext,
+        store: BackfillStore,
+        publications: tuple[str, ...],
+        first: ChunkSnapshot,
+        is_more_due: Callable[[], bool],
+    ) -> None:
+        """``is_more_due``: whether other work before the relay has caught up may still send requests."""
+        self._context = context
+        self._is_more_due = is_more_due
+        self._store = store
+        self._first = first
+        self._publications = publications
+        self._share = context.settings.snapshot_share / 100
+        self._chosen = TableFilter(context.settings)
+        self._streamed = context.streamed
+        self._numbers = RowNumbers()
+        self._stream: BackfillStream | None = None
+        self._task: BackfillTask | None = None
+        self._window: ChunkWindow | None = None
+        self._reading: ChunkRead | None = None
+        self._outgoing: OutgoingChunk | None = None
+        #: The rest of a list of keys, and the keys of the current chunk.
+        self._list: Iterator[Key] | None = None
+        self._keys: list[Key] | None = None
+        self._chunk: Chunk | None = None
+        #: Whether nothing of the task was read in this session yet.
+        self._is_first = True
+        self._saving: BackgroundSave | None = None
+        #: The route that encodes the chunks of this session.
+        self._route: TableRoute | None = None
+        self._careful = False
+        #: The position of the stream, and whether it had nothing to read in this turn.
+        self._position, self._is_idle = 0, True
+        #: Returns whether the chunk's rows are in the recording, once they are acknowledged.
+        self._is_kept: Callable[[], bool] | None = None
+        self._rows = CHUNK_ROWS
+        #: How often the chunk's window broke before the chunk was read.
+        self._rounds = 0
+        self._ends = ChunkSessionFailures()
+        self._look_at = self._looked_at = 0.0
+        #: Why the request fails at the next turn: its topic accepted nothing.
+        self._shut: BwtuiError | None = None
+        self._prompt = WalNudge(context.patience.server)
+        self._refusals = BackfillRowPolicy(context.policy, context.settings.on_error)
+
+    # -- sessions ------------------------------------------------------------------------------------------
+
+    def begin_session(self, stream: BackfillStream) -> None:
+        """Resume with a new session of the stream."""
+        self._stream = stream
+        self._is_first, self._route, self._ends = True, None, ChunkSessionFailures()
+        if self._context.exactly is not None:
+            self._store.take(self._context.exactly.chunks)
+            # Look up again where its list of keys continues.
+            self._task = None
+
+    def end_session(self) -> None:
+        """Abandon the current chunk: changes that the next session reads again would follow its rows."""
+        exactly, outgoing = self._context.exactly, self._outgoing
+        # Otherwise each session, and each start, would meet it again.
+        shut = self._shut = self._refusals.shut if outgoing is not None else None
+        if exactly and outgoing and (error := exactly.refusal(outgoing.spans) or shut):
+            # Kafka would reject it in each transaction, which would hold up the stream.
+            self._fail(error)
+        elif outgoing is not None and any(span.failed for span in outgoing.spans):
+            # One of its own messages may be rejected. Waiting for each message finds it.
+            self._careful = shut is None
+        if self._window is not None and self._task is not None:
+            self._task.again += 1
+        self._drop_chunk()
+        self._stream = None
+
+    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        return failures if self._outgoing is None else self._refusals.own(failures, self._outgoing.spans)
+
+    def _drop_chunk(self) -> None:
+        if self._reading is not None:
+            self._reading.give_up()
+        if self._stream is not None:
+            self._stream.batch.window = None
+        self._window = self._reading = self._outgoing = self._chunk = self._is_kept = None
+        self._look_at = 0.0
+
+    def look(self, connection: Connection) -> None:
+        """Check periodically which transactions all sessions can see by now; in the sampler's thread."""
+        if (now := time.monotonic()) >= self._looked_at + _OLDEST_SECONDS:
+            self._looked_at = now
+            server = self._streamed.server
+            self._streamed.note_oldest(server, oldest_running(connection))
+
+    # -- turns ---------------------------------------------------------------------------------------------
+
+    @property
+    def pause(self) -> float:
+        if self._reading is not None or self._saving is not None:
+            return 0.01
+        return 0.002 if self._window is not None else 0.25
+
+    @property
+    def phase(self) -> State:
+        return self._first.phase
+
+    @property
+    def is_due(self) -> bool:
+        return self._saving is not None or self._is_more_due() or self._store.has_due
+
+    @property
+    def wants_boundary(self) -> bool:
+        return self._outgoing is not None and self._outgoing.is_encoded and not self._outgoing.is_put
+
+    def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
+        now = time.monotonic()
+        self._position, self._is_idle = position, is_idle
+        if self._window is None and self._saving is None and now < self._look_at and self._shut is None:
+            return
+        shut, self._shut = self._shut, None
+        if shut is not None:
+            self._fail(shut)
+            return
+        try:
+            until = now + seconds_beside(seconds, self._share, is_idle=is_idle)
+            self._turn(until, at_boundary=at_boundary)
+        except BackfillFailed as failed:
+            self._fail(failed.error)
+        except ServiceRefused as error:
+            if self._context.policy.shut is not None:
+                # The error is about messages of the stream, raised while this code waited.
+                raise
+            self._fail(error)
+
+    def _turn(self, until: float, *, at_boundary: bool) -> None:
+        if self._saving is not None:
+            if self._saving.is_done():
+                self._saving = None
+                self._look_at = 0.0
+        elif self._window is None:
+            self._begin()
+        elif self._window.broken:
+            self._broken(self._window.broken)
+        elif self._reading is not None:
+            self._look_at_reading()
+        elif self._outgoing is None:
+            self._wait_for_stream()
+        elif not self._outgoing.is_encoded:
+            self._outgoing.encode(self._window, until)
+        elif not self._outgoing.is_put:
+            self._put(until, at_boundary=at_boundary)
+        else:
+            self._finish()
+
+    def _begin(self) -> None:
+        """Take the next chunk of the next task, if there is one."""
+        stream = self._stream
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        # First forget a completed first snapshot, and finished requests.
+        self._note_unsent()
+        self._first.look()
+        task = self._store.next()
+        if task is None or stream is None or stream.batch.careful is not None:
+            self._task = None
+            return
+        if task is not self._task:
+            self._task, self._is_first, self._rows, self._rounds = task, True, CHUNK_ROWS, 0
+            self._ends = ChunkSessionFailures()
+            self._route = self._list = self._keys = None
+        if task.state != "running":
+            task.state = "running"
+            task.started = task.started or time.time()
+        asked = self._asked(task)
+        if asked is None:
+            self._end(task, "done")
+            return
+        stream.batch.flush()
+        self._window = stream.batch.window = ChunkWindow(task.request.table)
+        self._reading = ChunkRead(
+            self._context.patience.server, asked, self._streamed, is_first=self._is_first
+        )
+
+    def _note_unsent(self) -> None:
+        """Record in the coverage ledger whose rows were not sent; a kill before `BackfillStore.note` repeats that."""
+        coverage = self._context.coverage
+        for one in self._store.unnoted():
+            if one.table == UNKNOWN:
+                coverage.mark_all(f"may lack {one.lacks}")
+                is_noted = not coverage.is_empty
+            else:
+                is_noted = one.is_made_good(self._store.statuses())
+                is_noted = is_noted or coverage.mark(one.table, f"lacks {one.lacks}", by_hand=True)
+            if is_noted:
+                self._store.note(one.id)
+
+    def _asked(self, task: BackfillTask) -> ChunkRequest | None:
+        request = task.request
+        if not self._chosen.passes_whole(request.table):
+            # Check this before reading: the table may be left out because it can't be read.
+            raise left_out(request.table)
+        namespace, _, name = request.table.partition(".")
+        asked = ChunkRequest(namespace, name, self._publications, request.where, rows=self._rows)
+        if not request.keys:
+            return replace(asked, after=task.after, key=task.key, unkeyed=request.unkeyed)
+        if self._keys is None:
+            self._list = self._list or read_keys(Path(request.keys), task.done_keys)
+            try:
+                self._keys = list(islice(self._list, min(CHUNK_KEYS, self._rows)))
+            except StateFailed as error:
+                raise BackfillFailed(error) from error
+        if not self._keys:
+            return None
+        texts = [key for key in self._keys if not isinstance(key, bytes)]
+        return replace(asked, keys=texts, key_columns=request.key_columns)
+
+    def _look_at_reading(self) -> None:
+        reading, task = self._reading, self._task
+        assert reading is not None and task is not None
+        # Keep the reason of the last failure until there is something newer to report.
+        task.detail = reading.detail or task.detail
+        if not reading.is_done:
+            if task.wanted:
+                # A pause or a cancellation does not wait for what the reading is blocked on.
+                self._drop_chunk()
+            return
+        self._reading = None
+        if reading.error is not None:
+            self._read_failed(reading.error)
+            return
+        chunk = reading.chunk
+        assert chunk is not None
+        self._is_first, self._ends = False, ChunkSessionFailures()
+        if not task.request.keys and not task.request.where:
+            task.estimate = chunk.estimate
+        self._chunk = chunk
+        self._prompt.begin()
+
+    def _wait_for_stream(self) -> None:
+        """Encode the chunk once the stream has passed it, and so has passed the changes of its schema."""
+        task, chunk, stream = self._task, self._chunk, self._stream
+        assert task is not None and chunk is not None and stream is not None
+        if self._position < chunk.high:
+            if self._is_idle:
+                self._prompt.ask(stream)
+            return
+        route = self._route_of(task, chunk)
+        self._refusals = BackfillRowPolicy(self._context.policy, self._context.settings.on_error, route.topic)
+        self._outgoing = OutgoingChunk(self._context, chunk, route, self._keys, self._refusals, self._numbers)
+        self._outgoing.is_first = task.request.reason == "first"
+
+    def _route_of(self, task: BackfillTask, chunk: Chunk) -> TableRoute:
+        """Return the route of a chunk: that of the chunk before, unless the table was altered since."""
+        if self._route is not None and self._route.relation == chunk.relation:
+            return self._route
+        self._route = route_of(self._context, task.request, chunk.relation)
+        return self._route
+
+    def _read_failed(self, error: BwtuiError) -> None:
+        assert self._task is not None
+        if not isinstance(error, ConnectionFailed):
+            raise BackfillFailed(advised(self._task, error))
+        if isinstance(error, ChunkTooLarge):
+            self._ask_for_fewer()
+        if isinstance(error, SessionEnded):
+            self._ends.note(self._task.request, error)
+        self._again(error.message)
+        self._look_at = time.monotonic() + _PAUSE_SECONDS
+
+    def _ask_for_fewer(self) -> None:
+        self._rows = max(1, self._rows // 4)
+        if self._keys is not None:
+            left = self._keys[self._rows :]
+            self._keys, self._list = self._keys[: self._rows], chain(left, self._list or ())
+
+    def _put(self, until: float, *, at_boundary: bool) -> None:
+        outgoing, stream, window = self._outgoing, self._stream, self._window
+        assert outgoing is not None and stream is not None and window is not None
+        if at_boundary and stream.batch.careful is None:
+            stream.batch.flush()
+            if not window.fits(outgoing.route):
+                self._again("read again, since the table was altered")
+                return
+            careful = None
+            if self._context.exactly is not None:
+                # All of it goes into one Kafka transaction, together with the progress that marks it as done.
+                outgoing.put_all(stream.batch, window, self._position)
+                self._context.exactly.note_chunk(self._task_behind())
+                return
+            if self._careful:
+                # Then every failure belongs to this chunk.
+                while self._context.sink.queued():
+                    stream.pulse(0.05)
+                careful = BatchBisector(self._context.sink, self._refusals, stream.while_settling)
+            outgoing.put(stream.batch, window, self._position, until, careful)
+
+    def _finish(self) -> None:
+        """Store the progress once all of the chunk is acknowledged, and in the recording."""
+        task, outgoing, chunk, stream = self._task, self._outgoing, self._chunk, self._stream
+        assert task is not None and outgoing is not None and chunk is not None and stream is not None
+        if any(span.pending for span in outgoing.spans):
+            return
+        self._is_kept = self._is_kept or stream.promise()
+        if not self._is_kept():
+            return
+        if self._refusals.error is not None:
+            error = self._refusals.error
+            says = f"a row of {task.request.table} can't be sent: {error.message}"
+            raise BackfillFailed(RowError(says, error.hint or ""))
+        task.take(self._task_behind())
+        self._careful = False
+        self._rounds = 0
+        self._route = outgoing.route
+        if chunk.lines and (size := sum(map(len, chunk.lines))):
+            self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
+        self._keys = None
+        self._drop_chunk()
+        self._save(task)
+
+    def _task_behind(self) -> BackfillTask:
+        """Return the task as it will be once the chunk is done."""
+        task, outgoing, chunk = self._task, self._outgoing, self._chunk
+        assert task is not None and outgoing is not None and chunk is not None
+        counts = (*outgoing.counts, self._refusals.dropped)
+        return task.behind(counts, chunk.last, chunk.key, self._keys)
+
+    # -- ends of chunks and tasks --------------------------------------------------------------------------
+
+    def _broken(self, why: str) -> None:
+        """Read the chunk again with fewer rows; a chunk that is never read in time fails."""
+        if self._reading is not None:
+            self._rounds += 1
+            self._rows = max(_LEAST_ROWS, self._rows // 4)
+        assert self._task is not None
+        request = self._task.request
+        if self._rounds >= _ROUNDS and request.reason != "first":
+            says = f"{why} again and again while rows of {request.table} were read"
+            raise BackfillFailed(RefusedError(says, "ask for fewer of them, by a column that has an index"))
+        self._again(f"read again, since {why}")
+
+    def _again(self, detail: str) -> None:
+        assert self._task is not None
+        self._task.again += 1
+        self._task.detail = detail
+        self._drop_chunk()
+
+    def _end(self, task: BackfillTask, state: BackfillState) -> None:
+        task.state, task.ended, task.detail = state, time.time(), ""
+        self._save(task)
+
+    def _save(self, task: BackfillTask) -> None:
+        """Write progress, or the end; the next chunk waits for this, but the stream does not."""
+        self._saving = BackgroundSave(self._store, task)
+        if task.is_over:
+            self._task = None
+        if task.state == "done" and not (task.request.where or task.request.keys):
+            self._context.coverage.resume(task.request.table)
+
+    def _fail(self, error: BwtuiError) -> None:
+        task = self._task
+        self._drop_chunk()
+        if task is None or not self._first.fails(task, error):
+            return
+        task.error, task.hint, task.is_gone = (
+            error.message,
+            error.hint or "",
+            isinstance(error, TableNotPublished),
+        )
+        self._context.report.error("backfill", error, task.request.table)
+        if task.request.reason != "first" and not task.is_gone:
+            self._store.failed(task.request.table, error.message)
+        self._end(task, "failed")

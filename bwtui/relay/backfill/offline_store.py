@@ -1,0 +1,27 @@
+"""Access to the tasks of a stopped relay, which resumes them after its next start."""
+
+import contextlib
+from collections.abc import Iterator
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.backfill.chunk_snapshot import named
+from bwtui.relay.backfill.store import FOLDER, BackfillStore
+from bwtui.relay.process.lock import RelayLock
+from bwtui.state_folder import known_relays, state_folder
+
+
+@contextlib.contextmanager
+def kept(name: str, error: ConnectionFailed) -> Iterator[BackfillStore]:
+    """Yield the tasks of a relay that does not run, and prevent it from starting in the meantime.
+
+    Raises ``error`` if there is no such relay, and RefusedError if it is starting.
+    """
+    if name not in known_relays():
+        raise error
+    lock = RelayLock.acquire(name)
+    try:
+        store = BackfillStore(state_folder(name) / FOLDER)
+        store.firsts = named(state_folder(name))
+        yield store
+    finally:
+        lock.release()

@@ -1,0 +1,121 @@
+"""The state of each dead letter, from the log of actions and the relay's tasks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bwtui.model.backfill import BackfillStatus
+from bwtui.model.backfill_texts import told
+from bwtui.relay.dead_letters.action_log import DeadLetterAction, What
+from bwtui.sink.dead_letter_file import DeadLetter, DeadLetterFile, keys_of
+
+#: open: something is to be done; asked: the relay was asked to send the row; sent: it has sent the row in its
+#: current state; refused: the row was rejected again, and its new dead letter is open; dropped: set aside.
+State = Literal["open", "asked", "sent", "refused", "dropped"]
+
+#: Operations that a dead letter of a backfilled row, or of a tombstone for a key without a row, carries.
+_PUT_IN = ("backfill", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterState:
+    """The state of one dead letter, and the text to show for it."""
+
+    state: State = "open"
+    detail: str = ""
+    notes: tuple[DeadLetterAction, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """True if the dead letter needs an action."""
+        return self.state == "open"
+
+
+def standing(
+    notes: Sequence[DeadLetterAction], tasks: Mapping[str, BackfillStatus] | None
+) -> DeadLetterState:
+    """Return the state of a dead letter with ``notes``; ``tasks`` are the relay's, by id.
+
+    ``tasks`` is None if the relay does not report them. A dead letter is open if its row is not known to have
+    been sent and its request is over: it does no harm to request the row again.
+    """
+    notes = tuple(notes)
+    if not notes:
+        return DeadLetterState()
+    last = notes[-1]
+    if last.what == "drop":
+        return DeadLetterState("dropped", last.text, notes)
+    if last.what == "sent":
+        return DeadLetterState("sent", f"by {last.task}", notes)
+    if last.what == "refused":
+        return DeadLetterState("refused", f"its new letter: {', '.join(last.new)}", notes)
+    if last.what == "failed":
+        return DeadLetterState("open", f"{last.task}: {last.text}", notes)
+    if tasks is None:
+        return DeadLetterState("asked", f"as {last.task}; the relay does not say how far it is", notes)
+    task = _task(last, tasks)
+    if task is None or task.is_over:
+        return DeadLetterState(
+            "open", f"asked for as {last.task}, of which it is not known how it ended", notes
+        )
+    return DeadLetterState("asked", f"{last.task} {told(task)}", notes)
+
+
+def settled(
+    letters: Iterable[DeadLetter],
+    notes: Mapping[str, Sequence[DeadLetterAction]],
+    tasks: Mapping[str, BackfillStatus],
+    file: DeadLetterFile,
+) -> list[DeadLetterAction]:
+    """Return the log entries for ``letters`` whose rows were requested and whose tasks are over.
+
+    ``file`` is the relay's own, and was read after ``tasks``: dead letters of a task's rows are written to it
+    before the task is over. A topic may not have them yet.
+    """
+    ended: dict[str, tuple[DeadLetterAction, BackfillStatus, list[DeadLetter]]] = {}
+    for letter in letters:
+        last = notes[letter.id][-1] if notes.get(letter.id) else None
+        task = _task(last, tasks) if last is not None and last.what == "retry" else None
+        # Skip tasks if the file was not read back to that place: rows that were rejected again could be
+        # missed.
+        if last is not None and task is not None and task.is_over and last.place >= file.first:
+            ended.setdefault(task.id, (last, task, []))[2].append(letter)
+    made: list[DeadLetterAction] = []
+    for asked, task, of_task in ended.values():
+        made += _notes(asked, task, of_task, file.letters)
+    return made
+
+
+def _task(note: DeadLetterAction, tasks: Mapping[str, BackfillStatus]) -> BackfillStatus | None:
+    task = tasks.get(note.task)
+    return task if task is not None and task.requested == note.requested else None
+
+
+def _notes(
+    asked: DeadLetterAction,
+    task: BackfillStatus,
+    of_task: Sequence[DeadLetter],
+    letters: Sequence[DeadLetter],
+) -> list[DeadLetterAction]:
+
+    def note(
+        what: What, letters: Sequence[DeadLetter], text: str = "", new: tuple[str, ...] = ()
+    ) -> DeadLetterAction:
+        ids = tuple(letter.id for letter in letters)
+        return DeadLetterAction(what, ids, task=task.id, requested=task.requested, text=text, new=new)
+
+    if task.state != "done":
+        return [note("failed", of_task, task.error or task.state)]
+    again: dict[object, str] = {
+        key: letter.id
+        for letter in letters
+        if letter.table == task.table
+        and letter.operation in _PUT_IN
+        and not letter.xid
+        and (letter.place >= asked.place or letter.time >= asked.time)
+        for key in keys_of(letter)
+    }
+    found = [(one, tuple(again[key] for key in keys_of(one) if key in again)) for one in of_task]
+    sent = [one for one, new in found if not new]
+    made = [note("sent", sent)] if sent else []
+    return made + [note("refused", [one], new=new) for one, new in found if new]

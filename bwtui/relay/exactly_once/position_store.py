@@ -1,0 +1,275 @@
+"""Read and write the position of a slot in Kafka during one run with --exactly-once."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from bwtui.blocking import BlockingCalls
+from bwtui.errors import ConnectionFailed, PositionHidden, RefusedError, SlotLost
+from bwtui.kafka.config import client_config
+from bwtui.model.delivery import DeliverySpan
+from bwtui.model.lsn import format_lsn
+from bwtui.model.position import Chunks, Position, RecordedPosition
+from bwtui.relay.backfill.task import BackfillTask
+from bwtui.relay.exactly_once.discarded_position import is_forgotten
+from bwtui.relay.slot_checkpoint import SlotCheckpointStore, forgetting
+from bwtui.settings import RelaySettings
+from bwtui.sink.position_topic import PositionTopic
+from bwtui.sink.transactions import TransactionalSink
+from bwtui.source.raw.timeline import ServerIdentity
+from bwtui.source.slot import SlotState
+
+_COMMIT_SECONDS = 30.0
+_WAIT_SECONDS = 0.05
+#: A position holds the progress of at most this many backfill tasks; the relay works on one at a time.
+_TASKS = 8
+#: Makes a blocking call and returns its result.
+Ask = Callable[[Callable[[], Any]], Any]
+
+
+class PositionStore:
+    """The position of one run's slot in Kafka."""
+
+    def __init__(self, settings: RelaySettings, sink: TransactionalSink, session: bytes) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._session = session.hex()
+        self._positions = PositionTopic(settings, client_config(settings))
+        self._tables = repr((settings.tables, settings.exclude_tables, settings.allow_unkeyed))
+        self._identity = ("", "", "")
+        self._memory: SlotCheckpointStore | None = None
+        self._transactional_id = ""
+        self.position = Position("", "", "")
+        #: The slot's confirmed LSN when the session began.
+        self.start_lsn = 0
+        #: The server that the snapshot or the stream is read from.
+        self.server: ServerIdentity | None = None
+        #: Progress of backfill tasks: chunks sent since the last mark, and those before it.
+        self.chunks: Chunks = {}
+        sink.topic = self._positions.topic
+        sink.is_fenced = self._fenced
+
+    def recall(
+        self, identity: tuple[str, str, str], slot: SlotState | None, memory: SlotCheckpointStore
+    ) -> None:
+        """Read the position from Kafka, and update the slot checkpoint from it.
+
+        Raises RefusedError, ConnectionFailed, and SlotLost if Kafka has lost the position.
+        """
+        self.position, self._identity, self._memory = Position(*identity), identity, memory
+        memory.in_transactions = True
+        # A copy of the database may be relayed to the same Kafka with a different prefix. A prefix has no
+        # slash.
+        system, database, name = identity
+        self._transactional_id = f"bwtui-{system}-{name}-{self._settings.topic_prefix}/{database}"
+        self._sink.identity = self._transactional_id
+        self._positions.prepare()
+        last = self._recalled(slot)
+        if last is None:
+            if slot is not None and memory.last is not None and memory.last.written_by:
+                raise self._lost()
+            return
+        self.position = last
+        is_there = slot is not None or memory.last is None or not memory.last.in_transaction
+        if last.phase == "stream" and is_there:
+            memory.recall(last, slot)
+
+    def _recalled(self, slot: SlotState | None) -> Position | None:
+        """Return the position in Kafka, once no commit of a killed relay is in progress."""
+        try:
+            last = self._last()
+        except PositionHidden:
+            if slot is None:
+                raise
+            # The open commit of a killed relay may be what hides the position.
+            is_ended = False
+        else:
+            is_ended = slot is None or last is None or last.phase != "snapshot"
+        if is_ended:
+            return last
+        self._sink.connect(self._transactional_id)
+        return self._last()
+
+    def _last(self) -> Position | None:
+        """Return the position in Kafka, unless 'bwtui slots drop' discarded it on this host."""
+        assert self._memory is not None
+        last = self._positions.last(Position(*self._identity).key)
+        return None if last is None or is_forgotten(self._memory.path.parent, last) else last
+
+    def is_torn(self, slot: SlotState | None) -> bool:
+        """Return whether a snapshot that was never committed created the slot."""
+        position = self.position
+        return position.phase == "snapshot" and slot is not None and slot.confirmed_lsn == position.passed
+
+    def begin(
+        self,
+        ask: Ask,
+        *,
+        one_by_one: bool = False,
+        snapshot: int = 0,
+        recorded: RecordedPosition | None = None,
+    ) -> tuple[Producer, Position]:
+        """Return a producer for this run, and the position of the stream in Kafka.
+
+        ``ask`` makes a call in a separate thread and may raise while it waits. ``snapshot`` is the LSN of a
+        snapshot that begins, which is written before any of its rows. ``recorded`` is the place where the
+        recording continues. Raises ConnectionFailed, RefusedError, SlotLost.
+        """
+        given_up = threading.Event()
+        try:
+            found: tuple[Producer, Position] = ask(
+                partial(self._begin, given_up, recorded, one_by_one=one_by_one, snapshot=snapshot)
+            )
+        except BaseException:
+            # The call may wait for Kafka for a long time. It must not fence the relay that owns the slot by
+            # that time.
+            given_up.set()
+            raise
+        assert self._memory is not None
+        self._memory.wrote(self._session)
+        return found
+
+    def _begin(
+        self, given_up: threading.Event, recorded: RecordedPosition | None, *, one_by_one: bool, snapshot: int
+    ) -> tuple[Producer, Position]:
+        """See `begin`. A fenced relay can read in the topic which run has fenced it."""
+
+        def check() -> None:
+            if given_up.is_set():
+                raise ConnectionFailed("nobody waits for Kafka's answer any more", "nothing need be done")
+
+        check()
+        key = self.position.key
+        producer = self._sink.connect(
+            self._transactional_id, snapshot=bool(snapshot), one_by_one=one_by_one, check=check
+        )
+        check()
+        # Read the position only now: no other relay's transaction is open any more, and none can begin.
+        if snapshot:
+            last = Position(*self._identity, passed=snapshot, phase="snapshot", tables=self.position.tables)
+        else:
+            found = self._last()
+            if found is None and self.position.session:
+                raise self._lost()
+            last = found or self.position
+        now = replace(last, session=self._session, recorded=recorded)
+        check()
+        try:
+            producer.begin_transaction()
+            producer.produce(self._positions.topic, now.to_json(), key, 0)
+            producer.commit_transaction(_COMMIT_SECONDS)
+        except KafkaException as error:
+            raise ConnectionFailed(
+                f"Kafka did not commit the relay's position: {error.args[0].str()}",
+                f"check that the relay's user may write to topic {self._positions.topic}",
+            ) from error
+        return producer, replace(now, recorded=last.recorded)
+
+    def mine(
+        self,
+        lsn: int,
+        ordinal: int | None,
+        part: int,
+        passed: int,
+        server: ServerIdentity | None,
+        events: Mapping[str, int] | None = None,
+        changes: int | None = 0,
+    ) -> Position:
+        """Return the position that covers everything sent so far from the stream of ``server``.
+
+        ``events`` counts the messages of the open transaction by table. ``changes`` is the number of changes
+        of a complete transaction.
+        """
+        return Position(
+            *(self.position.system, self.position.database, self.position.slot),
+            server.timeline if server is not None else 0,
+            lsn,
+            ordinal,
+            part,
+            max(passed, self.position.passed),
+            "stream",
+            self._tables,
+            self._session,
+            self.chunks,
+            dict(events or {}) if ordinal is not None else {},
+            (server.forks or ()) if server is not None else (),
+            changes if ordinal is None else None,
+        )
+
+    def note_chunk(self, task: BackfillTask) -> None:
+        """Include the progress of ``task`` in the next position: rows of it were sent since the last one."""
+        others = {id: said for id, said in self.chunks.items() if id != task.id}
+        self.chunks = dict([*others.items(), (task.id, task.progress())][-_TASKS:])
+
+    def refusal(self, spans: Sequence[DeliverySpan]) -> RefusedError | None:
+        """Return the error if Kafka rejected a message of ``spans``."""
+        for failure in self._sink.refused:
+            if failure.span in spans:
+                return RefusedError(failure.reason, f"{failure.hint}; then ask for the rows again")
+        return None
+
+    def check_tables(self, position: Position) -> None:
+        """Refuse to resume within a transaction whose changes are counted differently now."""
+        if position.ordinal is not None and position.tables != self._tables:
+            raise RefusedError(
+                "Kafka has a part of a transaction, and other tables are chosen since",
+                "start once with --table, --exclude-table and --allow-unkeyed as before; then change them",
+            )
+
+    def check_history(self, position: Position) -> None:
+        """Refuse a server whose history lacks ``position``: the relay would skip its own changes up to there.
+
+        A different relay may have sent changes since this one read the position; see `SlotCheckpointStore.common_end`.
+        Raises SlotLost.
+        """
+        server = self.server
+        if server is None or not position.timeline:
+            return
+        end = server.common_end(position.timeline, position.forks) or 0
+        if position.lsn >= end:
+            raise SlotLost(
+                f"Kafka has what was sent up to {format_lsn(position.lsn)} of timeline {position.timeline}, "
+                f"and timeline {server.timeline} of this server parted from it at {format_lsn(end)}",
+                forgetting(position.slot),
+            )
+
+    def _lost(self) -> SlotLost:
+        return SlotLost(
+            f"topic {self._positions.topic} has lost the relay's position: what Kafka holds of slot "
+            f"{self._settings.slot} is not known, and rows would come twice",
+            forgetting(self._settings.slot),
+        )
+
+    def _fenced(self) -> str:
+        last = self._positions.last(self.position.key)
+        if last is None or last.session == self._session:
+            return ""
+        return f"another relay has taken slot {self._settings.slot} over: Kafka has fenced this one"
+
+    # -- a snapshot, as one transaction --------------------------------------------------------------------
+
+    def begin_snapshot(self, calls: BlockingCalls, lsn: int) -> None:
+        """Begin the single transaction of a snapshot at ``lsn``. Raises ConnectionFailed and RefusedError."""
+        producer, self.position = self.begin(calls.make, snapshot=lsn)
+        self._sink.begin(producer, snapshot=True)
+
+    def end_snapshot(self, pulse: Callable[[], None], lsn: int) -> None:
+        """Commit the transaction of the snapshot; ``pulse`` is called while Kafka commits, and may raise.
+
+        Raises ConnectionFailed if Kafka does not commit. The next start then takes a new snapshot.
+        """
+        # The stream delivers what commits at the LSN itself.
+        commit = self._sink.commit_now(self.mine(lsn - 1, None, 0, lsn, self.server))
+        while not commit.wait(_WAIT_SECONDS):
+            pulse()
+        if commit.error is not None:
+            raise ConnectionFailed(
+                f"Kafka did not commit the snapshot: {commit.error.str()}",
+                "start again for a new snapshot; one that takes longer than the brokers' "
+                "transaction.max.timeout.ms can't be committed",
+            )
+        self._sink.poll(0)

@@ -1,0 +1,419 @@
+"""Rows of the stream: from a frame to messages in the batch, or to the policy for refused rows."""
+
+import struct
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NoReturn
+
+from bwtui.encode.avro import NoRoomError, UnchangedToastError
+from bwtui.encode.compiled_encoders import Values
+from bwtui.errors import BwtuiError, RefusedError, RowError
+from bwtui.model.headers import make_headers
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
+from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, Truncate
+from bwtui.pgoutput.tuples import DecodeError, split_tuple
+from bwtui.recording.format.batch import NoMessageReason
+from bwtui.relay.batch import BATCH_BYTES, OutgoingBatch
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import TableRoute
+from bwtui.relay.routes.session_routes import SessionRoutes, relation_of
+from bwtui.relay.samples import SampledCommit
+from bwtui.relay.side_topics.truncation import truncate_message
+from bwtui.relay.toast import RowVanished, ToastUpdate
+from bwtui.sink.dead_letter_writer import ChangeIdentity, DroppedRow
+
+_oid = struct.Struct(">I").unpack_from
+_begin = struct.Struct(">QqI").unpack_from
+
+#: Offsets in a frame: of the first tuple's kind, after the relation's oid, and of the tuple itself.
+_KIND = BODY_OFFSET + 4
+TUPLE = _KIND + 1
+_BEGIN, _RELATION, _UPDATE = 0x42, 0x52, 0x55  # 'B', 'R', 'U'
+_NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
+_NOTHING: Iterator[bytes] = iter(())
+
+#: The return value of a handler for a frame that the relay skips; only tables decide that.
+LEFT_OUT = True
+
+#: Errors to which --on-error applies. Every other error ends the session or the relay, and drops nothing.
+_OF_THE_ROW = (RowError, DecodeError)
+
+
+class FrameHandlers(dict[int, Callable[[bytes], bool | None]]):
+    """The handlers of messages, by tag."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise RefusedError(
+            f"PostgreSQL sends a message that the relay did not ask for: {chr(tag)!r}",
+            "the slot may have been altered, such as to two_phase; 'bwtui doctor' checks it",
+        )
+
+
+class RowHandler:
+    """Handles the messages about rows; one transaction at a time."""
+
+    def __init__(
+        self, context: RelayContext, batch: OutgoingBatch, ahead: Callable[[], Iterable[bytes]] = lambda: ()
+    ) -> None:
+        """``ahead`` returns frames that follow the one being handled."""
+        self._context = context
+        self._batch = batch
+        self._ahead = ahead
+        #: With --transaction-topic: called for each added message. ``events`` counts them by table.
+        self.on_message: Callable[[TableRoute], None] | None = None
+        self.events: dict[str, int] = {}
+        self.routes = SessionRoutes(self._build, self._still_holds, self._begin_route, ahead)
+        #: The commit LSN of the current transaction.
+        self.commit_lsn = 0
+        self.xid = 0
+        #: The number of its rows so far.
+        self.ordinal = 0
+        #: With --exactly-once: the number of earlier Kafka transactions that hold rows of it.
+        self.part = 0
+        #: When it was committed, in microseconds since PostgreSQL's epoch.
+        self.committed = 0
+        #: The same in Unix milliseconds: one object, shared as the timestamp of all its messages.
+        self.timestamp = 0
+        self._newest = 0
+        batch.newest = self._newest_lsn
+        batch.committed = self._commit_time
+        self.handlers: dict[int, Callable[[bytes], bool | None]] = {
+            ord("R"): self._on_relation,
+            ord("I"): self.on_insert,
+            ord("U"): self._on_update,
+            ord("D"): self._on_delete,
+            ord("T"): self._on_truncate,
+        }
+
+    def begin(self, data: bytes) -> None:
+        """Handle a BEGIN frame."""
+        self._newest = self._newest_lsn()
+        self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
+        self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
+        self.ordinal = self.part = 0
+
+    def _newest_lsn(self) -> int:
+        """Return the LSN after the commit of the newest transaction from which a row was read, or 0."""
+        return self.commit_lsn + 1 if self.ordinal else self._newest
+
+    def _commit_time(self) -> int:
+        """Return when the current transaction was committed, in Unix microseconds."""
+        return self.committed + POSTGRES_EPOCH_US
+
+    def _on_relation(self, data: bytes) -> bool | None:
+        relation = relation_of(data[PAYLOAD_OFFSET:])
+        if not self.routes.is_known(relation):
+            self.routes.announce(relation, data[PAYLOAD_OFFSET:])
+        if self.routes.are_many:
+            self._forget_idle()
+        # A recording stores relations separately from the frames.
+        return LEFT_OUT
+
+    def _forget_idle(self) -> None:
+        # The batch's rows must be recorded while their relations are known.
+        self._batch.flush()
+        for oid in self.routes.forget_idle():
+            if self._context.recorder is not None:
+                self._context.recorder.forget(oid)
+
+    def _still_holds(self, route: TableRoute) -> bool:
+        self._batch.flush()
+        return self._context.router.still_holds(route)
+
+    def _build(self, relations: Sequence[Relation]) -> list[TableRoute | None]:
+        # Rows read so far should not wait for the new routes, which may have to wait for a service.
+        self._batch.flush()
+        return self._context.router.routes(relations)
+
+    def _begin_route(self, route: TableRoute | None) -> None:
+        # The old route's messages must go first.
+        self._batch.flush()
+        # Routes that were built ahead begin one after the other, without a full batch in between.
+        self._context.patience.calls.pulse_when_due()
+        if route is not None and self._context.recorder is not None:
+            self._context.recorder.relation(route.relation)
+
+    def on_insert(self, data: bytes) -> bool | None:
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
+        if route is None:
+            return LEFT_OUT
+        self.ordinal += 1
+        self._batch.rows += 1
+        whole = self._whole(route, data)
+        fields: list[Field] | None = None
+        try:
+            if whole is not None:
+                key, value = whole
+            else:
+                fields = route.split(data, TUPLE)
+                try:
+                    key, value = route.both(fields)
+                except NoRoomError:
+                    route = self._wider(route)
+                    key, value = route.both(fields)
+            self._send(route, "insert", key, value, None, fields)
+        except _OF_THE_ROW as error:
+            self._refuse(route, "insert", None, fields if whole is None else route.split(data, TUPLE), error)
+        route.counters.inserts += 1
+        return None
+
+    def _on_update(self, data: bytes) -> bool | None:
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
+        if route is None:
+            return LEFT_OUT
+        self.ordinal += 1
+        self._batch.rows += 1
+        if data[_KIND] == _NEW and (whole := self._whole(route, data)):
+            self._on_whole_update(route, data, *whole)
+            return None
+        old: list[Field] | None = None
+        new: list[Field] | None = None
+        try:
+            at = TUPLE
+            if data[_KIND] != _NEW:
+                old, at = split_tuple(data, TUPLE)
+                at += 1
+            new = route.split(data, at)
+            full = old if data[_KIND] == _OLD_FULL else None
+            update = ToastUpdate(data, new, old, full is not None, self.xid)
+            route, key, value, new = self._encode(route, update, new)
+            old_key = key
+            if old is not None and not self._lacks_key(route, data, old):
+                old_key = route.key(old)
+            if old_key != key:
+                self._send(route, "delete", old_key, None, None, None)
+            if value is not None:
+                self._send(route, "update", key, value, full, new)
+        except _OF_THE_ROW as error:
+            self._refuse(route, "update", old, new, error)
+        route.counters.updates += 1
+        return None
+
+    def _on_whole_update(
+        self, route: TableRoute, data: bytes, key: bytes | None, value: bytes | None
+    ) -> None:
+        """Handle an update that keeps the key, and has no unchanged TOAST value."""
+        try:
+            self._send(route, "update", key, value, None, None)
+        except _OF_THE_ROW as error:
+            self._refuse(route, "update", None, route.split(data, TUPLE), error)
+        route.counters.updates += 1
+
+    def _whole(self, route: TableRoute, data: bytes) -> tuple[bytes | None, bytes | None] | None:
+        """Return key and value of a frame's only row, unless its fields are needed as well."""
+        # Unless each row needs its own handling, `bwtui.relay.bulk_rows` has already tried the fast path.
+        if route.run is None or not self.wants_each:
+            return None
+        if self._context.samples.budget > 0 or self._batch.careful is not None:
+            return None
+        most = route.max_message_bytes
+        messages = route.run(data, _NOTHING, PAYLOAD_OFFSET, TUPLE, 0, 1, BATCH_BYTES, most, False, {})[0]
+        return messages[0][:2] if messages else None
+
+    @property
+    def wants_each(self) -> bool:
+        """Return whether each message needs its own handling."""
+        return self._context.settings.headers or self.on_message is not None
+
+    def _on_delete(self, data: bytes) -> bool | None:
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
+        if route is None:
+            return LEFT_OUT
+        self.ordinal += 1
+        self._batch.rows += 1
+        old: list[Field] | None = None
+        try:
+            old = route.split(data, TUPLE)
+            if self._lacks_key(route, data, old):
+                self._without(route, NoMessageReason.DROPPED)
+            elif route.key_columns or route.refusal is not None:
+                self._send(route, "delete", route.key(old), None, old, None)
+            else:
+                route.counters.note("unkeyed: deletes are counted, and send no message")
+                self._without(route, NoMessageReason.UNKEYED)
+        except _OF_THE_ROW as error:
+            self._refuse(route, "delete", old, None, error)
+        route.counters.deletes += 1
+        return None
+
+    def _on_truncate(self, data: bytes) -> bool | None:
+        message = decode(data[PAYLOAD_OFFSET:])
+        assert isinstance(message, Truncate)
+        routes = [route for oid in message.relation_oids if (route := self.routes[oid]) is not None]
+        if not routes:
+            return LEFT_OUT
+        self.ordinal += 1
+        if self._batch.window is not None:
+            self._batch.window.truncate([route.relation.qualified_name for route in routes])
+        for route in routes:
+            route.counters.truncates += 1
+            if self._context.settings.truncate_topic:
+                self._send_truncation(route, message)
+        self._context.coverage.mark_all(
+            "was truncated: its topic still holds the rows from before",
+            [route.relation.qualified_name for route in routes],
+        )
+        self._without(routes[0], NoMessageReason.TRUNCATED)
+        return None
+
+    def _send_truncation(self, route: TableRoute, truncate: Truncate) -> None:
+        """Send the message of --truncate-topic."""
+        row = self._dropped(route, "truncate", None, None)
+        message = truncate_message(route, truncate, self.commit_lsn, self.xid, self.timestamp)
+        self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
+
+    def _lacks_key(self, route: TableRoute, data: bytes, old: Sequence[Field]) -> bool:
+        """Return whether PostgreSQL sent the old row without its complete key; if so, mark the table.
+
+        A replica identity holds no NULL. But a partition's replica identity may differ from that of its root,
+        by which the RELATION message describes the table. Raises RowError if there is no coverage ledger.
+        """
+        if data[_KIND] != _OLD_KEY or all(old[index] is not None for index in route.key_indexes):
+            return False
+        name = route.relation.qualified_name
+        reason = (
+            "has a partition whose replica identity lacks the key: its topic may keep rows that went there"
+        )
+        if not self._context.coverage.mark(name, reason):
+            raise RowError(
+                f"the old row of {name} does not have the key's columns",
+                "give every partition the same REPLICA IDENTITY as its root",
+            )
+        return True
+
+    def _encode(
+        self, route: TableRoute, update: ToastUpdate, new: list[Field]
+    ) -> tuple[TableRoute, bytes | None, bytes | None, list[Field]]:
+        """Encode an updated row, after `ToastFiller` has inserted its unchanged TOAST values.
+
+        The value is None if this version of the row is skipped because the row no longer exists. The returned
+        route differs from ``route`` if the old schema had no room for a placeholder.
+        """
+        if route.refusal is not None or UNCHANGED not in new:
+            try:
+                return route, *route.both(new), new
+            except NoRoomError:
+                wider = self._wider(route)
+                return wider, *wider.both(new), new
+        try:
+            row = self._context.toast.fill(route, update, partial(self._updates_ahead, route))
+        except RowVanished as gone:
+            route.counters.toast_superseded += 1
+            self._without(route, NoMessageReason.SUPERSEDED)
+            return route, route.key(gone.row), None, gone.row
+        try:
+            key, value = route.both_filled(row)
+        except (UnchangedToastError, NoRoomError):
+            route = self._wider(route)
+            key, value = route.both_filled(row)
+        self._note_filled(new, row)
+        return route, key, value, row
+
+    def _updates_ahead(self, route: TableRoute, known: Container[int]) -> Iterator[ToastUpdate]:
+        """Yield the table's updates among the following frames, up to a change of the table.
+
+        Frames whose identities are ``known`` are skipped without parsing them again.
+        """
+        xid, oid = self.xid, route.relation.oid
+        for frame in self._ahead():
+            if frame[0] != XLOG_DATA:
+                continue
+            tag = frame[PAYLOAD_OFFSET]
+            if tag == _BEGIN:
+                xid = _begin(frame, BODY_OFFSET)[2]
+            elif tag in (_UPDATE, _RELATION) and _oid(frame, BODY_OFFSET)[0] == oid:
+                if tag == _RELATION:
+                    return
+                if id(frame) in known:
+                    continue
+                try:
+                    old, at = (None, TUPLE) if frame[_KIND] == _NEW else split_tuple(frame, TUPLE)
+                    new = route.split_partial(frame, at if old is None else at + 1)
+                except _OF_THE_ROW:
+                    # The error is raised when this frame is handled.
+                    return
+                yield ToastUpdate(frame, new, old, frame[_KIND] == _OLD_FULL, xid)
+
+    def _wider(self, route: TableRoute) -> TableRoute:
+        """Return and keep the table's route under a schema with room for values that its columns can't hold.
+
+        Nothing is flushed in the middle of a row. The old route's messages go first all the same.
+        """
+        wider = self._context.router.route(route.relation, with_room=True)
+        assert wider is not None
+        if wider.refusal is None:
+            self.routes[route.relation.oid] = wider
+        return wider
+
+    def _without(self, route: TableRoute, reason: NoMessageReason) -> None:
+        if self._context.recorder is not None:
+            self._context.recorder.without(route, reason)
+
+    def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
+        if self._context.recorder is not None:
+            self._batch.held += self._context.recorder.filled(sent, completed)
+
+    @property
+    def values(self) -> Values:
+        """The unchanged TOAST values that were read for frames to come."""
+        return self._context.toast.values
+
+    def note_values(self, route: TableRoute, frames: Sequence[bytes]) -> None:
+        """Count the unchanged values of rows that `bwtui.relay.bulk_rows` took, and record frames and values."""
+        toast, recorder = self._context.toast, self._context.recorder
+        for frame in frames:
+            values = toast.take(route, frame)
+            if recorder is not None:
+                if values:
+                    sent, rest = route.split(frame, TUPLE), iter(values)
+                    recorder.filled(sent, [next(rest) if field is UNCHANGED else field for field in sent])
+                recorder.frames.append(frame)
+
+    def _send(
+        self,
+        route: TableRoute,
+        operation: str,
+        key: bytes | None,
+        value: bytes | None,
+        before: list[Field] | None,
+        after: list[Field] | None,
+    ) -> None:
+        context = self._context
+        headers = None
+        if context.settings.headers:
+            headers = make_headers(
+                self.commit_lsn, self.ordinal, operation, self.xid, context.session, self.part
+            )
+        batch = self._batch
+        if batch.careful is not None:
+            batch.careful.check(self.commit_lsn, self.ordinal)
+        batch.add(route, key, value, self.timestamp, headers)
+        if self.on_message is not None:
+            self.on_message(route)
+        if context.samples.budget > 0 and (before is not None or after is not None):
+            commit = SampledCommit(self.commit_lsn, self.xid, self._commit_time() / 1_000_000, self.ordinal)
+            context.samples.take(operation, route, key, before, after, commit, batch.span)
+        if batch.careful is not None:
+            batch.careful.name(route, route, self._dropped(route, operation, before, after))
+
+    def _dropped(
+        self, route: TableRoute, operation: str, before: list[Field] | None, after: list[Field] | None
+    ) -> DroppedRow:
+        identity = ChangeIdentity(self.commit_lsn, self.ordinal, self.xid)
+        name = route.relation.qualified_name
+        columns, key = route.column_names, route.key_columns
+        return DroppedRow(name, route.topic, operation, identity, columns, before, after, key)
+
+    def _refuse(
+        self,
+        route: TableRoute,
+        operation: str,
+        before: list[Field] | None,
+        after: list[Field] | None,
+        error: BwtuiError,
+    ) -> None:
+        """Drop the row by the policy, or raise RowError; `run` then confirms everything before it."""
+        row = self._dropped(route, operation, before, after)
+        self._context.policy.refuse(route, row, error, self._batch.span)
+        self._without(route, NoMessageReason.DROPPED)

@@ -1,0 +1,357 @@
+"""The engine's side of the workers on a Spark cluster.
+
+The engine can't end processes on other machines. It asks the guard process there to do so, and until a worker
+is known to have ended it counts as one that may still send rows. It is known to have ended once its guard
+says so, within TLS, or once its end has closed the connection and Spark reports the task as ended. Spark's
+report alone proves nothing, because Spark gives up an executor that it does not hear from. Neither does a
+connection that only broke.
+"""
+
+import logging
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import psycopg2.extensions
+
+from bwtui.crash import frames
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.events import event
+from bwtui.relay.run_state import RunState
+from bwtui.relay.snapshot.cluster.messages import (
+    ConnectionTicket,
+    SparkFailed,
+    SparkReady,
+    TaskEnded,
+    TaskRequest,
+)
+from bwtui.relay.snapshot.cluster.tls_mux import FrameKind, TlsMux
+from bwtui.relay.snapshot.cluster.worker_listener import WorkerListener, is_loopback
+from bwtui.relay.snapshot.workers.channel import NonBlockingChannel
+from bwtui.relay.snapshot.workers.messages import Heartbeat, SerializedError, StartWorker, WorkerFailed
+from bwtui.relay.snapshot.workers.worker_handle import WorkerHandle
+from bwtui.signals.parent_death import signalled_with_us
+from bwtui.source.connection import Connection
+
+_DRIVER = (sys.executable, "-P", "-m", "bwtui.relay.snapshot.cluster.driver")
+#: Maximum workers by default, if the cluster has that many cores.
+_MOST_WORKERS = 8
+#: Timeout of a task that waits for a core while no worker has one.
+_NO_CORE_SECONDS = 120.0
+#: Timeout of Spark's start: its Java, an application that waits for room, and the first executor.
+_OPEN_SECONDS = 300.0
+#: Timeout of an orderly end of Spark.
+_END_SECONDS = 30.0
+_TURN_SECONDS = 0.1
+_PING_SECONDS = 1.0
+_WAIT_SECONDS = 0.05
+_log = logging.getLogger("bwtui.relay.snapshot.cluster.spark_worker_pool")
+
+
+class SparkWorkerPool:
+    """Owns Spark, the listener for workers, and the workers that connect."""
+
+    def __init__(self, report: RunState, settings: Mapping[str, Any]) -> None:
+        """``settings`` are those that workers get."""
+        self._report = report
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: NonBlockingChannel | None = None
+        self._door: WorkerListener | None = None
+        self._members: dict[int, SparkWorkerHandle] = {}
+        #: When a worker was last connected.
+        self._somebody_at = 0.0
+        self._is_local = self._is_told = False
+        self.parallelism = 0
+
+    def open(self, master: str, pulse: Callable[[float], None]) -> None:
+        """Start Spark, and wait for it. Raises BwtuiError, and the errors of ``pulse(seconds)``."""
+        ours, theirs = socket.socketpair()
+        self._end = NonBlockingChannel(ours)
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    (*_DRIVER, master),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    # It reports errors over the socket.
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=signalled_with_us(signal.SIGTERM),  # noqa: PLW1509  # Two functions of libc.
+                )
+            except OSError as error:
+                raise ConnectionFailed(
+                    f"Spark can't be started: {error.strerror}", "free some memory"
+                ) from error
+        until = time.monotonic() + _OPEN_SECONDS
+        while not (words := self._end.words()):
+            if time.monotonic() > until:
+                raise ConnectionFailed(
+                    f"Spark has not started within {_OPEN_SECONDS:.0f} s", "see whether the cluster has room"
+                )
+            if self._end.is_over:
+                raise ConnectionFailed("the process that starts Spark has ended", "start again")
+            pulse(_WAIT_SECONDS)
+        if isinstance(words[0], SparkFailed):
+            raise words[0].fault.error
+        opened: SparkReady = words[0]
+        if not is_loopback(opened.host):
+            # With a master on loopback, executors reach this machine there.
+            _look_at_source(self._settings["postgres"])
+        try:
+            self._door = WorkerListener(opened.host, opened.port)
+        except OSError as error:
+            place = f"{opened.host}:{opened.port or 'a port'}"
+            raise ConnectionFailed(
+                f"no executor could connect to this machine at {place}: {error.strerror}",
+                "name its address with spark.driver.host, and a free port with spark.bwtui.port, or none",
+            ) from error
+        self._is_local = master.startswith("local")
+        self.parallelism = max(1, min(opened.parallelism, _MOST_WORKERS))
+
+    def member(self, begin: StartWorker) -> WorkerHandle:
+        """Start a worker."""
+        assert self._door is not None and self._end is not None
+        number = len(self._members) + 1
+        told = replace(begin, settings=self._settings)
+        member = SparkWorkerHandle(told, self._door, number, self.look, is_local=self._is_local)
+        self._members[number] = member
+        self._end.send(TaskRequest(number, member.call))
+        return member
+
+    def look(self) -> None:
+        """Handle Spark's reports about tasks, and report rejected connections."""
+        assert self._door is not None and self._end is not None
+        for word in self._end.words():
+            if isinstance(word, TaskEnded):
+                self._members[word.number].task_is_over(word.fault)
+        if self._end.is_over:
+            error = ConnectionFailed(
+                "Spark's own process has ended: workers whose lines are hung up count as ended",
+                "see whether memory is short",
+            )
+            if not self._is_told:
+                self._is_told = True
+                self._report.error("worker", error)
+            gone = SerializedError.of(error)
+            for member in self._members.values():
+                member.task_is_over(gone)
+        while self._door.refusals:
+            why = self._door.refusals.popleft()
+            hint = "Spark has run a task again, or a stranger is in its network; nothing was told"
+            self._report.error("worker", RefusedError(why, hint))
+        if any(member.is_here for member in self._members.values()):
+            self._somebody_at = time.monotonic()
+        for member in self._members.values():
+            member.look_at_clock(self._somebody_at)
+
+    def end(self, pulse: Callable[[float], None]) -> None:
+        """Let Spark end in order, once no worker is left. Raises the errors of ``pulse(seconds)``."""
+        assert self._process is not None and self._end is not None
+        self._report.detail = "ending Spark"
+        self._end.close()
+        until = time.monotonic() + _END_SECONDS
+        while self._process.poll() is None and time.monotonic() < until:
+            pulse(_WAIT_SECONDS)
+
+    def close(self) -> None:
+        """End Spark and the listener, whatever they are doing."""
+        if self._door is not None:
+            self._door.close()
+        if self._end is not None:
+            self._end.close()
+        if self._process is None:
+            return
+        # Spark then ends its Java, and leaves no files.
+        self._process.terminate()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class SparkWorkerHandle(WorkerHandle):
+    """A worker on an executor."""
+
+    def __init__(
+        self,
+        begin: StartWorker,
+        door: WorkerListener,
+        number: int,
+        look: Callable[[], None],
+        *,
+        is_local: bool = False,
+    ) -> None:
+        """``is_local``: the executor runs on this machine."""
+        ours, self._theirs = socket.socketpair()
+        super().__init__(NonBlockingChannel(ours), begin)
+        self._door = door
+        self._number = number
+        self._look = look
+        self._is_local = is_local
+        self._called_at = time.monotonic()
+        self._has_failed = False
+        self._is_dismissed = False
+        self._is_never = False
+        # Set by the thread of the connection.
+        self._tunnel: TlsMux | None = None
+        self._exit_code: int | None = None
+        self._guard_pid = 0
+        self._fault: SerializedError | None = None
+        self._is_over = False
+        self.call: ConnectionTicket = door.expect(self._carry)
+
+    # -- overrides of Member ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The worker's process or task, for messages."""
+        if not self.pid:
+            return f"task {self._number} on the Spark cluster"
+        return f"process {self.pid} on {self.host}" if self.host else super().name
+
+    def look(self) -> list[Heartbeat]:
+        """Take the messages that it has sent; return the heartbeats among them."""
+        self._look()
+        beats = super().look()
+        if self._tunnel is None:
+            # It is waiting for a core.
+            self._silent = 0.0
+        return beats
+
+    def kill(self) -> str:
+        """End the worker, if it has not ended; `is_gone` returns whether that is known."""
+        self._is_dismissed = True
+        self._withdraw()
+        self.end.close()
+        if self._exit_code is None:
+            # Spark's report may follow later, or never.
+            return f"was lost ({self._fault.message})" if self._fault is not None else "was lost"
+        return f"was killed by signal {-self._exit_code}" if self._exit_code < 0 else "ended"
+
+    @property
+    def is_gone(self) -> bool:
+        """True if it has ended for sure, or never began."""
+        self._look()
+        if self._is_dismissed and self._tunnel is None:
+            # It may have been killed between its token and the welcome, which the listener notices later.
+            self._withdraw()
+        tunnel = self._tunnel
+        hung_up = tunnel is not None and tunnel.is_closed
+        return self._is_never or self._exit_code is not None or (hung_up and self._is_over)
+
+    def _withdraw(self) -> None:
+        if not self._is_never and self._door.withdraw(self.call):
+            self._is_never = True
+            self._theirs.close()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if its end will never be reported."""
+        return self._tunnel is not None and self._tunnel.is_broken and not self.is_gone
+
+    def awaited(self) -> ConnectionFailed:
+        """Return what to report while the relay waits for its end, and how to end that."""
+        if (tunnel := self._tunnel) is not None and tunnel.is_closed:
+            return ConnectionFailed(
+                f"{self.name} has hung up, and Spark has not said yet that its task is over, so the stream "
+                "does not begin yet",
+                "Spark does so within two minutes; else see whether its own process on this machine, "
+                "bwtui.relay.snapshot.cluster.driver, or its Java stands still",
+            )
+        end_it = f"process {self._guard_pid}, which takes the worker with it"
+        return ConnectionFailed(
+            f"{self.name} may still send rows of the snapshot, so the stream does not begin yet",
+            "it ends by itself once it runs again and hears that; else use kill -KILL there on "
+            f"{end_it}: Spark, and so the relay, knows of it within two minutes",
+        )
+
+    # -- Spark -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_here(self) -> bool:
+        """True if it is connected, and its connection works."""
+        return self._tunnel is not None and not self._tunnel.is_over and not self._is_dismissed
+
+    def task_is_over(self, fault: SerializedError | None) -> None:
+        """Handle Spark's report that its task has ended, or is lost."""
+        self._is_over = True
+        self._fault = self._fault or fault
+        if fault is not None and self._tunnel is None:
+            self._fail(fault)
+
+    def look_at_clock(self, somebody_at: float) -> None:
+        """Give it up if it has waited too long; ``somebody_at`` is when any worker last had a core."""
+        if time.monotonic() - max(self._called_at, somebody_at) > _NO_CORE_SECONDS:
+            reason = f"the Spark cluster has had no core for it within {_NO_CORE_SECONDS:.0f} s"
+            self._fail(
+                SerializedError.of(
+                    ConnectionFailed(reason, "see what else runs there, or take fewer workers")
+                )
+            )
+
+    def _fail(self, fault: SerializedError) -> None:
+        if not self._has_failed and not self._is_dismissed:
+            self._has_failed = True
+            self.words.append(WorkerFailed(fault, at_start=True))
+
+    # -- its connection, in a thread of the listener ---------------------------------------------------------
+
+    def _carry(self, connection: ssl.SSLSocket, machine: str) -> None:
+        self.host = "" if self._is_local else machine
+        self._tunnel = tunnel = TlsMux(connection, self._theirs)
+        try:
+            self._carry_through(tunnel)
+        except Exception as error:
+            _log.error("unexpected exception\n%s", frames(error), extra=event("crashed"))
+            # No thread forwards its messages any more.
+            tunnel.is_broken = True
+        tunnel.close()
+
+    def _carry_through(self, tunnel: TlsMux) -> None:
+        pinged_at, is_told = 0.0, False
+        while self._exit_code is None and not tunnel.is_over:
+            for sign in tunnel.turn(_TURN_SECONDS):
+                if sign.kind == FrameKind.BEGUN:
+                    self.pid = sign.value
+                elif sign.kind == FrameKind.GUARD:
+                    self._guard_pid = sign.value
+                elif sign.kind == FrameKind.ENDED:
+                    self._exit_code = sign.value
+            if self._is_dismissed and not is_told:
+                tunnel.send(FrameKind.KILL)
+                is_told = True
+            if (now := time.monotonic()) - pinged_at > _PING_SECONDS:
+                tunnel.send(FrameKind.PING)
+                pinged_at = now
+        while not (tunnel.is_drained or self._is_dismissed):
+            tunnel.turn(_TURN_SECONDS)
+
+
+def reachable(connection: Connection) -> str:
+    """Return the connection string of a session as other machines need it, with its password."""
+    parameters = dict(connection.info.dsn_parameters)
+    # These are paths of this machine, and options that each session gets anyway.
+    for name in ("passfile", "service", "servicefile", "client_encoding"):
+        parameters.pop(name, None)
+    password = connection.info.password
+    return psycopg2.extensions.make_dsn(**parameters, **({"password": password} if password else {}))
+
+
+def _look_at_source(dsn: str) -> None:
+    """Raise RefusedError if a connection string means a different server, or none, on another machine."""
+    parameters = psycopg2.extensions.parse_dsn(dsn)
+    for host in (parameters.get("hostaddr") or parameters.get("host") or "").split(","):
+        if not host or host[0] in "/@" or is_loopback(host):
+            raise RefusedError(
+                "an executor would look for the source on its own machine: its host is "
+                + (host or "not named"),
+                "name the source's host as other machines know it",
+            )

@@ -1,0 +1,71 @@
+"""Wait for dismissed workers to end: what one of them sends late would follow newer rows of the stream."""
+
+import time
+from collections.abc import Callable
+
+from bwtui.relay.run_state import RunState
+from bwtui.relay.snapshot.workers.worker_handle import WorkerHandle
+
+#: Time for workers to end before the wait is reported.
+_TOLD_SECONDS = 10.0
+#: Timeout of a relay that ends and waits for workers that it can't end itself.
+_LAST_SECONDS = 3.0
+_LOOK_SECONDS = 0.1
+
+
+class WorkerReaper:
+    """Tracks workers that may still send."""
+
+    def __init__(self, report: RunState, pulse: Callable[[float], None]) -> None:
+        """``pulse(seconds)`` waits, and raises to stop."""
+        self._report = report
+        self._pulse = pulse
+        self._leaving: list[WorkerHandle] = []
+
+    def add(self, member: WorkerHandle) -> None:
+        """Add a worker that was killed."""
+        self._leaving.append(member)
+
+    def look(self) -> None:
+        """Raise ConnectionFailed if it will never be known whether one of them has ended."""
+        for member in self._not_gone():
+            if member.is_cut_off:
+                raise member.unknown_end()
+
+    def wait(self) -> None:
+        """Wait until each is known to have ended.
+
+        Raises the errors of `look` and ``pulse``; before that, workers that may still run are reported.
+        """
+        try:
+            self._wait()
+        except BaseException as error:
+            self.leave_alone(error)
+            raise
+
+    def leave_alone(self, error: BaseException) -> None:
+        """Give workers a moment to end, and report those that may still run; ``error`` ends the relay."""
+        until = time.monotonic() + _LAST_SECONDS
+        while self._not_gone() and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        for member in self._leaving:
+            told = member.unknown_end()
+            if str(told) != str(error):
+                self._report.error("worker", told)
+
+    def _not_gone(self) -> list[WorkerHandle]:
+        self._leaving = [member for member in self._leaving if not member.is_gone]
+        return self._leaving
+
+    def _wait(self) -> None:
+        told_at = time.monotonic() + _TOLD_SECONDS
+        self._report.account.turn_to("room")
+        while self._not_gone():
+            names = ", ".join(member.name for member in self._leaving)
+            self._report.detail = f"waiting until it is known that {names} has ended"
+            self.look()
+            if time.monotonic() > told_at:
+                told_at = float("inf")
+                for member in self._leaving:
+                    self._report.error("worker", member.awaited())
+            self._pulse(_LOOK_SECONDS)

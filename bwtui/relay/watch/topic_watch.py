@@ -1,0 +1,362 @@
+"""Checks periodically whether topics still are those that rows were sent to, and reports changes.
+
+A topic that is deleted, and recreated by the next client that requests it, accepts the next row as if nothing
+had happened; so does one whose records retention has deleted, or that has more partitions than before.
+Nothing else detects this: Kafka acknowledges, and the topic's former records are missing. See docs/faults.md.
+"""
+
+import itertools
+import json
+import logging
+import shlex
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from bwtui.durable_files import write_durably
+from bwtui.errors import BwtuiError, RefusedError, ServiceRefused
+from bwtui.model.events import event
+from bwtui.relay.coverage.ledger import TOPICS, Coverage
+from bwtui.relay.run_state import RunState
+from bwtui.relay.watch.schema_watch import SchemaWatch
+from bwtui.sink.destination import Limits, PresentTopic, SinkService, TopicLimits
+
+_log = logging.getLogger(__name__)
+#: The file name in the state folder.
+FILE = "topics.json"
+_LOOK_SECONDS = 5.0
+#: Interval while a topic is missing, or while a run that ends on its own waits for a check.
+_SOON_SECONDS = 1.0
+#: One check in this number reads all schemas again.
+_RARELY = 6
+_END_SECONDS = 5.0
+_CLOSES = (
+    "no action needed: the relay compares the table with its topic, sends what differs, and deletes rows in "
+    "partitions that are not their key's; 'bwtui status' lists what is not proven"
+)
+#: Number of checks before a topic counts as deleted: a broker that has just started may not know it yet.
+_GONE_LOOKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedTopic:
+    """The recorded state of a topic that rows were sent to."""
+
+    #: Kafka's topic id, which a recreated topic does not share; "" if it is unknown.
+    id: str
+    #: 0 if the topic is missing.
+    partitions: int
+    #: Number of records deleted from its beginning; None if unknown.
+    lost: int | None = 0
+
+
+class TopicWatch:
+    """Watches topics during a block, in its own thread, which no other thread waits for."""
+
+    def __init__(
+        self, service: SinkService, report: RunState, path: Path, schemas: SchemaWatch, coverage: Coverage
+    ) -> None:
+        """``path``: the file that keeps the state of topics from run to run.
+
+        ``coverage`` is notified if a table is no longer proven. Raises StateFailed.
+        """
+        self._service = service
+        self._coverage = coverage
+        #: Checks run in the watch's thread, new topics come from the relay's.
+        self._lock = threading.Lock()
+        self._schemas = schemas
+        #: The error due to which nothing more may be sent.
+        self.refusal: ServiceRefused | None = None
+        self._report = report
+        self._path = path
+        self._cluster, self._known = _read(path, coverage)
+        self._is_new_run = True
+        #: Former topic ids, which a lagging broker may still report.
+        self._former: set[str] = set()
+        self._gone: dict[str, int] = {}
+        #: Topics that this run has sent to.
+        self._seen: set[str] = set()
+        self._is_over = self._is_awaited = self._has_looked = False
+        #: Set to check at once, or to end.
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="topics", daemon=True)
+
+    def __enter__(self) -> "TopicWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._is_over = True
+        self._wake.set()
+        # Do not wait for an unanswered request to Kafka: the client is closed with the service.
+        self._thread.join(_END_SECONDS)
+
+    def begin_run(self, cluster: str) -> None:
+        """Set the id of the Kafka cluster that this run sends to. Raises OSError."""
+        with self._lock:
+            self._is_new_run = False
+            self._take_cluster(cluster)
+
+    def has_looked(self) -> bool:
+        """Return whether topics were checked since the first call; missing topics are checked twice."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._wake.set()
+        return self._has_looked
+
+    def forget(self) -> None:
+        """Forget the recorded topics: a new snapshot fills them, whatever they are. Raises OSError."""
+        with self._lock:
+            self._known = {}
+            self._remember()
+
+    def take(self, limits: Limits) -> None:
+        """Record topics right before the first row is sent to them. Raises OSError, ConnectionFailed."""
+        tables = {counters.topic: name for name, counters in self._report.tables.items()}
+        there = {
+            topic: PresentTopic(one.id, one.partitions, 0 if one.is_new else None)
+            for topic, one in limits.items()
+            if isinstance(one, TopicLimits) and one.id and topic in tables
+        }
+        known = self._known
+        new = [
+            topic
+            for topic, now in there.items()
+            if now.lost is None and (topic not in known or known[topic].id != now.id)
+        ]
+        # Records that these topics lost before now are not rows that the relay sent.
+        for topic, found in self._service.present_topics(new, with_beginnings=True).items():
+            if found is not None and found.id == there[topic].id:
+                there[topic] = replace(there[topic], lost=found.lost)
+        with self._lock:
+            before = dict(self._known)
+            for topic, now in there.items():
+                self._is_there(topic, now, tables[topic])
+            if self._known != before:
+                self._remember()
+
+    def look(self, *, with_beginnings: bool = True) -> None:
+        """Check once; ``with_beginnings``: also check for records deleted by retention.
+
+        Raises ConnectionFailed, and OSError if the result can't be stored.
+        """
+        if self._is_new_run:
+            self.begin_run(self._service.cluster_now())
+        tables = {
+            counters.topic: name
+            for name, counters in self._report.tables.items()
+            if counters.topic and (counters.messages or counters.topic in self._known)
+        }
+        try:
+            present = self._service.present_topics(tables, with_beginnings=with_beginnings)
+        except BwtuiError:
+            self._report.missing_topics = ()
+            raise
+        self._report.missing_topics = tuple(
+            sorted(
+                topic
+                for topic, now in present.items()
+                if now is None and self._report.table(tables[topic]).messages
+            )
+        )
+        with self._lock:
+            before = dict(self._known)
+            # The state of topics that are not in this check is unknown.
+            self._gone = {topic: looks for topic, looks in self._gone.items() if topic in present}
+            for topic, now in present.items():
+                if now is None:
+                    self._is_gone(topic, tables[topic])
+                else:
+                    self._gone.pop(topic, None)
+                    self._is_there(topic, now, tables[topic])
+            if self._known != before:
+                self._remember()
+
+    def ensure(self, wanted: Mapping[str, bool]) -> None:
+        """Create the topics in ``wanted`` that are missing; the value says whether a topic is keyed.
+
+        A broker that creates topics on demand would let their rows expire. Raises BwtuiError, OSError.
+        """
+        self.take(self._service.ensure_topics(wanted))
+
+    def _take_cluster(self, cluster: str) -> None:
+        """Start from scratch if this is a different Kafka cluster: nothing is known of its topics."""
+        if cluster and cluster != self._cluster:
+            if self._cluster and self._known:
+                text = "Kafka is another cluster than before: %s, was %s"
+                _log.warning(text, cluster, self._cluster, extra=event("kafka_changed"))
+                self._report.error(
+                    "notice",
+                    RefusedError(
+                        f"Kafka is another cluster ({cluster}) than the one that rows were sent to before "
+                        f"({self._cluster})",
+                        "whether its topics have what the others had: bwtui verify --database",
+                    ),
+                )
+                self._coverage.mark_all(
+                    "goes to another Kafka cluster than before, whose topic may lack rows"
+                )
+            self._cluster, self._known = cluster, {}
+            self._remember()
+
+    def _remember(self) -> None:
+        topics = {topic: asdict(known) for topic, known in sorted(self._known.items())}
+        write_durably(self._path, json.dumps({"cluster": self._cluster, "topics": topics}, indent=1))
+
+    def check(self) -> None:
+        """Raise ServiceRefused if nothing more may be sent."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _watch(self) -> None:
+        for turn in itertools.count():
+            is_awaited = self._is_awaited
+            why = self._try("topics", self.look)
+            is_missing = any(looks < _GONE_LOOKS for looks in self._gone.values())
+            if why:
+                self._coverage.unseen(TOPICS, why)
+            else:
+                self._coverage.seen(TOPICS)
+                self._has_looked = is_awaited and not is_missing
+            try:
+                self._try("schemas", partial(self._schemas.look, new_ones=turn % _RARELY != 0))
+            except ServiceRefused as error:
+                self.refusal = error
+                return
+            is_soon = is_missing or (self._is_awaited and not self._has_looked)
+            self._wake.wait(_SOON_SECONDS if is_soon else _LOOK_SECONDS)
+            self._wake.clear()
+            if self._is_over:
+                return
+
+    @staticmethod
+    def _try(what: str, look: Callable[[], None]) -> str:
+        """Call ``look``; return why it failed, or ""."""
+        try:
+            look()
+        except ServiceRefused:
+            raise
+        except (BwtuiError, OSError) as error:
+            # The code that needs an unavailable service reports it.
+            _log.info("the %s were not looked at: %s", what, error, extra=event("topics_unseen"))
+            return " ".join(str(error).split())
+        except Exception as error:
+            # An unexpected exception must not end the watch.
+            _log.warning("the %s were not looked at", what, exc_info=True, extra=event("topics_unseen"))
+            return type(error).__name__
+        return ""
+
+    def _is_gone(self, topic: str, table: str) -> None:
+        known = self._known.get(topic)
+        self._gone[topic] = self._gone.get(topic, 0) + 1
+        if known is None or not known.id or self._gone[topic] < _GONE_LOOKS:
+            return
+        self._former.add(known.id)
+        self._known[topic] = replace(known, id="", partitions=0, lost=None)
+        reason = f"lacks its topic: {topic} was deleted, with every row in it"
+        self._coverage.mark(table, reason, TOPICS, has_extra=False)
+        self._tell(table, f"topic {topic} was deleted, and what was in it is gone", _CLOSES)
+
+    def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
+        known = self._known.get(topic)
+        if now.id in self._former:
+            return
+        if known is None:
+            known = _RecordedTopic(now.id, now.partitions, now.lost)
+        elif known.id and now.id and known.id != now.id:
+            self._former.add(known.id)
+            # A running producer keeps using its cached partition count for a while, and then updates it.
+            partitions = known.partitions if topic in self._seen else now.partitions
+            known = replace(known, lost=now.lost, partitions=partitions)
+            self._service.refresh(topic)
+            reason = f"lost what topic {topic} held: it was deleted and created again"
+            self._coverage.mark(table, reason, TOPICS, has_extra=False)
+            self._tell(
+                table,
+                f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
+                "and lacks what was in it",
+                _CLOSES,
+            )
+        counters = self._report.table(table)
+        # Before a table's first row in this run it is unknown whether it has a key.
+        is_keyed = bool(counters.key_columns) or (not counters.messages and counters.value_schema_id is None)
+        # A topic that had no partitions before contains no earlier rows.
+        if is_keyed and known.partitions not in (0, now.partitions):
+            # First: a producer with the former count would move keys after the comparison has passed them.
+            self._service.refresh(topic)
+            self._coverage.mark(
+                table,
+                f"may have rows of one key in several partitions: topic {topic} has {now.partitions} now, "
+                f"and had {known.partitions}",
+                TOPICS,
+            )
+            self._tell(
+                table,
+                f"topic {topic} has {now.partitions} partitions, and had {known.partitions}: later rows of a "
+                "key may be in another one than earlier ones, and readers may take them out of order",
+                _CLOSES,
+            )
+        if now.lost is not None:
+            self._has_lost(topic, now, known, table)
+            known = replace(known, lost=now.lost)
+        self._seen.add(topic)
+        self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
+
+    def _has_lost(self, topic: str, now: PresentTopic, known: _RecordedTopic, table: str) -> None:
+        """Report records deleted from the beginning of ``topic`` since the last check, if any."""
+        assert now.lost is not None
+        more = 0 if known.lost is None else now.lost - known.lost
+        is_keyed = self._report.table(table).key_columns or self._coverage.is_keyed(table)
+        if not (is_keyed and now.deletes):
+            self._coverage.gap(table, "")
+        says = f"topic {topic} lost {more:,} records from its beginning"
+        if more <= 0:
+            return
+        if not is_keyed:
+            if not known.lost:
+                hint = (
+                    "no action needed if old records may expire; else raise its retention, and run "
+                    f"'{_snapshot(table)}'"
+                )
+                self._report.error("notice", RefusedError(says, hint), table)
+        elif not now.deletes:
+            self._coverage.mark(table, f"may lack rows: {says}", TOPICS)
+            self._tell(table, says, _CLOSES)
+        else:
+            reason = (
+                f"lacks rows: topic {topic} has cleanup.policy=delete, so Kafka also deletes records of rows "
+                "that are still in the table"
+            )
+            command = self._service.compact_command(topic)
+            if self._coverage.gap(table, reason, command):
+                hint = f"run '{command}': the relay then compares the table and sends what differs"
+                self._tell(table, says, hint)
+
+    def _tell(self, table: str, says: str, hint: str) -> None:
+        _log.warning("%s", says, extra=event("topic_changed", table=table, hint=hint))
+        self._report.error("topic", RefusedError(says, hint), table)
+
+
+def _snapshot(table: str) -> str:
+    return f"bwtui snapshot {shlex.quote(table)}"
+
+
+def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _RecordedTopic]]:
+    """Return the stored topics, the cluster's id first; if they can't be read, no table is proven."""
+    try:
+        kept = json.loads(path.read_text())
+        for known in kept["topics"].values():
+            # Earlier versions recorded only whether a loss was reported.
+            known.pop("is_cut", None)
+        return str(kept["cluster"]), {
+            topic: _RecordedTopic(**known) for topic, known in kept["topics"].items()
+        }
+    except FileNotFoundError:
+        if not coverage.is_empty:
+            coverage.mark_all(f"may have a topic that was made again: {path} is missing")
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        _log.warning("%s is not what was written there: %s", path, error, extra=event("memory_unreadable"))
+        coverage.mark_all(f"may have a topic that was made again: {path} can't be read")
+    return "", {}

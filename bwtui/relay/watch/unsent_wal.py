@@ -1,0 +1,37 @@
+"""Sentences about WAL that PostgreSQL has not sent, for a relay without work."""
+
+from bwtui.model.number_format import duration, size
+from bwtui.relay.watch.observation import Observation
+
+#: A relay is behind when WAL has waited this long.
+BEHIND_SECONDS = 3.0
+#: Maximum age of a sample of the slot that still describes the present.
+FRESH_SECONDS = 5.0
+
+
+def _is_old(seen: Observation) -> bool:
+    """Return whether there is WAL that should have been confirmed by now."""
+    return seen.backlog_bytes > 0 and seen.backlog_seconds >= BEHIND_SECONDS
+
+
+def idle(seen: Observation) -> str:
+    """Return a sentence on what is known of the server's WAL, for a relay that has nothing to do."""
+    here = "nothing waits in the relay"
+    if seen.lag_age > FRESH_SECONDS:
+        why = f": {seen.lag_failure}" if seen.lag_failure else ""
+        return f"{here}; PostgreSQL has not told of the slot for {duration(seen.lag_age)}{why}"
+    if not _is_old(seen) or seen.unread_bytes == 0:
+        return "all that is committed is confirmed, and nothing waits"
+    left = size(seen.unread_bytes or seen.backlog_bytes)
+    age = duration(seen.backlog_seconds)
+    return f"{here}; PostgreSQL has not sent {left} of WAL, which was written {age} ago"
+
+
+def missing_right(seen: Observation) -> str:
+    """Return the grant without which it is unknown whether the server has WAL left to send, or ""."""
+    if seen.server_waits_for is None or seen.sent_lsn is not None or not _is_old(seen):
+        return ""
+    return (
+        "GRANT pg_read_all_stats TO the relay's role: without it PostgreSQL does not tell "
+        "whether this WAL is an open transaction's, or could be sent"
+    )

@@ -1,0 +1,80 @@
+"""Refuse to resume an interrupted replay if anything that it depends on has changed.
+
+The progress is kept by partition and position. With different key bytes, a different partitioner or a
+recreated topic, the same progress would skip messages that were never sent, and send others twice.
+"""
+
+from collections.abc import Mapping
+
+from bwtui.errors import RefusedError
+from bwtui.kafka.offsets import PinnedTopics
+from bwtui.replay.job import ReplayPlan
+from bwtui.replay.progress import ReplayProgress, RouteProgress
+from bwtui.replay.rows import Hash
+from bwtui.replay.schemas import SchemaUse
+
+_RESTART = "give --restart to begin anew"
+
+
+def refuse_changed(
+    earlier: ReplayProgress,
+    plan: ReplayPlan,
+    topics: Mapping[str, int],
+    ids: Mapping[str, str],
+    placed_by: Hash,
+) -> None:
+    """Raise RefusedError if the progress in ``earlier`` is no longer valid.
+
+    ``topics`` has the number of partitions of each topic of the cluster, ``ids`` the ids of the target
+    topics.
+    """
+    for topic in plan.topics:
+        noted = earlier.routes.get(topic.recorded)
+        if noted is None:
+            continue
+        if not topic.exists:
+            raise RefusedError(f"topic {topic.topic} is gone, with what was sent into it", _RESTART)
+        # A broker without topic ids reports none.
+        if noted.topic_id != ids.get(topic.topic, noted.topic_id):
+            raise RefusedError(
+                f"topic {topic.topic} was made anew since this replay began: what was sent into it is gone",
+                _RESTART,
+            )
+        if noted.partitions != topics[topic.topic]:
+            raise RefusedError(
+                f"topic {topic.topic} has {topics[topic.topic]} partitions now, and had {noted.partitions} "
+                "when this replay began: keys would change their places",
+                _RESTART,
+            )
+        if noted.hash != placed_by:
+            raise RefusedError(
+                f"this replay began with keys placed by {noted.hash}, and not by {placed_by}: they would "
+                "change their places",
+                f"give the partitioner with -C as before, or {_RESTART}",
+            )
+        for use in plan.schemas.uses:
+            if use.recorded_topic == topic.recorded:
+                _refuse_other_id(use, noted)
+
+
+def refuse_cut(progress: ReplayProgress, pinned: PinnedTopics) -> None:
+    """Raise RefusedError if a topic ends before the messages that were sent to it."""
+    for (topic, partition), (_, high) in pinned.offsets.items():
+        lane = progress.lanes.get(f"{topic}/{partition}")
+        if lane is not None and high <= lane.last_offset:
+            raise RefusedError(
+                f"topic {topic}, partition {partition}, ends at offset {high}, and this replay was told that "
+                f"it had written up to {lane.last_offset}: the broker lost the end",
+                _RESTART,
+            )
+
+
+def _refuse_other_id(use: SchemaUse, noted: RouteProgress) -> None:
+    before = (noted.keys if use.part == "key" else noted.values).get(use.recorded_id)
+    if before in (None, use.id):
+        return
+    now = "is not registered there" if use.id is None else f"would be under {use.id}"
+    raise RefusedError(
+        f"the schema of {use.subject} was written under id {before} before, and {now} now",
+        f"name the registry that was used before with -r, or {_RESTART}",
+    )

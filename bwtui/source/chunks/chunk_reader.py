@@ -1,0 +1,438 @@
+"""Read one chunk of a table's rows alongside the stream, with the LSN at which the stream may merge it.
+
+Let S be the snapshot of the session that reads. ``high`` is the end of the inserted WAL, queried after S was
+taken, so every transaction that S shows has its commit before ``high``. Once the stream has passed ``high``,
+none of these transactions can arrive after the chunk's rows. `bwtui.relay.backfill.chunk_window` handles the
+transactions that S does not show.
+
+Rows are read in key order, so a chunk begins after the last key of the previous chunk, whatever was written
+in between. Rows without a key are read by page.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import psycopg2
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.model.sql import quote_identifier
+from bwtui.pgoutput.messages import Relation
+from bwtui.source.catalog import TableInfo, find_table, load_relation
+from bwtui.source.connection import Connection, execute, query, statement_failed
+from bwtui.source.key_columns import KeyColumn, greater, key_of, last_key
+from bwtui.source.publication import PublishedTable, published_tables, table_clause
+from bwtui.source.slot import CURRENT_LSN
+from bwtui.source.snapshot import SnapshotTable, TablesChanged, copy_out, copy_refused, lock_tables
+from bwtui.source.sql_hints import printed
+
+#: Maximum attempts at a table that is altered right after the snapshot was taken.
+_TRIES = 5
+#: Page size, and the header sizes of a page and of the first page of a segment (PostgreSQL's
+#: xlog_internal.h).
+_WAL_PAGE, _PAGE_HEADERS = 8192, (24, 40)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """The rows of a table to read; ``after`` is the `Chunk.last` of the previous chunk, or None to begin.
+
+    ``key`` is the `Chunk.key` that ``after`` belongs to. ``keys`` requests single rows, each as the texts of
+    its key columns in the relation's order. ``key_columns`` are the names that these columns had when the
+    keys were recorded, if that was earlier. ``where`` is an SQL expression. ``unkeyed`` accepts a table
+    without a key.
+    """
+
+    namespace: str
+    name: str
+    publications: tuple[str, ...]
+    where: str = ""
+    after: tuple[str, ...] | None = None
+    key: tuple[str, ...] | None = None
+    keys: Sequence[tuple[str, ...]] | None = None
+    key_columns: tuple[str, ...] = ()
+    rows: int = 10_000
+    most_bytes: int = 32 << 20
+    unkeyed: bool = False
+
+    @property
+    def qualified_name(self) -> str:
+        """``schema.table``, unquoted."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows as lines of COPY's text format, all of one snapshot.
+
+    ``high``: the stream must have passed this LSN before the rows are merged; 0 if the session was closed
+    first, and then the caller has to query `inserted_lsn`. ``last``: where the next chunk begins, or None at
+    the end. ``key``: the key's columns, in index order.
+    """
+
+    relation: Relation
+    key: tuple[str, ...]
+    lines: list[bytes]
+    high: int
+    last: tuple[str, ...] | None
+    estimate: int | None
+
+
+def read_chunk(connection: Connection, asked: ChunkRequest, wait: Callable[[Connection, int], None]) -> Chunk:
+    """Read one chunk over ``connection``, which is in autocommit mode; no transaction is left open.
+
+    ``wait(connection, oid)`` is called after the table was found to be published and before the snapshot is
+    taken. It waits until every transaction is visible that has to be. Raises RefusedError if the table can't
+    be read or is not published, ConnectionFailed, and whatever ``wait`` raises.
+    """
+    try:
+        asked = told_apart(connection, asked)
+        for _ in range(_TRIES):
+            table = _find(connection, asked)
+            published = _published(connection, asked, table)
+            wait(connection, table.oid)
+            execute(connection, "begin isolation level repeatable read read only")
+            try:
+                return _read(connection, asked, published)
+            except TablesChanged:
+                continue
+            except _KeyTextRejected as error:
+                refused: _KeyTextRejected = error
+            finally:
+                if not connection.closed:
+                    connection.rollback()
+                    execute(connection, "rollback")
+            asked = _without_unreadable(connection, asked, refused)
+    except BwtuiError:
+        raise
+    except psycopg2.errors.LockNotAvailable as error:
+        raise ConnectionFailed(
+            f"table {asked.qualified_name} is locked by somebody who alters it",
+            "its rows are read after that",
+        ) from error
+    except psycopg2.Error as error:
+        failed = statement_failed(error)
+        if connection.closed and isinstance(failed, ConnectionFailed):
+            raise SessionEnded(failed.message, failed.hint) from error
+        raise failed from error
+    raise ConnectionFailed(
+        f"table {asked.qualified_name} is altered again and again", "its rows are read once it is not"
+    )
+
+
+def told_apart(connection: Connection, asked: ChunkRequest) -> ChunkRequest:
+    """Return ``asked`` with the table's real schema and name, since either may contain dots.
+
+    Raises psycopg2.Error, and RefusedError if several tables match.
+    """
+    whole = asked.qualified_name
+    if whole.count(".") == 1:
+        return asked
+    parts = whole.split(".")
+    splits = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
+    named = [table for split in splits if (table := find_table(connection, *split))]
+    if len(named) > 1:
+        raise RefusedError(
+            f"there are {len(named)} tables that are called {whole}, with dots in their names or schemas",
+            "rename one of them, or its schema",
+        )
+    return replace(asked, namespace=named[0].namespace, name=named[0].name) if named else asked
+
+
+def _published(connection: Connection, asked: ChunkRequest, table: TableInfo) -> PublishedTable:
+    """Return how the table is published now.
+
+    This comes before the snapshot, so that the stream delivers everything that the snapshot lacks.
+    """
+    for published in published_tables(connection, asked.publications, (asked.namespace, asked.name)):
+        return published
+    if not (table.has_key or asked.unkeyed):
+        # It left the publication when it lost its key. Adding it would make PostgreSQL reject its UPDATE and
+        # DELETE.
+        raise _unkeyed(asked.qualified_name)
+    add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
+    add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
+    raise TableNotPublished(
+        f"table {asked.qualified_name} is in no publication of the relay",
+        f"add it first: {printed(add)}",
+    )
+
+
+def _find(connection: Connection, asked: ChunkRequest) -> TableInfo:
+    table = find_table(connection, asked.namespace, asked.name)
+    if table is not None:
+        return table
+    raise TableNotPublished(f"there is no table {asked.qualified_name}", "it was dropped or renamed")
+
+
+def _read(connection: Connection, asked: ChunkRequest, published: PublishedTable) -> Chunk:
+    table = _find(connection, asked)
+    lock_tables(connection, [table])
+    relation = load_relation(connection, table, published.columns)
+    key = key_of(connection, table.oid)
+    if not table.has_key:
+        key = []
+    _check_key(asked, relation, tuple(column.name for column in key))
+    conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
+    source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
+    # A single key or page is never cut: all of its rows are taken.
+    lines = _ChunkLines(asked.most_bytes if asked.rows > 1 else None)
+    last: tuple[str, ...] | None = None
+    try:
+        if asked.keys is not None:
+            if not lines.take(connection, _of_keys(source, key, conditions, asked.keys)):
+                raise ChunkTooLarge(asked.qualified_name)
+        elif key:
+            is_cut = not lines.take(connection, _behind(source, key, conditions, asked))
+            last = last_key(relation, key, lines.lines) if is_cut or len(lines.lines) == asked.rows else None
+        else:
+            sql, last = _pages(connection, table, source, conditions, asked)
+            if not lines.take(connection, sql):
+                raise ChunkTooLarge(asked.qualified_name)
+    except (psycopg2.OperationalError, psycopg2.InterfaceError):
+        raise
+    except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
+        if asked.where:
+            raise _refused(error, asked, source, connection) from error
+        # The table was altered between the snapshot and the lock.
+        raise TablesChanged from error
+    except psycopg2.Error as error:
+        refused = _refused(error, asked, source, connection)
+        if asked.keys and isinstance(error, psycopg2.DataError):
+            raise _KeyTextRejected(refused, _in_order(relation, key)) from error
+        raise refused from error
+    names = tuple(column.name for column in key)
+    high = 0 if connection.closed else inserted_lsn(connection)
+    return Chunk(relation, names, lines.lines, high, last, table.estimate)
+
+
+def _refused(
+    error: psycopg2.Error, asked: ChunkRequest, source: SnapshotTable, connection: Connection
+) -> RefusedError:
+    """Return the error for rows that PostgreSQL did not send: the fault of the condition or of the table."""
+    if not asked.where or isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
+        return copy_refused(error, source, connection)
+    if isinstance(error, psycopg2.DataError):
+        # PostgreSQL's message may quote a row's value.
+        return RefusedError(
+            f"the condition fails on a row of {asked.qualified_name}: "
+            f"{type(error).__name__} (SQLSTATE {error.pgcode})",
+            f"it must be true or false of every row; it is: {asked.where}",
+        )
+    reason = " ".join((error.diag.message_primary or str(error)).split())
+    hint = f"it may not write, and names what is its own with the schema; it is: {asked.where}"
+    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
+        if "for " not in reason or f"for table {asked.name}" in reason or "for schema" in reason:
+            return copy_refused(error, source, connection)
+        hint = f"let its owner grant that to the relay's role {connection.info.user}, or ask without it"
+    return RefusedError(f"the condition can't be judged: {reason}", hint)
+
+
+class TableNotPublished(RefusedError):
+    """The relay has no such table any more: it was dropped, renamed or taken out of the publication."""
+
+
+class KeyChanged(RefusedError):
+    """The table's key differs from the key of the previous chunk."""
+
+
+class TableWithoutKey(RefusedError):
+    """The table has no key, and ``unkeyed`` was not requested."""
+
+
+class _KeyTextRejected(RefusedError):
+    """PostgreSQL rejected the text of a key or a row's value."""
+
+    def __init__(self, refused: RefusedError, key: Sequence[KeyColumn]) -> None:
+        """Take the key's columns, in the order of the message key."""
+        super().__init__(refused.message, refused.hint)
+        self.key = key
+
+
+class SessionEnded(ConnectionFailed):
+    """The session that was reading was ended, for whatever reason."""
+
+
+class ChunkTooLarge(ConnectionFailed):
+    """The chunk is too large: request fewer rows. A list of keys or a range of pages can't be cut."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"the rows of {table} are large", "fewer of them are read at a time")
+
+
+class _ChunkFull(Exception):
+    """The chunk has reached its maximum size in bytes."""
+
+
+class _ChunkLines:
+    """Collects the lines of a chunk, up to a maximum size in bytes."""
+
+    def __init__(self, most_bytes: int | None) -> None:
+        self.lines: list[bytes] = []
+        self._left = most_bytes
+
+    def take(self, connection: Connection, sql: str) -> bool:
+        """Read the rows of ``sql``; return False if the size limit cut them.
+
+        In that case ``connection`` is closed. At least one line was read.
+        """
+        try:
+            copy_out(connection, sql, self._add)
+        except _ChunkFull:
+            connection.close()
+            return False
+        return True
+
+    def _add(self, line: bytes) -> None:
+        if self._left is not None and self._left <= 0:
+            raise _ChunkFull
+        self.lines.append(line)
+        if self._left is not None:
+            self._left -= len(line)
+
+
+def _check_key(asked: ChunkRequest, relation: Relation, now: tuple[str, ...]) -> None:
+    """Reject requested keys that do not match the table's current key. Raises RefusedError."""
+    # Check this before the texts are cast to values: different columns have different types, or identify
+    # different rows.
+    in_order = tuple(column.name for column in relation.columns if column.name in now)
+    if asked.key_columns not in ((), in_order):
+        raise KeyChanged(
+            f"the key of table {asked.qualified_name} was ({', '.join(asked.key_columns)}), and is "
+            f"({', '.join(in_order) or 'none'}) now",
+            "'bwtui snapshot' sends the rows under their key of now",
+        )
+    lengths = {len(texts) for texts in asked.keys or ()} - {len(now)}
+    if (now and lengths) or asked.key not in (None, now):
+        raise KeyChanged(
+            f"the key of table {asked.qualified_name} is another one since its rows were asked for",
+            "ask for them again",
+        )
+
+
+def _select(source: SnapshotTable, conditions: Sequence[str], rest: str = "") -> str:
+    columns = ", ".join(quote_identifier(column.name) for column in source.relation.columns)
+    where = f" where {' and '.join(conditions)}" if conditions else ""
+    return f"select {columns} from {source.source}{where}{rest}"
+
+
+def _behind(
+    source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], asked: ChunkRequest
+) -> str:
+    """Return the query for the rows after a key, in key order."""
+    if asked.after is not None:
+        conditions = [*conditions, greater(key, asked.after)]
+    order = ", ".join(quote_identifier(column.name) for column in key)
+    return _select(source, conditions, f" order by {order} limit {asked.rows}")
+
+
+def _of_keys(
+    source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], keys: Sequence[tuple[str, ...]]
+) -> str:
+    """Return the query for the rows that have one of ``keys``."""
+    if not key:
+        raise RefusedError(
+            f"table {source.relation.qualified_name} has no key, so no row of it can be named",
+            "send the whole table again: bwtui snapshot TABLE --unkeyed",
+        )
+    if not keys:
+        return _select(source, [*conditions, "false"])
+    in_order = _in_order(source.relation, key)
+    listed = ", ".join(_literals(in_order, texts) for texts in keys)
+    names = ", ".join(f"bwtui_{number}" for number in range(len(key)))
+    equal = " and ".join(
+        f"{column.operand()} {column.operator('=')} bwtui_wanted.bwtui_{number}"
+        for number, column in enumerate(in_order)
+    )
+    wanted = f"exists (select from (values {listed}) as bwtui_wanted ({names}) where {equal})"
+    return _select(source, [*conditions, wanted])
+
+
+def _in_order(relation: Relation, key: Sequence[KeyColumn]) -> list[KeyColumn]:
+    """Return the key's columns in the order of the message key."""
+    places = [column.name for column in relation.columns]
+    return sorted(key, key=lambda column: places.index(column.name))
+
+
+def _literals(key: Sequence[KeyColumn], texts: Sequence[str]) -> str:
+    return f"({', '.join(column.literal(text) for column, text in zip(key, texts, strict=True))})"
+
+
+def _without_unreadable(
+    connection: Connection, asked: ChunkRequest, refused: _KeyTextRejected
+) -> ChunkRequest:
+    """Return ``asked`` without keys that are not valid values of their types: no row can have them now.
+
+    A label of an enum was renamed, or a type altered, since the keys were recorded. Raises ``refused`` if
+    PostgreSQL accepts all of them.
+    """
+    wanted = list(asked.keys or ())
+    readable = _readable(connection, refused.key, wanted)
+    if len(readable) == len(wanted):
+        raise refused
+    return replace(asked, keys=readable)
+
+
+def _readable(
+    connection: Connection, key: Sequence[KeyColumn], keys: list[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
+    """Return the keys that PostgreSQL accepts, found by bisection."""
+    try:
+        listed = ", ".join(_literals(key, texts) for texts in keys)
+        query(connection, f"select from (values {listed}) as bwtui_wanted limit 0")
+    except psycopg2.DataError:
+        half = len(keys) // 2
+        if not half:
+            return []
+        return _readable(connection, key, keys[:half]) + _readable(connection, key, keys[half:])
+    return keys
+
+
+def _unkeyed(table: str) -> TableWithoutKey:
+    return TableWithoutKey(
+        f"table {table} has no key: its rows would stand in the topic twice",
+        "give it a primary key, or ask for that with --unkeyed",
+    )
+
+
+def _pages(
+    connection: Connection,
+    table: TableInfo,
+    source: SnapshotTable,
+    conditions: list[str],
+    asked: ChunkRequest,
+) -> tuple[str, tuple[str, ...] | None]:
+    """Return the query for a range of pages of a table without a key, and the next page and its file.
+
+    If the table has a new file since, its rows are in different pages, and reading begins again at page 0.
+    """
+    name = source.relation.qualified_name
+    if not asked.unkeyed:
+        raise _unkeyed(name)
+    if table.partitioned:
+        raise RefusedError(f"table {name} has partitions and no key", "give it a primary key")
+    size = """select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int,
+                     pg_catalog.pg_relation_filenode(%s::oid)::text"""
+    [(length, block, file)] = query(connection, size, table.oid, table.oid)
+    page, *former = asked.after or ("0", file)
+    first, pages = int(page) if former == [file] else 0, length // block
+    rows_a_page = max(1, (table.estimate or 0) // max(1, pages))
+    end = first + max(1, asked.rows // rows_a_page)
+    conditions = [*conditions, f"ctid >= '({first},0)'::pg_catalog.tid"]
+    if end < pages:
+        conditions.append(f"ctid < '({end},0)'::pg_catalog.tid")
+    return _select(source, conditions), (str(end), file) if end < pages else None
+
+
+def inserted_lsn(connection: Connection) -> int:
+    """Return the end of the inserted WAL as an LSN that a stream can reach.
+
+    If nothing but a header is on the last page yet, PostgreSQL reports the LSN after that header, whereas a
+    stream ends before it. On a standby, this is the end of the replayed WAL, all of which is visible there.
+    """
+    sql = f"""select case when pg_catalog.pg_is_in_recovery()
+                     then ({CURRENT_LSN}::pg_catalog.pg_lsn - '0/0')::bigint
+                     else (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::bigint end"""
+    [(lsn,)] = query(connection, sql)
+    end = int(lsn)
+    into_page = end % _WAL_PAGE
+    return end - into_page if into_page in _PAGE_HEADERS else end

@@ -1,0 +1,377 @@
+"""Report what the publications leave out, and how they affect the applications that write; change nothing.
+
+``bwtui doctor`` shows the result, and a running relay reports it as notices. A table that is not captured at
+all is a finding of ``bwtui verify --database``. docs/adr/0003-publish-explicit-table-lists.md has the
+reasons.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from bwtui.model.sql import quote_identifier
+from bwtui.settings import RelaySettings
+from bwtui.source import publication
+from bwtui.source.catalog import TableFilter, TableInfo, list_tables
+from bwtui.source.connection import Connection, query
+from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
+from bwtui.source.slot import slot_state
+from bwtui.source.sql_hints import exclude_option, printed
+
+# Publications of whole schemas exist since PostgreSQL 15.
+_OPEN_SQL = """
+select p.pubname, p.pubupdate or p.pubdelete from pg_catalog.pg_publication p
+ where p.pubname = any(%s) and (p.puballtables{schemas}) order by 1
+"""
+_LISTED_SQL = """
+select count(*) from pg_catalog.pg_publication_rel r join pg_catalog.pg_publication p on p.oid = r.prpubid
+ where p.pubname = %s and r.prrelid = %s
+"""
+# Column lists exist since PostgreSQL 15; a publication without one leaves generated columns out.
+# MATERIALIZED: without it the view builds its list again for each column, which takes minutes for a table of
+# 1,600 columns.
+_COLUMNS_SQL = """
+with t as materialized (
+  select schemaname, tablename, attnames from pg_catalog.pg_publication_tables where pubname = any(%s))
+select t.schemaname, t.tablename, array_agg(distinct a.attname::text order by a.attname::text)
+  from t
+  join pg_catalog.pg_namespace n on n.nspname = t.schemaname
+  join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+   and a.attgenerated = '' and a.attname <> all (t.attnames)
+ group by 1, 2
+"""
+_LEAVES_SQL = """
+select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p.level > 0 order by 1
+"""
+_EVERYTHING = "insert, update, delete, truncate"
+_BARE = "it has no replica identity: give it a primary key first"
+_WITHOUT_KEY = "it has no key: give it a primary key first"
+_ADDED = "a running relay adds it on its own, unless it was taken out of the publication"
+_JOINS = f"{_BARE}, or add it to the publication of inserts"
+_EARLIER = "the relay sends its rows from before too, after this: "
+_NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
+_SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """One shortfall of the publications: ``subject`` and ``says`` make a sentence.
+
+    ``info`` is None if it does not concern a single table; ``hint`` says what to run. A table that is not
+    ``captured`` has no row in Kafka.
+    """
+
+    subject: str
+    info: TableInfo | None
+    says: str
+    hint: str
+    captured: bool = True
+    #: Whether the table is outside the publication.
+    outside: bool = False
+
+    @property
+    def table(self) -> str | None:
+        """The table's qualified name."""
+        return self.info.qualified_name if self.info else None
+
+
+def is_chosen(settings: RelaySettings, shortfall: Shortfall) -> bool:
+    """Whether ``shortfall`` is about a table that is requested, or that bwtui itself publishes.
+
+    A publication of the user's own is itself a choice of tables.
+    """
+    return settings.owns_publication or bool(settings.tables) or not shortfall.outside
+
+
+def shortfalls(
+    connection: Connection, settings: RelaySettings, reads: Sequence[str] = ()
+) -> Iterator[Shortfall]:
+    """Yield the shortfalls of the publications; nothing if they are still to be created.
+
+    ``reads``: the publications that a stream reads, which are those that existed when it began. Raises
+    psycopg2.Error.
+    """
+    there = publication.existing(connection, settings.publication_name)
+    names = tuple(name for name in there if name in reads) if reads else there
+    if not names:
+        return
+    chosen = TableFilter(settings)
+    tables = list(filter(chosen, list_tables(connection)))
+    entries = publication.entries(connection, names)
+    published = {(table.namespace, table.name): table for table in publication.merged(entries)}
+    opened = _open(connection, names)
+    has_slot = slot_state(connection, settings.slot) is not None
+    instead = _list_instead(settings, names, tables, has_slot=has_slot)
+    yield from _of_publications(opened, instead)
+    adding = _PublicationHints(settings, names, there, has_slot=has_slot, runs=bool(reads))
+    yield from _left_out(connection, adding, names, tables, published)
+    # Tables that the relay leaves out are included: PostgreSQL considers the publication alone.
+    every = list_tables(connection, partitions=True)
+    for table in filter(lacks_identity, every):
+        if entry := published.get((table.namespace, table.name)):
+            yield from _blocked(table, entry)
+            if not entry.inserts and chosen(table):
+                says = "is published without its inserts, so nothing of it is"
+                yield _shortfall(table, says, instead, captured=False)
+    own_tables = publication.published_tables(connection, names[:1])
+    own = {(table.namespace, table.name) for table in own_tables}
+    # The publication has tables without a replica identity, now or later, so it must not publish their
+    # updates.
+    is_mixed = names[0] in opened or any(
+        (table.namespace, table.name) in own for table in filter(lacks_identity, every)
+    )
+    narrow = narrowed(connection, names, entries)
+    for table in every:
+        entry = published.get((table.namespace, table.name))
+        if entry is None or not chosen(table):
+            continue
+        for says in narrow.get((table.namespace, table.name), ()):
+            name = names[0] if (table.namespace, table.name) in own else names[-1]
+            yield _shortfall(table, says, _widen(name, table, has_slot=has_slot))
+        if lacks_identity(table):
+            continue
+        if (table.namespace, table.name) not in own:
+            move = _move(connection, settings.publication_name, table)
+            yield from _in_part(table, entry, f"run: {move}")
+        elif is_mixed:
+            yield from _in_part(table, entry, instead)
+        else:
+            alter = f"ALTER PUBLICATION {quote_identifier(names[0])} SET (publish = '{_EVERYTHING}')"
+            yield from _in_part(table, entry, f"run: {printed(alter)}")
+
+
+def narrowed(
+    connection: Connection, names: Sequence[str], entries: Sequence[PublishedTable]
+) -> dict[tuple[str, str], list[str]]:
+    """Return, by schema and name, statements that rows or columns of a published table are left out.
+
+    ``entries`` are the entries of the publications ``names``.
+    """
+    left_out: dict[tuple[str, str], list[str]] = {}
+    by_table: dict[tuple[str, str], list[PublishedTable]] = {}
+    for entry in entries:
+        by_table.setdefault((entry.namespace, entry.name), []).append(entry)
+    for table, its_entries in by_table.items():
+        if filtered := list(_filtered(its_entries)):
+            left_out[table] = filtered
+    if connection.server_version >= 150000:
+        for namespace, name, columns in query(connection, _COLUMNS_SQL, list(names)):
+            plural = "columns" if len(columns) > 1 else "column"
+            says = f"is published without its {plural} {', '.join(columns)}"
+            left_out.setdefault((namespace, name), []).append(says)
+    return left_out
+
+
+def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
+    """Yield statements on the rows that a table's row filters leave out.
+
+    PostgreSQL combines the filters of each operation with OR.
+    """
+    filters: dict[str, list[str]] = {}
+    every = []
+    for operation in ("inserts", "updates", "deletes"):
+        given = [entry.row_filter for entry in entries if getattr(entry, operation)]
+        if given:
+            every.append(operation)
+        if given and None not in given:
+            row_filter = " or ".join(dict.fromkeys(map(str, given)))
+            filters.setdefault(row_filter, []).append(operation)
+    for row_filter, operations in filters.items():
+        if operations == every:
+            yield f"is published only where {row_filter}: its other rows are not captured"
+        else:
+            some = " and ".join(operations)
+            yield f"has its {some} published only where {row_filter}: others are not captured"
+
+
+def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
+    """Return the SQL that makes publication ``name``, which lists a table, publish it without
+    restrictions.
+    """
+    alter, to = f"ALTER PUBLICATION {quote_identifier(name)}", table_clause(table)
+    whole = printed(f"{alter} DROP TABLE {to}", f"{alter} ADD TABLE {to}")
+    return f"if that is not meant: {_EARLIER}{whole}" if has_slot else f"if that is not meant, run: {whole}"
+
+
+def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
+    """Return the publications that include future tables, each with whether it publishes updates or
+    deletes.
+    """
+    sql = _OPEN_SQL.format(schemas=_SCHEMAS if connection.server_version >= 150000 else "")
+    return dict(query(connection, sql, list(names)))
+
+
+def _of_publications(opened: dict[str, bool], instead: str) -> Iterator[Shortfall]:
+    """Yield the publications that will block writes to future tables."""
+    for name in (name for name, publishes_updates in opened.items() if publishes_updates):
+        yield Shortfall(
+            f"publication {name}",
+            None,
+            "takes in every table that is made later, and publishes updates and deletes: PostgreSQL refuses"
+            " an application's UPDATE and DELETE on one without a replica identity",
+            instead,
+        )
+
+
+def _list_instead(
+    settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo], *, has_slot: bool
+) -> str:
+    """Return the SQL that replaces the publications by lists of tables without losing changes in between.
+
+    A publication may be recreated under its existing name at any time. A new name is different: the stream
+    must not reach WAL from before that publication was created.
+    """
+    unkeyed = [table for table in tables if lacks_identity(table)]
+    joins = bool(unkeyed) and len(names) == 1 and settings.allow_unkeyed
+    if joins and has_slot:
+        made = printed(publication.create_unkeyed_statement(names[0], unkeyed))
+        return f"'bwtui doctor' says what to run after this: {_NEW_ONE.format(made)}"
+    statements = publication.create_statements(names[0], tables)[: 2 if joins else len(names)]
+    dropped = ", ".join(map(quote_identifier, names))
+    return "for a list of tables instead, with the row filters and options that it had, run: " + printed(
+        f"DROP PUBLICATION {dropped}", *statements
+    )
+
+
+def _left_out(
+    connection: Connection,
+    adding: "_PublicationHints",
+    names: Sequence[str],
+    tables: Sequence[TableInfo],
+    published: Container[tuple[str, str]],
+) -> Iterator[Shortfall]:
+    """Yield those of ``tables`` that are in none of the publications.
+
+    The publications' entries were read after the tables, at a different moment: a table that no longer exists
+    under its name was dropped or renamed in between. One snapshot for both would not help, since
+    pg_publication_tables shows the latest catalog whatever the transaction's snapshot is.
+    """
+    apart = [table for table in tables if (table.namespace, table.name) not in published]
+    if not apart:
+        return
+    present = {table.oid: table for table in list_tables(connection, partitions=True)}
+    still = {(table.oid, table.namespace, table.name) for table in present.values()}
+    apart = [table for table in apart if (table.oid, table.namespace, table.name) in still]
+    adding.together(apart)
+    by_partition = not publication.via_root(connection, names)
+    for table in apart:
+        oids = query(connection, _LEAVES_SQL, table.oid) if table.partitioned else []
+        leaves = [present[oid] for (oid,) in oids if oid in present]
+        missing = [leaf for leaf in leaves if (leaf.namespace, leaf.name) not in published]
+        if table.partitioned and len(missing) < len(leaves):
+            for leaf in filter(adding.chosen, missing):
+                yield _outside(leaf, adding.hint(leaf))
+        elif leaves or not (table.partitioned and by_partition):
+            yield _outside(table, adding.hint(table))
+
+
+class _PublicationHints:
+    """Builds the hints for owners on how to add tables to a publication without breaking applications."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        names: Sequence[str],
+        there: Sequence[str],
+        *,
+        has_slot: bool,
+        runs: bool,
+    ) -> None:
+        """Take ``names``, the publications that are read, and ``there``, those that exist.
+
+        ``runs``: the caller is a running relay, which has already tried to add the tables itself.
+        """
+        self._settings = settings
+        self.chosen = TableFilter(settings)
+        self._names = names
+        self._companion = publication.unkeyed_name(names[0])
+        self._exists = self._companion in there
+        self._has_slot = has_slot
+        self._runs = runs
+        self._when = _EARLIER if has_slot else "run: "
+        self._unkeyed: dict[int, TableInfo] = {}
+        self._made = ""
+
+    def together(self, tables: Sequence[TableInfo]) -> None:
+        """Register the tables that are to be added together: the publication of inserts is created only
+        once.
+        """
+        self._unkeyed = {table.oid: table for table in tables if lacks_identity(table)}
+        self._made = self._make(list(self._unkeyed.values()))
+
+    def hint(self, table: TableInfo) -> str:
+        """Return the hint for one table."""
+        hint = self._statement(table)
+        to = publication.place_of(self._names[0], table, allow_unkeyed=self._settings.allow_unkeyed)
+        is_added = self._settings.adds_new_tables and self._exists and table.owned and to
+        return f"{_ADDED}; {hint}" if is_added and not self._runs else hint
+
+    def _statement(self, table: TableInfo) -> str:
+        if table.has_key or (self._settings.allow_unkeyed and not lacks_identity(table)):
+            return f"{self._when}{_add(self._names[0], table)}"
+        if not self._settings.allow_unkeyed:
+            bare = _BARE if lacks_identity(table) else _WITHOUT_KEY
+            return f"{bare}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
+        if self._companion in self._names:
+            return f"{_JOINS}; {self._when}{_add(self._companion, table)}"
+        if self._exists:
+            return f"the relay reads {self._companion} from its next start on, once it has caught up with now"
+        return self._made if table.oid in self._unkeyed else self._make([table])
+
+    def _make(self, tables: Sequence[TableInfo]) -> str:
+        # One text for all of them: there may be thousands.
+        made = printed(publication.create_unkeyed_statement(self._names[0], tables))
+        return f"{_JOINS}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
+
+
+def _add(name: str, table: TableInfo) -> str:
+    return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table_clause(table)}")
+
+
+def _shortfall(table: TableInfo, says: str, hint: str, *, captured: bool = True) -> Shortfall:
+    return Shortfall(f"table {table.qualified_name}", table, says, hint, captured)
+
+
+def _outside(table: TableInfo, hint: str) -> Shortfall:
+    says = "is not in the publication"
+    return Shortfall(f"table {table.qualified_name}", table, says, hint, captured=False, outside=True)
+
+
+def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
+    """Yield a table whose UPDATE or DELETE PostgreSQL rejects because of the publication."""
+    refused = [word for word, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
+    if not refused:
+        return
+    alter = printed(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
+    yield _shortfall(
+        table,
+        f"has no replica identity, and PostgreSQL refuses an application's {' and '.join(refused)} on it, "
+        "because its publication publishes them",
+        "give each partition of it a primary key, or REPLICA IDENTITY FULL"
+        if table.partitioned
+        else f"give it a primary key, or run: {alter}",
+    )
+
+
+def _move(connection: Connection, name: str, table: TableInfo) -> str:
+    """Return the SQL that moves a table from the companion publication of ``name`` into ``name``."""
+    companion, to = publication.unkeyed_name(name), table_clause(table)
+    add = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {to}"
+    if not query(connection, _LISTED_SQL, companion, table.oid)[0][0]:
+        return printed(add)
+    return printed(f"ALTER PUBLICATION {quote_identifier(companion)} DROP TABLE {to}", add)
+
+
+def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Shortfall]:
+    """Yield a table with operations that are not published, so that its topic does not follow it."""
+    operations = (("inserts", entry.inserts), ("updates", entry.updates), ("deletes", entry.deletes))
+    missing = [word for word, yes in operations if not yes]
+    if not missing:
+        return
+    yield _shortfall(
+        table,
+        f"has a replica identity, but its {' and '.join(missing)} are not published: "
+        "its topic does not follow it",
+        f"what was not published is not sent any more, but with a new slot's snapshot; {hint}",
+        captured=len(missing) < len(operations),
+    )
