@@ -134,6 +134,7 @@ class RelayEngine:
         self._late: LateRecords | None = None
         self._ends: TopicEnds | None = None
         self._ledger: CoverageLedger | None = None
+        self._first: ChunkSnapshot | None = None
         self._is_ledger_removed = False
         self._proving: CoverageProver | None = None
         self._topics: TopicWatch | None = None
@@ -231,6 +232,8 @@ class RelayEngine:
                 self._proving.interrupt()
             self._picture.watch.stop()
             self._lag.stop()
+            with contextlib.suppress(BwtuiError):
+                self._note_files()
             self._naming.close()
             self._picture.recent.stop()
             self._looks.close()
@@ -305,7 +308,8 @@ class RelayEngine:
             self._healing.begun(context)
             self._picture.recent.start()
             publications = findings.publications
-            first = first_of(settings, identity, self._backfills, report, is_there=findings.slot is not None)
+            is_there = findings.slot is not None
+            first = self._first = first_of(settings, identity, self._backfills, report, is_there=is_there)
             self._picture.first = first.status
             path = state_folder(settings.relay_name) / "joined.json"
             is_due, coverage = partial(getattr, self._healing, "is_due"), context.coverage
@@ -329,6 +333,7 @@ class RelayEngine:
                 if self._ledger is not None:
                     self._check_coverage(self._ledger, context, connection, publications)
             self._look_for_joined(connection, publications, joined)
+            self._note_files()
         finally:
             connection.close()
         self._follow(context, publications, target, first)
@@ -379,10 +384,12 @@ class RelayEngine:
             )
         elif self._is_ledger_removed:
             ledger.distrust("has no record any more: the coverage ledger of its slot was removed")
-        elif context.memory.last is None:
-            ledger.mark_all(
-                f"may lack changes: {context.memory.path}, which says where its slot was, is missing"
-            )
+        else:
+            ledger.check_files()
+            if context.memory.last is None:
+                ledger.mark_all(
+                    f"may lack changes: {context.memory.path}, which says where its slot was, is missing"
+                )
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: ChunkSnapshot
@@ -420,6 +427,15 @@ class RelayEngine:
                         gives_up=self._settings.is_bounded,
                     )
                     self._proving.start()
+
+    def _note_files(self) -> None:
+        """Record which files say what topics lack, so that a file that is lost alone is noticed.
+
+        Raises StateFailed.
+        """
+        if self._ledger is not None and self._first is not None:
+            files = (self._healing.files(), self._first.files(), self._backfills.files())
+            self._ledger.expect({path: tables for each in files for path, tables in each.items()})
 
     def _take_topics(self, watch: TopicWatch, limits: Limits) -> None:
         """Record the topics' settings and their ends before the first row is sent to them."""
@@ -605,6 +621,7 @@ class RelayEngine:
         if self._ledger is not None and is_in_session:
             # First, because it waits for no lock.
             self._ledger.look(connection, self._new_tables.reads)
+            self._note_files()
         if self._joined is not None and is_in_session:
             self._joined.look(connection, self._backfills)
         self._new_tables.look(connection)

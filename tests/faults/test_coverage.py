@@ -20,9 +20,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from bwtui.demo.shop import DemoTable
+from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import Status
+from bwtui.relay.backfill.backfill import CHUNK_ROWS
 from bwtui.relay.divergence.late_records import RARE_SECONDS
-from bwtui.relay.process.control import begin_audit, tell_audited
+from bwtui.relay.process.control import begin_audit, request, tell_audited
 from bwtui.sandbox.sandbox import ServiceAddresses
 from bwtui.source.failover.stream_server import reached_server
 from bwtui.source.raw.session import connect_raw
@@ -613,6 +615,81 @@ def test_a_file_that_is_lost_alone_proves_nothing(
     relay.wait_caught_up()
     relay.stop()
     assert_equal(services, database, [*TABLES, DemoTable("public", "late", ("id",))], relay.name)
+
+
+def healing(database: str, new_relay: NewRelay) -> Relay:
+    """Return a relay that was stopped while a heal was pending."""
+    relay = begin(database, new_relay)
+    relay.stop()
+    execute(database, f"select pg_drop_replication_slot('{relay.name}')", *WRITES)
+    relay.start("--heal")
+    relay.wait("the heal", lambda status: status.heal is not None and status.heal.state == "comparing")
+    relay.wait_streaming()
+    return relay
+
+
+def beginning(database: str, new_relay: NewRelay) -> Relay:
+    """Return a relay that was stopped within the first snapshot of a table."""
+    create_tables(database, 3 * CHUNK_ROWS)
+    relay = new_relay("--snapshot-by", "chunks")
+    relay.start()
+    pause(relay, TABLE)
+    return relay
+
+
+def joining(database: str, new_relay: NewRelay) -> Relay:
+    """Return a relay that was stopped while it sent the earlier rows of a table that joined."""
+    relay = begin(database, new_relay)
+    execute(
+        database,
+        "create table late (id bigint primary key)",
+        f"insert into late select generate_series(1, {3 * CHUNK_ROWS})",
+    )
+    pause(relay, "public.late")
+    return relay
+
+
+def pause(relay: Relay, table: str) -> None:
+    """Pause the request for the rows of ``table`` after its first chunk."""
+
+    def found(state: Callable[[BackfillStatus], object]) -> Callable[[Status], BackfillStatus | None]:
+        return lambda status: next(
+            (one for one in status.backfills if one.table == table and state(one)), None
+        )
+
+    status = relay.wait("a chunk", found(lambda one: one.chunks))
+    (one,) = (one for one in status.backfills if one.table == table)
+    request(relay.name, {"request": "backfill_control", "id": one.id, "what": "pause"})
+    relay.wait("the pause", found(lambda one: one.state == "paused"))
+
+
+@pytest.mark.parametrize(
+    ("name", "prepare"),
+    [
+        ("heal-*.json", healing),
+        pytest.param("first-*.json", beginning, marks=pytest.mark.long),
+        pytest.param("backfills/*-late.json", joining, marks=pytest.mark.long),
+    ],
+)
+def test_lost_work_is_closed_by_a_comparison(
+    services: ServiceAddresses, database: str, new_relay: NewRelay, name: str, prepare: Callable[..., Relay]
+) -> None:
+    """A file that says what topics lack is removed while the relay is stopped."""
+    relay = prepare(database, new_relay)
+    relay.stop()
+    (path,) = state_folder(relay.name).glob(name)
+    path.unlink()
+    relay.start()
+    wait_for("it is reported", lambda: f"{path} is missing" in relay.log())
+    relay.wait("it is closed", is_proven)
+    relay.wait_caught_up()
+    relay.stop()
+    tables = [*TABLES, DemoTable("public", "late", ("id",))] if prepare is joining else TABLES
+    assert_equal(services, database, tables, relay.name)
+    # Work that ended leaves nothing to look for.
+    relay.start()
+    assert is_proven(relay.wait_streaming())
+    relay.stop()
 
 
 def test_a_record_of_joined_tables_that_can_not_be_read_is_refused(

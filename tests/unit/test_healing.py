@@ -387,7 +387,7 @@ def ending_engine(order: list[str]) -> RelayEngine:
     engine._healing.ended = None
     engine._naming = part("naming", "close")
     engine._late = None
-    engine._topics = engine._proving = engine._ends = None
+    engine._topics = engine._proving = engine._ends = engine._ledger = None
     engine._resources = ExitStack()
     engine._run = lambda: None  # type: ignore[method-assign]
     engine._settings = RelaySettings()

@@ -83,6 +83,11 @@ class ChunkSnapshot:
         """True if some tables are not done yet."""
         return any(self._tables.values())
 
+    def files(self) -> dict[str, list[str]]:
+        """Return the file of a snapshot that is not done, and its remaining tables."""
+        left = [table for table, id in self._tables.items() if id] if self._is_begun else []
+        return {self._path.name: left} if left else {}
+
     @property
     def phase(self) -> State:
         """State of a streaming relay."""

@@ -139,6 +139,21 @@ class BackfillStore:
         with self._lock:
             return tuple(_picture(entry) for entry in self._sorted())
 
+    def files(self) -> dict[str, tuple[str, ...]]:
+        """Return the files of requests whose rows topics may lack, relative to the relay's folder.
+
+        The tables are with them; none for a request whose table is unknown. Without tasks of a first
+        snapshot: the file of the snapshot names these.
+        """
+        with self._lock:
+            tasks = [entry.task for entry in self._sorted()]
+            return {
+                f"{FOLDER}/{task.id}.json": () if task.request.table == UNKNOWN else (task.request.table,)
+                for task in tasks
+                if task.request.reason != "first"
+                and (not task.is_over or (task.status().lacks and not task.is_noted))
+            }
+
     @property
     def has_due(self) -> bool:
         """True if a task has neither ended nor been paused."""

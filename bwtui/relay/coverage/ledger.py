@@ -16,7 +16,7 @@ import shlex
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,12 @@ class Coverage:
         """Return whether a table had a key at the last check."""
         return False
 
+    def expect(self, files: Mapping[str, Collection[str]]) -> None:
+        """Record which files say what topics lack, with their tables; no table means all. Raises StateFailed.
+
+        The paths are relative to the state folder.
+        """
+
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
         """Start from scratch with the facts of a new slot, as of ``lsn``. Raises StateFailed.
 
@@ -215,6 +221,7 @@ class CoverageLedger(Coverage):
         self._moved: dict[str, int] = {}
         #: Why nothing is known of the topics' past; a new table may then have a topic with unknown records.
         self._distrusted = ""
+        self._files: dict[str, list[str]] = {}
         #: True if there is no file, or only one of another slot.
         self.is_missing = True
         self._looked_at = self._written_at = 0.0
@@ -262,7 +269,7 @@ class CoverageLedger(Coverage):
             self._facts, self._lsn, self._entries, self._topic_gaps = facts, lsn, {}, {}
             self._lsns = dict.fromkeys((TOPICS, ENDS), (lsn, lsn))
             self._operations = {name: one.published for name, one in facts.items()}
-            self._moved = {}
+            self._moved, self._files = {}, {}
             self._form, self._is_whole, self._distrusted = _form(self._settings), is_whole, ""
             self._looked_at = 0.0
             self._write()
@@ -311,6 +318,23 @@ class CoverageLedger(Coverage):
         with self._lock:
             self._is_whole, self._distrusted = False, reason
             self.mark_all(reason)
+
+    def expect(self, files: Mapping[str, Collection[str]]) -> None:
+        now = {path: list(tables) for path, tables in files.items()}
+        with self._lock:
+            if now != self._files:
+                self._files = now
+                self._write()
+
+    def check_files(self) -> None:
+        """Mark the tables of expected files that are missing. Raises StateFailed."""
+        folder = self._path.parent
+        with self._lock:
+            for path, tables in self._files.items():
+                if not (folder / path).exists():
+                    recorded = [name for name in tables if name in (self._facts or {})]
+                    reason = f"may lack rows: {folder / path} is missing, which says what topics lack"
+                    self.mark_all(reason, recorded if tables else None)
 
     # -- the checks ----------------------------------------------------------------------------------------
 
@@ -675,6 +699,7 @@ class CoverageLedger(Coverage):
             "is_whole": self._is_whole,
             "distrusted": self._distrusted,
             "moved": self._moved,
+            "files": self._files,
         }
         try:
             private_parent(self._path)
@@ -699,6 +724,7 @@ class CoverageLedger(Coverage):
             self._lsn, self._is_whole = int(data["lsn"]), bool(data["is_whole"])
             self._distrusted = str(data.get("distrusted", ""))
             self._moved = dict(data.get("moved", {}))
+            self._files = dict(data.get("files", {}))
             lsns = {TOPICS: self._lsn, ENDS: self._lsn} | data.get("lsns", {})
             self._lsns = {what: (int(since), int(since)) for what, since in lsns.items()}
             for name, entry in self._entries.items():

@@ -21,7 +21,7 @@ from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.context import RelayContext
 from bwtui.relay.healing.comparison import HealComparison
-from bwtui.relay.healing.heal_state import HealStateStore
+from bwtui.relay.healing.heal_state import HealStateStore, heal_path
 from bwtui.relay.healing.slot_recreation import lost, lost_here, make
 from bwtui.relay.run_state import RunState
 from bwtui.relay.slot_checkpoint import SlotCheckpointStore
@@ -61,6 +61,10 @@ class Healing:
     def status(self) -> HealStatus | None:
         """Return the pending heal."""
         return self._due.status if self._due is not None else None
+
+    def files(self) -> dict[str, tuple[str, ...]]:
+        """Return the file of a pending heal; it is about all tables."""
+        return {heal_path(self._folder, self._settings.slot).name: ()} if self.is_due else {}
 
     def healed(self, lsn: str) -> bool:
         """Clear the heal of the slot created at ``lsn``, after a clean comparison. Raises StateFailed."""
