@@ -1,16 +1,17 @@
-"""The programs and settings of docs/consumers.md: fenced blocks that begin with a comment, their name."""
+"""The programs and settings of docs/consumers.md: files beside it, and fenced blocks that begin with their name."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
+FILES = PAGE.with_suffix("")
 _BLOCK = re.compile(r"^```\w+\n(?:#|//|--) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def snippets() -> dict[str, str]:
     """Return every snippet by its name."""
-    return dict(_BLOCK.findall(PAGE.read_text()))
+    return {path.name: path.read_text() for path in FILES.iterdir()} | dict(_BLOCK.findall(PAGE.read_text()))
 
 
 def snippet(name: str, given: Mapping[str, str]) -> str:
