@@ -29,7 +29,7 @@ def main() -> None:
     launch._READY_SECONDS = float(os.environ.get("DOUBLE_READY_SECONDS", launch._READY_SECONDS))
     launch.ENGINE_COMMAND = (sys.executable, __file__, "--engine")
     engine = types.ModuleType("bwtui.relay.engine")
-    engine.Engine = double  # type: ignore[attr-defined]
+    engine.RelayEngine = double  # type: ignore[attr-defined]
     sys.modules["bwtui.relay.engine"] = engine
     from bwtui.cli.main import main as bwtui
 
