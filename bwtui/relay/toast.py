@@ -88,7 +88,7 @@ class _FetchedRows(NamedTuple):
 
     oid: int
     rows: list[_IncompleteRow]
-    found: dict[int, list[Field] | None]
+    found: dict[int, Sequence[Field] | None]
 
 
 class ToastFiller:

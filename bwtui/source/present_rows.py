@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg2
+import psycopg2.extensions
 
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.copy_text import unescape_copy_line
@@ -54,11 +56,11 @@ class PresentRows:
         keys: Sequence[Mapping[str, bytes]],
         wanted: Sequence[str],
         most_bytes: int,
-    ) -> dict[int, list[Field] | None]:
+    ) -> dict[int, Sequence[Field] | None]:
         """Return the result of `present_fields` for each of ``keys``, by its index.
 
         Keys are missing, possibly including the first, if the rows exceed ``most_bytes`` together; the
-        session is then closed. If one statement can't read them all, only the first is returned. Raises
+        session may then be closed. If one statement can't read them all, only the first is returned. Raises
         psycopg2.Error.
         """
         if len(keys) > 1:
@@ -78,7 +80,7 @@ class PresentRows:
         keys: Sequence[Mapping[str, bytes]],
         wanted: Sequence[str],
         most_bytes: int,
-    ) -> dict[int, list[Field] | None]:
+    ) -> dict[int, Sequence[Field] | None]:
         """Return the rows; an empty dict if one statement can't read them."""
         table = _table(connection, relation)
         if table is None:
@@ -89,27 +91,36 @@ class PresentRows:
         columns = {column: one for column in keys[0] if (one := by_name.get(table.names[column] or ""))}
         if len(columns) < len(keys[0]) or not selected:
             return {}
-        values = _values(keys, columns, is_utf8=server_encoding(connection) == "UTF8")
-        if values is None:
+        is_utf8 = server_encoding(connection) == "UTF8"
+        listed, texts = _listed(keys, columns)
+        literals = [_literal(text, is_utf8=is_utf8) for text in texts]
+        if None in literals:
             return {}
-        names = [f'"bwtui.{number}"' for number in range(len(columns))]
         conditions = " and ".join(
-            f"{one.operand()} {one.operator('=')} k.{name}"
-            for one, name in zip(columns.values(), names, strict=True)
+            f'{one.operand()} {one.operator("=")} k."bwtui.{number}"'
+            for number, one in enumerate(columns.values())
         )
         # With the offset PostgreSQL looks each key up in the index; without it, it may read the whole table.
         by_index = " offset 0" if len(columns) == len(by_name) else ""
         chosen = ", ".join(map(quote_identifier, selected))
-        sql = (
-            f'select k."bwtui.n", t.* from (values {values}) as k ("bwtui.n", {", ".join(names)})'
-            f" cross join lateral (select {chosen} from {table.source} where {conditions}{by_index}) as t"
-        )
+        rows = f"lateral (select {chosen} from {table.source} where {conditions}{by_index}) as t"
+        source = f"{listed} cross join {rows.replace('%', '%%')}"
+        found: dict[int, Sequence[Field] | None] = dict.fromkeys(range(len(keys)))
+        if is_utf8 and {one.type_oid for one in table.attributes if one.name in selected} <= _TEXTS:
+            for number, fits, *fields in _texts(connection, source, selected, texts, most_bytes):
+                if fits:
+                    found[number] = _with_gaps(readable, fields)
+                else:
+                    del found[number]
+            return found
+        sql = f'select k."bwtui.n", t.* from {source}' % tuple(literals)
         lines, is_whole = _some(connection, sql, most_bytes)
-        found: dict[int, list[Field] | None] = dict.fromkeys(range(len(keys))) if is_whole else {}
+        if not is_whole:
+            found.clear()
         for line in lines:
-            number, *fields = unescape_copy_line(line)
-            assert isinstance(number, bytes)
-            found[int(number)] = _with_gaps(readable, fields)
+            place, *fields = unescape_copy_line(line)
+            assert isinstance(place, bytes)
+            found[int(place)] = _with_gaps(readable, fields)
         return found
 
     def _key(self, connection: Connection, oid: int, columns: list[Attribute]) -> list[KeyColumn]:
@@ -121,36 +132,67 @@ class PresentRows:
         return key
 
 
-def _values(
-    keys: Sequence[Mapping[str, bytes]], columns: Mapping[str, KeyColumn], *, is_utf8: bool
-) -> str | None:
-    """Return the rows of VALUES: each key with its number. None if a value can't be written as a literal."""
-    values = []
-    types = [one.type_name for one in columns.values()]
-    for number, key in enumerate(keys):
-        literals = [text for column in columns if (text := _literal(key[column], is_utf8=is_utf8))]
-        if len(literals) < len(columns):
-            return None
-        # As in `_equal`, from a literal directly to the type, never by way of text. The literals of the other
-        # rows take the types of the first (PostgreSQL documentation, "UNION, CASE, and Related Constructs"),
-        # which is faster than resolving the type's name again.
-        if not number:
-            literals = [f"cast({text} as {name})" for text, name in zip(literals, types, strict=True)]
-        values.append(f"({number}, {', '.join(literals)})")
-    return ", ".join(values)
+def _listed(keys: Sequence[Mapping[str, bytes]], columns: Mapping[str, KeyColumn]) -> tuple[str, list[bytes]]:
+    """Return the keys with their numbers as a relation ``k``, and the texts of its parameters."""
+    types = [one.type_name.replace("%", "%%") for one in columns.values()]
+    names = ", ".join(f'"bwtui.{number}"' for number in range(len(types)))
+    # As in `_equal`, from a literal directly to the type, never by way of text.
+    if not any(name.endswith("[]") for name in types):
+        arrays = ", ".join(f"pg_catalog.unnest(cast(%s as {name}[]))" for name in types)
+        listed = f"select pg_catalog.generate_series(0, {len(keys) - 1}), {arrays}"
+        texts = [_array([key[column] for key in keys]) for column in columns]
+    else:
+        # An array of arrays would be unnested to their elements. In VALUES the literals of the other rows take
+        # the types of the first (PostgreSQL documentation, "UNION, CASE, and Related Constructs"), which is
+        # faster than resolving a type's name again, but slower than an array.
+        first, others = ", ".join(f"cast(%s as {name})" for name in types), ", ".join(["%s"] * len(types))
+        rows = [f"({number}, {others if number else first})" for number in range(len(keys))]
+        listed = f"values {', '.join(rows)}"
+        texts = [key[column] for key in keys for column in columns]
+    return f'({listed}) as k ("bwtui.n", {names})', texts
 
 
-def _with_gaps(readable: Sequence[str | None], found: Sequence[Field]) -> list[Field]:
+def _array(texts: Sequence[bytes]) -> bytes:
+    """Return PostgreSQL's text of an array with these elements."""
+    if any(b"\\" in text or b'"' in text for text in texts):
+        texts = [text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') for text in texts]
+    return b'{"' + b'","'.join(texts) + b'"}'
+
+
+def _texts(
+    connection: Connection, source: str, names: Sequence[str], keys: Sequence[bytes], most_bytes: int
+) -> list[tuple[Any, ...]]:
+    """Return the number of each row, whether it fits within ``most_bytes``, and its texts if so.
+
+    COPY examines each byte for what it has to escape, which takes the server as long as finding the row. The
+    size of a text is found without reading it, so rows that do not fit are not read.
+    """
+    texts = [f"t.{quote_identifier(name)}".replace("%", "%%") for name in names]
+    size = " + ".join(f"coalesce(pg_catalog.octet_length({text}), 0)" for text in texts)
+    aliases = [f'"bwtui.{number}"' for number in range(len(names))]
+    fitting = ", ".join(f"case when fits then {alias} end" for alias in aliases)
+    sql = (
+        f"select number, fits, {fitting} from ("
+        f'select k."bwtui.n", pg_catalog.sum({size}) over (rows unbounded preceding) <= {most_bytes},'
+        f" {', '.join(texts)} from {source}) as u (number, fits, {', '.join(aliases)})"
+    )
+    with connection.cursor() as cursor:
+        psycopg2.extensions.register_type(psycopg2.extensions.BYTES, cursor)
+        cursor.execute(sql, [key.decode() for key in keys])
+        return cursor.fetchall()
+
+
+def _with_gaps(readable: Sequence[str | None], found: Sequence[Field]) -> Sequence[Field]:
     """Return the values of the columns, UNCHANGED for those that can't be read."""
     if None not in readable:
-        return list(found)
+        return found
     fields = iter(found)
     return [UNCHANGED if name is None else next(fields) for name in readable]
 
 
 def present_fields(
     connection: Connection, relation: Relation, key: Mapping[str, bytes], wanted: Sequence[str]
-) -> list[Field] | None:
+) -> Sequence[Field] | None:
     """Return the ``wanted`` columns of the row with this key, or None if there is no such row.
 
     ``relation`` and ``key`` may be from before the table was altered. A column that was dropped, or can't be
@@ -183,7 +225,7 @@ def _read(
     wanted: Sequence[str],
     *,
     has_operators: bool,
-) -> list[Field] | None:
+) -> Sequence[Field] | None:
     table = _table(connection, relation)
     if table is None:
         return None

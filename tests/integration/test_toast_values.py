@@ -383,6 +383,55 @@ def _found_by_key(source: Session, reader: Connection, form: str, cast: str, sam
     return True
 
 
+def test_keys_of_any_text_are_found_together(source: Session, database: str) -> None:
+    """Texts that mean something in an array, in SQL, or as a parameter; so may the names."""
+    source.run('create schema "50%"; create type "50%"."%s\'" as enum (\'%s\', \'"\')')
+    source.run(
+        """create table "50%"."it's ""%s" ("k%" text, "%(n)s" "50%"."%s'", "big%s" text, n int,
+           primary key ("k%", "%(n)s"))"""
+    )
+    texts = ["", " ", '"', "\\", '\\"', "{}", "a,b", "NULL", "%s", "'", "é", "a\nb\tc", '{"x"}', "\\x41"]
+    for text in texts:
+        for label in ("%s", '"'):
+            source.run("""insert into "50%%"."it's ""%%s" values (%s, %s, %s, 1)""", text, label, text * 2)
+    with closing(connect(database)) as reader:
+        table = find_table(reader, "50%", "it's \"%s")
+        assert table is not None
+        relation = load_relation(reader, table, None)
+        keys = [{"k%": text.encode(), "%(n)s": label} for text in texts for label in (b"%s", b'"')]
+        keys.insert(3, {"k%": b"gone", "%(n)s": b'"'})
+        for wanted in ("big%s", "n"):
+            found = PresentRows().read(reader, relation, keys, [wanted], 1 << 20)
+            fields = {
+                at: [key["k%"] * 2 if wanted == "big%s" else b"1"] if at != 3 else None
+                for at, key in enumerate(keys)
+            }
+            assert {at: row and list(row) for at, row in found.items()} == fields
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonb"])
+def test_rows_that_are_larger_than_the_limit_together_are_left_out(
+    source: Session, database: str, kind: str
+) -> None:
+    """They must not look deleted: only the first row that does not exist does."""
+    source.run(f"create table t (id int primary key, big {kind}, also {kind})")
+    source.run(
+        f"""insert into t select i, to_json(repeat('x', 998))::text::{kind}, null
+              from generate_series(1, 50) i where i <> 2"""
+    )
+    value = b'"' + b"x" * 998 + b'"'
+    with closing(connect(database)) as reader:
+        table = find_table(reader, "public", "t")
+        assert table is not None
+        relation = load_relation(reader, table, None)
+        keys = [{"id": b"%d" % number} for number in range(1, 51)]
+        found = PresentRows().read(reader, relation, keys, ["big", "also"], 10_000)
+    exist = {at: row for at, row in found.items() if at != 1}
+    assert 9 <= len(exist) <= 11
+    assert all(row is not None and list(row) == [value, None] for row in exist.values())
+    assert found.get(1) is None
+
+
 @pytest.mark.since(18, "keys WITHOUT OVERLAPS")
 def test_a_key_without_overlaps_is_compared_whole(attempts: Attempts, source: Session, database: str) -> None:
     """Its index finds what overlaps; another row may do so by now."""
