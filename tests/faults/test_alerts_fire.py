@@ -134,7 +134,7 @@ def a_topic_is_made_again(services: ServiceAddresses, relay: Relay, watched: Pro
     kept = state_folder(relay.name) / "topics.json"
     wait_for("it knows its topics", lambda: kept.exists() and '"partitions"' in kept.read_text())
     admin = AdminClient({"bootstrap.servers": services.broker})
-    incident = Incident(watched, "a topic is deleted and made again")
+    incident = Incident(watched, "a topic is deleted and created again")
     delete(admin, f"{relay.name}.accounts")
     make(admin, f"{relay.name}.accounts", 3)
     incident.fires("BwtuiTopicChanged", 90, kind="topic")

@@ -76,7 +76,7 @@ def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
         wait_for(
             "that the row is waited for",
             lambda: any(
-                "that writes the table" in one.detail
+                "that writes to the table" in one.detail
                 for one in relay.wait("a status", lambda _: True).backfills
             ),
         )
@@ -110,7 +110,7 @@ def test_a_table_that_joins_brings_its_rows(
         source.run(f"alter publication bwtui_{listed.name} add table only items")
         source.run("create table made (id int primary key, v int)")
         source.run("insert into made values (1, 1)")
-        waits = "waiting for an open transaction that writes the table"
+        waits = "waiting for an open transaction that writes to the table"
         listed.wait("the writer", lambda status: any(waits in one.detail for one in status.backfills))
         writer.run("commit")
         done = lambda status: any(one.state == "done" for one in status.backfills)  # noqa: E731

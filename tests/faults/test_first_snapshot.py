@@ -440,7 +440,7 @@ def test_a_table_that_can_not_be_read_any_more_may_be_left_out(relay: Relay, dat
     id = begun(relay)
     execute(database, "alter table items drop constraint items_pkey")
     control(relay, id, "resume")
-    without = "leave it out with --exclude-table 'public.items'"
+    without = "exclude it with --exclude-table 'public.items'"
     assert relay.join() == 2
     assert without in relay.last_words()
     relay.start("-u")

@@ -243,7 +243,7 @@ def test_a_transaction_stays_open(database: str, relay: Relay) -> None:
 def test_nothing_happens(relay: Relay) -> None:
     statuses = never(relay, blames("kafka", "registry", "postgresql", "disk", "relay"), 4)  # type: ignore[arg-type]
     assert {status.verdict.condition for status in statuses} == {"healthy"}
-    assert "nothing waits" in statuses[-1].verdict.sentence
+    assert "confirmed" in statuses[-1].verdict.sentence
 
 
 def test_the_relay_itself_is_suspended(database: str, relay: Relay) -> None:
@@ -283,7 +283,7 @@ def test_a_table_is_locked_while_a_relay_streams(database: str, relay: Relay) ->
         # Longer than the figures may be old.
         seen = never(relay, lambda now: now.verdict.condition == "stalled" or now.aside, 12)
         assert seen[-1].server_lsn > seen[0].server_lsn
-        assert not any("has not told of the slot" in now.verdict.sentence for now in seen)
+        assert not any("has not reported on the slot" in now.verdict.sentence for now in seen)
         blocker.run("rollback")
     relay.wait("its end", lambda now: all(one.is_over for one in now.errors if one.kind == "lock"))
     execute(database, "drop table locked")

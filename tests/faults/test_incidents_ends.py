@@ -124,7 +124,7 @@ def test_kafka_is_slow(sandbox: Sandbox, database: str, new_relay: NewRelay) -> 
             lambda status: status.verdict.condition == "behind" and status.verdict.cause == "kafka",
         )
         assert status.verdict.stage == "acknowledge"
-        assert "what holds it up is Kafka at" in status.verdict.sentence
+        assert "the bottleneck is Kafka at" in status.verdict.sentence
     finally:
         over.set()
         thread.join()
@@ -226,7 +226,7 @@ def test_a_role_may_no_longer_log_in(
     stalled(relay, "postgresql")
     relay.wait("the reason", lambda status: "is not permitted to log in" in status.verdict.sentence)
     # And nobody else, however long it lasts.
-    never(relay, lambda status: "has got nothing onto its disk" in status.verdict.sentence, 3)
+    never(relay, lambda status: "has written nothing to its disk" in status.verdict.sentence, 3)
     assert (now := relay.status()) is not None and now.verdict.cause == "postgresql"
     execute(database, f"alter role {role} login")
     healthy(relay)

@@ -148,7 +148,7 @@ def test_a_relay_that_is_stopped_sends_them_after_its_next_start(
     assert asked.exit_code == 4
     assert f"relay {relay.name} does not run: 1-items waits for its next start" in asked.stderr
     assert {one["state"] for one in listed("--table", "items")} == {"asked"}
-    assert "being sent again already" in run("retry", listed("--table", "items")[0]["id"]).stderr
+    assert "already has an unfinished backfill" in run("retry", listed("--table", "items")[0]["id"]).stderr
     relay.start()
     relay.wait("the rows", lambda status: [one.state for one in status.backfills] == ["done"])
     assert listed("--table", "items") == []

@@ -434,7 +434,7 @@ def test_on_a_standby_the_primarys_writers_are_waited_for(
         writer.run("begin; insert into first values (1, 1)")
         relay.start()
         stalled = relay.wait("the stall", lambda status: status.verdict.condition == "stalled").verdict
-        assert "is a standby and makes the slot once its primary logs the running tr" in stalled.sentence
+        assert "is a standby, which creates the slot once its primary logs the running tr" in stalled.sentence
         assert "SELECT pg_log_standby_snapshot(); on the primary" in stalled.hint
         writer.run("commit")
 

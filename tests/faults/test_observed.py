@@ -180,7 +180,7 @@ def test_a_port_that_is_taken_ends_the_relay_before_it_begins(database: str, new
         assert relay.join() == 2
     error, hint = relay.last_words().splitlines()[-2:]
     assert error.endswith(f"error: can't listen on 127.0.0.1 port {port}: Address already in use")
-    assert "give --listen another address and port" in hint
+    assert "set --listen to a different address and port" in hint
     assert relay.slot_lsn() is None
     with session(database) as source:
         assert not source.value("select count(*) from pg_publication where pubname = %s", relay.name)

@@ -55,7 +55,7 @@ def test_an_id_stands_for_another_schema(
         door.lead_to(address_of(other))
         assert relay.join() == 4
         words = relay.last_words()
-        assert "stands for another schema by now" in words and "start the relay again" in words
+        assert "now identifies a different schema" in words and "start the relay again" in words
         execute(database, "update accounts set note = 'after it'")
 
         def is_registered_anew(status: Status) -> bool:

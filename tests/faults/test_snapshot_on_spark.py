@@ -137,8 +137,8 @@ def test_an_executor_that_is_killed_is_replaced_and_no_secret_is_told(
         relay.wait("another one", lambda now: first.pid not in {w.pid for w in now.snapshot_workers})
     status = caught_up(relay)
     (sentence,) = told(status)
-    assert sentence.startswith(f"a worker of the snapshot (process {first.pid} on {first.host}) ")
-    assert f"while it read {', '.join(first.tables)}: those rows are read again" in sentence
+    assert sentence.startswith(f"a snapshot worker (process {first.pid} on {first.host}) ")
+    assert f"while it was reading {', '.join(first.tables)}: those rows will be read again" in sentence
     assert status.tables["public.wide"].snapshot_rows == ROWS
     assert not any(b"snapshot.cluster.driver" in line for line in command_lines().values())
     relay.run("--record", str(recording))
@@ -176,8 +176,8 @@ def test_the_stream_waits_for_an_executor_that_stands_still(
             slots = "select count(*) from pg_replication_slots where slot_name = %s"
             assert source.value(slots, relay.name) == 0
         silent, waits = told(now)
-        assert f"({name}) said nothing for 10 s while it read" in silent
-        assert f"{name} may still send rows of the snapshot, so the stream does not begin yet" in waits
+        assert f"({name}) sent nothing for 10 s while it was reading" in silent
+        assert f"{name} may still send rows of the snapshot, so the stream can't start yet" in waits
     finally:
         for pid in still:
             kill(pid, signal.SIGCONT)
@@ -214,7 +214,7 @@ def test_a_worker_alone_that_stands_still_is_ended_by_its_guard(
         worker = status.snapshot_workers[0]
         kill(worker.pid, signal.SIGSTOP)
     (sentence,) = told(caught_up(relay))
-    assert f"(process {worker.pid} on {worker.host}) said nothing for 10 s" in sentence
+    assert f"(process {worker.pid} on {worker.host}) sent nothing for 10 s" in sentence
     assert not Path(f"/proc/{worker.pid}").exists()
     assert_equal(services, database, TABLES, relay.name)
 
@@ -243,7 +243,7 @@ def test_where_there_is_no_cluster_the_relay_reads_all(
     relay.start("--until-caught-up")
     status = caught_up(relay)
     assert [error.message for error in status.errors] == [
-        "the Spark cluster can't take the snapshot, so the relay will do it: no Spark master answers at "
+        "the Spark cluster can't take the snapshot, so the relay takes it itself: no Spark master answers at "
         "spark://127.0.0.1:1"
     ]
     assert_equal(services, database, TABLES, relay.name)

@@ -154,8 +154,8 @@ def test_the_rows_of_one_that_is_killed_are_read_again(
         assert again.resident_bytes > sum(worker.resident_bytes for worker in again.snapshot_workers)
     status = caught_up(relay)
     assert [
-        f"a worker of the snapshot (process {first.pid}) was killed by signal 9 while it read "
-        f"{', '.join(first.tables)}: those rows are read again"
+        f"a snapshot worker (process {first.pid}) was killed by signal 9 while it was reading "
+        f"{', '.join(first.tables)}: those rows will be read again"
     ] == told(status)
     assert status.tables["public.wide"].snapshot_rows == ROWS
     assert password(database) not in relay.log()
@@ -216,7 +216,7 @@ def test_what_others_wait_to_lock_the_relay_reads_itself(
     thread.start()
     status = caught_up(relay)
     thread.join()
-    sentence = "another session waits to lock public.wide, so the relay itself, which has locked it, reads it"
+    sentence = "another session waits to lock public.wide, so the relay itself"
     assert sentence in told(status)
     assert status.tables["public.wide"].snapshot_rows == ROWS
     relay.run()
@@ -259,7 +259,8 @@ def test_one_that_stands_still_is_replaced(
     status = caught_up(relay)
     (sentence,) = told(status)
     assert (
-        f"(process {still}) said nothing for 10 s while it read public.wide: those rows are read" in sentence
+        f"(process {still}) sent nothing for 10 s while it was reading public.wide: those rows will be read"
+        in sentence
     )
     assert_equal(services, database, TABLES, relay.name)
 
@@ -275,7 +276,7 @@ def test_one_whose_session_ends_is_replaced(
         assert source.value(ends) == 2
     sentences = told(caught_up(relay))
     assert sentences
-    assert all("lost its session with PostgreSQL while it read" in sentence for sentence in sentences)
+    assert all("lost its session with PostgreSQL while it was reading" in sentence for sentence in sentences)
     assert_equal(services, database, TABLES, relay.name)
 
 
@@ -289,7 +290,7 @@ def test_without_the_session_that_holds_all_locks_nothing_is_called_whole(
         other.run(f"select pg_terminate_backend(pid) from ({holds}) as holder")
         other.run("alter table odd alter id type bigint")
     assert relay.join() == 4
-    assert "the session that keeps tables from being altered has ended" in relay.last_words()
+    assert "the session that locks the tables ended" in relay.last_words()
     relay.run()
     assert_equal(services, database, TABLES, relay.name)
 
@@ -309,8 +310,8 @@ def test_where_no_worker_can_begin_the_relay_reads_all(
             elsewhere.run(f"alter database {name} with allow_connections true")
     status = caught_up(relay)
     one, other = sorted(told(status))
-    assert "a worker of the snapshot could not begin, so the other one will do its part: " in one
-    assert "a worker of the snapshot could not begin, so the relay itself will do its part: " in other
+    assert "a snapshot worker could not start; the other worker will read instead: " in one
+    assert "a snapshot worker could not start; the relay will read instead: " in other
     assert status.tables["public.wide"].snapshot_rows == ROWS
     assert_equal(services, database, TABLES, relay.name)
 
@@ -336,7 +337,7 @@ def test_rows_that_are_dropped_are_kept_once_and_texts_that_are_none_make_room(
         with reading(relay, sandbox, *options, "--record", str(tmp_path / "recording")) as status:
             kill(status.snapshot_workers[0].pid)
         status = caught_up(relay)
-        assert any("read again" in sentence for sentence in told(status))
+        assert any("rows will be read again" in sentence for sentence in told(status))
         letters = sorted(int(letter["after"]["id"]) for letter in relay.letters())
         assert letters == list(range(2000, ROWS + 1, 2000))
         table = status.tables["public.wide"]
@@ -402,4 +403,4 @@ def test_a_range_that_ends_each_worker_ends_the_snapshot(
             known.add(pid)
             kill(pid)
         assert relay.wait_ended() == 4
-    assert "2 others did before" in relay.last_words()
+    assert "like 2 workers before it" in relay.last_words()

@@ -140,7 +140,7 @@ def test_publications_that_went_while_another_relay_was_waited_for(
         relay.wait("the other relay", lambda status: status.detail == waits)
         execute(database, "drop publication hot")
     assert relay.join() == 2
-    assert "were made or dropped while it began" in relay.last_words()
+    assert "were created or dropped while it was starting" in relay.last_words()
     assert relay.slot_lsn() is None
 
 

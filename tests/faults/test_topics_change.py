@@ -77,13 +77,15 @@ def test_a_topic_is_deleted_and_made_again(
         relay.start()
         relay.wait_streaming()
     execute(database, "update accounts set note = 'after it' where id <= 5")
-    status = relay.wait("it is told", told("deleted and made again, and lacks what was in it"))
-    (entry,) = [one for one in status.errors if "deleted and made again" in one.message]
+    status = relay.wait(
+        "it is told", told("deleted and created again, and lacks the records that were in it")
+    )
+    (entry,) = [one for one in status.errors if "deleted and created again" in one.message]
     assert (entry.kind, entry.table) == ("topic", "public.accounts")
     assert "the relay compares the table" in (entry.hint or "")
     # A relay that begins sends by one number of partitions alone.
     if runs:
-        relay.wait("the partitions", told("has 5 partitions, and had 3"))
+        relay.wait("the partitions", told("has 5 partitions, previously 3"))
     relay.wait("it is filled again", lambda status: not status.not_proven, every=0.2)
     relay.stop()
     assert_equal(services, database, TABLES, relay.name)
@@ -95,7 +97,7 @@ def test_a_topic_is_deleted_and_nobody_makes_it(
 ) -> None:
     topic = f"{relay.name}.accounts"
     delete(AdminClient({"bootstrap.servers": services.broker}), topic)
-    relay.wait("it is told", told(f"topic {topic} was deleted, and what was in it is gone"))
+    relay.wait("it is told", told(f"topic {topic} was deleted with all its records"))
     execute(database, "update accounts set note = 'after it' where id <= 5")
     relay.wait("it is filled again", lambda status: not status.not_proven, every=0.2)
     relay.stop()
@@ -107,7 +109,7 @@ def test_partitions_are_added(services: ServiceAddresses, database: str, relay: 
     topic = f"{relay.name}.accounts"
     admin = AdminClient({"bootstrap.servers": services.broker})
     done(admin.create_partitions([NewPartitions(topic, 7)]))
-    status = relay.wait("it is told", told(f"topic {topic} has 7 partitions, and had 3"))
+    status = relay.wait("it is told", told(f"topic {topic} has 7 partitions, previously 3"))
     (entry,) = [one for one in status.errors if "7 partitions" in one.message]
     assert "the relay compares the table" in (entry.hint or "")
     # A producer that begins knows all partitions at once.

@@ -259,7 +259,7 @@ def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writ
     reading = ChunkRead(
         StreamServer(database), ChunkRequest("public", "items", ("p",)), SentTransactions(), is_first=True
     )
-    eventually("what it waits for", lambda: "writes the table" in reading.detail)
+    eventually("what it waits for", lambda: "writes to the table" in reading.detail)
     writer.run("commit")
     eventually("the chunk", lambda: reading.chunk is not None)
     assert reading.chunk is not None

@@ -344,7 +344,7 @@ def test_the_versions_of_a_subject_are_told_while_somebody_asks(relay: str, sour
     assert [(one.version, one.added, one.removed) for one in seen.versions] == [(1, None, None), (2, 1, 0)]
     [difference] = differences(*(text.schema for text in seen.texts))
     assert (difference.field, difference.kind) == ("added", "added")
-    with pytest.raises(RequestRefused, match="no list of texts"):
+    with pytest.raises(RequestRefused, match="not a list of strings"):
         request(relay, {"request": "subject", "about": "t"})
 
 

@@ -134,7 +134,7 @@ def test_what_would_do_harm_is_refused(
         assert f"bwtui repair --relay {attempts.name}" in here.stderr
         other = elsewhere.run("--without-relay", "--yes", "-f", "json")
         assert other.code == 2
-        assert "are written otherwise than they would be sent: as Avro of schema" in other.stderr
+        assert "are written otherwise than they would be sent: as Avro with schema id" in other.stderr
         spelled = elsewhere.run("--without-relay", "--yes", "--toast", "placeholder")
         assert spelled.code == 2
         assert "does not have the schema" in spelled.stderr

@@ -109,7 +109,7 @@ def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, a
             (("pg_class",), "carries no table pg_class"),
             (("logs",), "has no key"),
             (("orders", "--where", "nothing"), 'column "nothing" does not exist'),
-            (("--cancel", "7-orders"), "there is no task 7-orders"),
+            (("--cancel", "7-orders"), "there is no backfill 7-orders"),
         ):
             ended = again(attempts, *args)
             assert (ended.code, ended.stdout) == (2, "")
@@ -176,7 +176,7 @@ def test_a_condition_that_ends_its_own_session_is_not_tried_for_ever(
         ended = again(attempts, "orders", "--where", where)
         assert ended.code == 2, ended.stderr
         assert "the session that reads rows of public.orders has ended 5 times in a row" in ended.stderr
-        assert f"hint: see whether the condition ends it: {where}" in ended.stderr
+        assert f"hint: check whether the condition ends the session: {where}" in ended.stderr
         done = json.loads(again(attempts, "orders", "--json").stdout)
         assert (done["state"], done["rows"]) == ("done", 100)
 
@@ -189,7 +189,7 @@ def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts
             id = json.loads(again(attempts, "orders", "--no-wait", "--json").stdout)["id"]
             refused = again(attempts, "orders", "--no-wait")
             assert (refused.code, refused.stdout) == (2, "")
-            assert f"is being sent again already: {id}" in refused.stderr
+            assert f"already has an unfinished backfill: {id}" in refused.stderr
             assert again(attempts, "--pause", id).code == 0
             relay.kill()
             relay.wait()
@@ -205,4 +205,4 @@ def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts
             assert done["rows"] == 100
             over = again(attempts, "--cancel", id)
             assert (over.code, over.stdout) == (2, "")
-            assert f"{id} is over: done" in over.stderr
+            assert f"{id} has already ended: done" in over.stderr

@@ -26,7 +26,7 @@ def history(now: float, seconds: int = HISTORY_SECONDS, burst: float = 0.0) -> R
         ChartMark(now - 570, "start", "the relay started"),
         ChartMark(now - 410, "ddl", "public.orders has value schema 6, version 2"),
         ChartMark(now - 300, "error", "the broker at 127.0.0.1:59092 did not answer for 12 s"),
-        ChartMark(now - 250, "reconnect", "the stream was opened again"),
+        ChartMark(now - 250, "reconnect", "the stream reconnected"),
         ChartMark(now - 45, "audit", "an audit of the tables ended: everything is there"),
     )
     return RelayHistory(kept, tuple(mark for mark in marks if mark.time >= first), {}, _buckets())

@@ -72,7 +72,9 @@ class Asked:
 
     def send_again(self, name: str, wanted: BackfillRequest) -> str:
         if self.refuses:
-            raise RefusedError("public.orders is being sent again already: 4-orders", "wait until it is done")
+            raise RefusedError(
+                "table public.orders already has an unfinished backfill: 4-orders", "wait until it is done"
+            )
         self.requests.append(wanted)
         return "5-x"
 
@@ -135,7 +137,7 @@ async def test_a_table_is_sent_again_after_a_question(asked: Asked) -> None:
         asked.refuses = True
         await stage.press("B", "y")
         await stage.advance(1)
-        assert "is being sent again already" in notices(stage)
+        assert "already has an unfinished backfill" in notices(stage)
 
 
 async def test_one_is_paused_and_cancelled(asked: Asked) -> None:

@@ -189,7 +189,7 @@ async def test_an_older_relay_is_told_of_in_plain_words() -> None:
         await open_live(stage)
         seen = words(stage)
         assert "relay shop refused the request: unknown request" in seen
-        assert "it may be another version of bwtui" in seen
+        assert "it may run a different version of bwtui" in seen
 
 
 async def test_hostile_names_and_numbers_are_shown_and_control_nothing() -> None:

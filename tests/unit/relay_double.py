@@ -131,7 +131,9 @@ class DoubleEngine:
     def backfill(self, request: BackfillRequest) -> str:
         """Take a request of a table that there is, and leave it waiting."""
         if request.table not in self.tables:
-            raise RefusedError(f"the relay carries no table {request.table}", "did you mean public.orders?")
+            raise RefusedError(
+                f"the relay does not capture table {request.table}", "did you mean public.orders?"
+            )
         id = f"{len(self.backfills) + 1}-orders"
         self.backfills[id] = BackfillStatus(id, request.table, request.reason, request.where)
         return id
@@ -145,7 +147,7 @@ class DoubleEngine:
         }
         if id not in self.backfills:
             raise RefusedError(
-                f"there is no task {id}", "'bwtui snapshot --status' lists those that there are"
+                f"there is no backfill {id}", "'bwtui snapshot --status' lists the existing ones"
             )
         self.backfills[id] = replace(self.backfills[id], state=states[what])
         return self.backfills[id]

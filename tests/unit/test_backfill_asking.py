@@ -37,11 +37,11 @@ def test_before_tables_are_known_any_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "message", "hint"),
     [
-        (BackfillRequest("public.order"), "the relay carries no table public.order", "public.orders"),
-        (BackfillRequest("x"), "the relay carries no table x", "lists the tables"),
+        (BackfillRequest("public.order"), "the relay does not capture table public.order", "public.orders"),
+        (BackfillRequest("x"), "the relay does not capture table x", "lists the captured tables"),
         (BackfillRequest("public.users"), "public.users is not captured", "doctor"),
-        (BackfillRequest("public.orders", where=" \n"), "the condition is none", "SQL expression"),
-        (BackfillRequest("public.orders", where="a\0b"), "the condition is none", "SQL expression"),
+        (BackfillRequest("public.orders", where=" \n"), "the condition is empty", "SQL expression"),
+        (BackfillRequest("public.orders", where="a\0b"), "the condition is empty", "SQL expression"),
         (BackfillRequest("public.orders", where="a", keys="/b"), "exclude each other", "one of them"),
     ],
 )

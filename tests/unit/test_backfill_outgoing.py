@@ -26,15 +26,20 @@ def test_as_they_were_compared_they_are_sent() -> None:
 @pytest.mark.parametrize(
     ("number", "topic", "spelling", "says"),
     [
-        (7, "shop.orders", "6", "as Avro of schema 6, and are sent as Avro of schema 7 now"),
-        (7, "shop.orders", "json", "as JSON, and are sent as Avro of schema 7 now"),
-        (None, "shop.orders", "7", "as Avro of schema 7, and are sent as JSON now"),
-        (None, "shop.orders", "odd", "as no relay writes them"),
+        (
+            7,
+            "shop.orders",
+            "6",
+            "as Avro with schema id 6, but the relay now sends them as Avro with schema id 7",
+        ),
+        (7, "shop.orders", "json", "as JSON, but the relay now sends them as Avro with schema id 7"),
+        (None, "shop.orders", "7", "as Avro with schema id 7, but the relay now sends them as JSON"),
+        (None, "shop.orders", "odd", "as an encoding that no relay writes"),
         (
             None,
             "orders",
             "json",
-            "topic orders were compared, and the relay sends to topic shop.orders",
+            "topic orders, but the relay now sends to topic shop.orders",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_progress_is_what_was_saved(folder: Path) -> None:
 def test_no_second_of_the_same_table_and_reason(folder: Path) -> None:
     store = BackfillStore(folder)
     id = store.submit(ORDERS)
-    with pytest.raises(RefusedError, match=f"public.orders is being sent again already: {id}"):
+    with pytest.raises(RefusedError, match=f"table public.orders already has an unfinished backfill: {id}"):
         store.submit(BackfillRequest("public.orders"))
     store.submit(BackfillRequest("public.orders", reason="joined"))
     store.ask(id, "cancel")
@@ -138,7 +138,7 @@ def test_one_that_goes_on_has_its_turn_before_those_asked_for_later(folder: Path
 
 def test_what_is_asked_is_refused_of_unknown_ones_and_those_that_are_over(folder: Path) -> None:
     store = BackfillStore(folder)
-    with pytest.raises(RefusedError, match="there is no task 7"):
+    with pytest.raises(RefusedError, match="there is no backfill 7"):
         store.ask("7", "cancel")
     id = store.submit(ORDERS)
     in_hand(store, id)
@@ -146,7 +146,7 @@ def test_what_is_asked_is_refused_of_unknown_ones_and_those_that_are_over(folder
     with pytest.raises(RefusedError, match="is being cancelled"):
         store.ask(id, "resume")
     store.next()
-    with pytest.raises(RefusedError, match="is over: cancelled"):
+    with pytest.raises(RefusedError, match="has already ended: cancelled"):
         store.ask(id, "pause")
 
 
@@ -182,7 +182,7 @@ def test_a_list_that_is_no_file_is_refused_and_leaves_nothing(folder: Path, tmp_
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     store = BackfillStore(folder)
     for name in ("pipe", "link", "missing", "."):
-        with pytest.raises(StateFailed, match=r"what is to be sent again of public.orders can't be kept: \w"):
+        with pytest.raises(StateFailed, match=r"the backfill request for public.orders can't be stored: \w"):
             store.submit(BackfillRequest("public.orders", keys=str(tmp_path / name)))
     assert list(folder.iterdir()) == []
     assert store.statuses() == ()
@@ -233,19 +233,19 @@ def test_a_task_whose_keys_are_gone_fails(folder: Path, tmp_path: Path) -> None:
     (folder / f"{id}.keys").unlink()
     store = BackfillStore(folder)
     assert store.next() is None
-    assert "is gone" in store.statuses()[0].error
+    assert "is missing" in store.statuses()[0].error
 
 
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b'["1"]\n[]\n', "line 2 is no key"),
-        (b'["1"]\n[1]\n', "line 2 is no key"),
-        (b'["1"]\n{"raw": "?"}\n', "line 2 is no key"),
-        (b'["1"]\n{"raw": 7}\n', "line 2 is no key"),
-        (b'["1"]\n"1"\n', "line 2 is no key"),
-        (b'["1"]\n["2"]', "line 2 is torn"),
-        (b'["1"]\n\xff\n', "it is no UTF-8"),
+        (b'["1"]\n[]\n', "line 2 is not a key"),
+        (b'["1"]\n[1]\n', "line 2 is not a key"),
+        (b'["1"]\n{"raw": "?"}\n', "line 2 is not a key"),
+        (b'["1"]\n{"raw": 7}\n', "line 2 is not a key"),
+        (b'["1"]\n"1"\n', "line 2 is not a key"),
+        (b'["1"]\n["2"]', "line 2 is truncated"),
+        (b'["1"]\n\xff\n', "it is not valid UTF-8"),
     ],
 )
 def test_a_damaged_list_is_told(tmp_path: Path, content: bytes, what: str) -> None:
@@ -306,7 +306,7 @@ def test_a_folder_that_can_not_be_used_is_told(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("")
     store = BackfillStore(folder)
-    with pytest.raises(StateFailed, match=r"what is to be sent again of public.orders can't be kept"):
+    with pytest.raises(StateFailed, match=r"the backfill request for public.orders can't be stored"):
         store.submit(ORDERS)
 
 

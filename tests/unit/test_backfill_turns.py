@@ -140,7 +140,7 @@ def test_a_table_that_is_left_out_is_not_read(tmp_path: Path, reader: type[Reade
     assert reader.asked == ("public.orders",)
     assert turns.states()["public.secret"] == "failed"
     (note,) = turns.report.table("public.secret").notes
-    assert "the relay leaves table public.secret out" in note
+    assert "the relay's options exclude table public.secret" in note
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_table_that_is_left_out_is_not_read(tmp_path: Path, reader: type[Reade
     [
         (
             TableWithoutKey("no key", "ask for that with --unkeyed"),
-            "give it a primary key again, or leave it out with ",
+            "add a primary key again, or exclude it with ",
         ),
-        (RefusedError("no right", "run: GRANT SELECT;"), "leave it out with "),
+        (RefusedError("no right", "run: GRANT SELECT;"), "exclude it with "),
         (RefusedError("damaged", "leave it out with --exclude-table 'public.orders'"), "leave it out with "),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_condition_that_ends_its_session_is_not_tried_for_ever(
     (told,) = [one for one in turns.store.statuses() if one.id == id]
     assert (told.state == "failed", len(reader.asked) == 5) == (ends, ends)
     if ends:
-        assert "has ended 5 times in a row, and the stream's has not: it broke" in told.error
+        assert "ended 5 times in a row, while the stream's session did not: it broke" in told.error
         assert where in told.hint
 
 
@@ -311,4 +311,4 @@ def test_a_damaged_request_may_be_of_any_table(tmp_path: Path) -> None:
     turns.until("the mark", lambda: not turns.store.unnoted())
     ((table, reason, _),) = turns.coverage.marks
     assert table == "every table"
-    assert reason.startswith(f"may lack rows of a request: what was asked for as {id} can't be read")
+    assert reason.startswith(f"may lack rows of a request: backfill request {id} can't be read")

@@ -143,9 +143,9 @@ def test_the_log_has_a_line_for_each_cause_of_a_stall(
 @pytest.mark.parametrize(
     ("state", "left"),
     [
-        (("done", "running"), "; the first snapshot is not through, and the next start begins it anew"),
+        (("done", "running"), "; the first snapshot is incomplete, and the next start takes a new one"),
         # Its rows are not durable yet, and there is no slot.
-        (("done", "done"), "; the first snapshot is not through, and the next start begins it anew"),
+        (("done", "done"), "; the first snapshot is incomplete, and the next start takes a new one"),
         (("none", "none"), ""),
     ],
 )

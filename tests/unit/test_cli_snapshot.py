@@ -72,7 +72,7 @@ def test_one_is_paused_goes_on_and_is_cancelled(engine: DoubleEngine) -> None:
     assert engine.backfills["1-orders"].state == "cancelled"
     refused = run("--cancel", "7-users")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "there is no task 7-users" in refused.stderr
+    assert "there is no backfill 7-users" in refused.stderr
     assert "hint: 'bwtui snapshot --status'" in refused.stderr
 
 
@@ -89,7 +89,7 @@ def test_those_that_were_asked_for_are_named_where_another_is_refused(engine: Do
     ended = run("public.orders", "public.users")
     assert ended.exit_code == 2
     assert "bwtui: 1-orders is asked for" in ended.stderr
-    assert "the relay carries no table public.users" in ended.stderr
+    assert "the relay does not capture table public.users" in ended.stderr
 
 
 @pytest.mark.usefixtures("without_database")
@@ -199,7 +199,7 @@ def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
     begun.begin(0x10)
     assert "public.users" in run("--status").stdout
     over = run("--cancel", id)
-    assert (over.exit_code, "is over: cancelled" in over.stderr) == (2, True)
+    assert (over.exit_code, "has already ended: cancelled" in over.stderr) == (2, True)
     assert BackfillStore(tmp_path / "one" / FOLDER).next() is None
     # Of two, one has to be named; and one that is being started may work on it already.
     RelayLock.acquire("two").release()

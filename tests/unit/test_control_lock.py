@@ -88,19 +88,19 @@ def test_a_run_that_ended_at_once_hides_no_gap(state_home: Path) -> None:
     RelayLock.acquire("one").release()
     settings = RelaySettings(name="one", slot="slot")
     ledger = CoverageLedger(state_home / "one", ("1", "db", "slot"), settings, RunState())
-    ledger.mark("public.orders", "lost what topic orders held")
+    ledger.mark("public.orders", "lost the records of topic orders")
     outcome.write("one", RunOutcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
     LastStatus("one").keep(Status("starting", "one", "slot"))
     for ended in (of_ended("one"), last_status.read("one")):
         assert ended is not None
         (entry,) = ended.not_proven
-        assert entry.reason == "it lost what topic orders held"
-        assert "public.orders is not proven: it lost what topic orders held" in ended.verdict.sentence
+        assert entry.reason == "it lost the records of topic orders"
+        assert "public.orders is not proven: it lost the records of topic orders" in ended.verdict.sentence
     outcome.write("one", RunOutcome(0, 1.5, None, None, Status("stopped", "one", "slot")))
     with pytest.raises(ConnectionFailed) as raised:
         status_of("one")
     assert raised.value.hint == (
-        "its last run was stopped cleanly; public.orders is not proven: it lost what topic orders held"
+        "its last run was stopped cleanly; public.orders is not proven: it lost the records of topic orders"
     )
     outcome.write("one", RunOutcome(3, 1.5, "no login", "let it", Status("failed", "one", "slot")))
     ledger.proven(["public.orders"], ledger.moment())
@@ -187,7 +187,7 @@ def test_a_log_is_trimmed_although_its_end_cannot_be_kept(
         log.write(b"a" * 101)
         trim("one", log.fileno())
         assert path.stat().st_size == 0
-    assert caplog.messages == ["older lines could not be kept in engine.log.1: No space left on device"]
+    assert caplog.messages == ["the log could not be rotated to engine.log.1: No space left on device"]
 
 
 def test_a_line_that_cannot_be_logged_is_lost_and_not_shown(

@@ -125,7 +125,9 @@ def test_a_relay_of_an_older_version_does_not_tell_its_settings(
     monkeypatch.setattr(server, "_data", refuse)
     with ControlServer("one", engine), pytest.raises(ConnectionFailed) as refused:
         settings_of("one")
-    assert refused.value.message == "relay one is of an older version, which does not tell its settings"
+    assert (
+        refused.value.message == "relay one runs an older version of bwtui, which can't report its settings"
+    )
     assert "start it again" in (refused.value.hint or "")
 
 
@@ -133,7 +135,7 @@ def test_a_relay_of_a_newer_version_may_have_settings_that_are_not_known_here(
     engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RelaySettings, "to_json", lambda _: {"slot": "s", "warp": 9})
-    with ControlServer("one", engine), pytest.raises(ConnectionFailed, match="one is of a newer version"):
+    with ControlServer("one", engine), pytest.raises(ConnectionFailed, match="one runs a newer version"):
         settings_of("one")
 
 
@@ -171,10 +173,10 @@ async def test_rows_are_asked_for_again_and_controlled(engine: DoubleEngine) -> 
     assert (await client.control_backfill("2-orders", "cancel")).is_over
     assert (await client.status()).backfills == tuple(engine.backfills.values())
     assert engine.backfills["1-orders"].where == "id > 7"
-    with pytest.raises(RefusedError, match=r"^the relay carries no table orders$") as refused:
+    with pytest.raises(RefusedError, match=r"^the relay does not capture table orders$") as refused:
         send_again("one", BackfillRequest("orders"))
     assert refused.value.hint == "did you mean public.orders?"
-    with pytest.raises(RefusedError, match="there is no task 7"):
+    with pytest.raises(RefusedError, match="there is no backfill 7"):
         await client.control_backfill("7", "resume")
     await client.close()
 
@@ -199,9 +201,13 @@ async def test_a_relay_of_an_older_version_sends_nothing_again(
     monkeypatch.setattr(server, "_data", refuse)
     with ControlServer("one", engine):
         client = ControlClient("one")
-        with pytest.raises(ConnectionFailed, match="one is of an older version, which can't send rows again"):
+        with pytest.raises(
+            ConnectionFailed, match="one runs an older version of bwtui, which does not support backfills"
+        ):
             await client.send_again(BackfillRequest("public.orders"))
-        with pytest.raises(ConnectionFailed, match="one is of an older version, which can't send rows again"):
+        with pytest.raises(
+            ConnectionFailed, match="one runs an older version of bwtui, which does not support backfills"
+        ):
             control_backfill("one", "1", "cancel")
         await client.close()
 
@@ -370,7 +376,7 @@ def test_a_socket_folder_of_somebody_else_is_refused(
         return os.stat_result(found)
 
     monkeypatch.setattr(Path, "lstat", owned_by_another)
-    with pytest.raises(RefusedError, match="belongs to somebody else"):
+    with pytest.raises(RefusedError, match="is not a folder of this user"):
         socket_path("one")
 
 

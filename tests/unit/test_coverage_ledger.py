@@ -460,11 +460,11 @@ def test_a_table_that_was_dropped_before_it_was_recorded_is_forgotten(tmp_path: 
 
 def test_the_first_reason_is_kept_and_the_newest_is_added(tmp_path: Path) -> None:
     made, report = begun(tmp_path)
-    for reason in ("lost what topic orders held", "may differ", "was truncated", "was truncated"):
+    for reason in ("lost the records of topic orders", "may differ", "was truncated", "was truncated"):
         made.mark(ORDERS, reason)
-    assert report.not_proven[0].reason == "it lost what topic orders held; it was truncated"
-    made.mark(ORDERS, "lost what topic orders held")
-    assert report.not_proven[0].reason == "it lost what topic orders held"
+    assert report.not_proven[0].reason == "it lost the records of topic orders; it was truncated"
+    made.mark(ORDERS, "lost the records of topic orders")
+    assert report.not_proven[0].reason == "it lost the records of topic orders"
 
 
 def test_the_topic_that_a_renamed_table_left_behind_is_named_once(tmp_path: Path) -> None:

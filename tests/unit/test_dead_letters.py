@@ -320,7 +320,7 @@ def test_each_table_is_asked_for_by_itself(letters: DeadLetterWriter, engine: Do
     id = keep(letters, (b"1", b"x"))
     ended = run("retry", "--all", "--no-wait")
     assert ended.exit_code == 2
-    assert "the relay carries no table public.gone" in ended.stderr
+    assert "the relay does not capture table public.gone" in ended.stderr
     assert "1 key of public.orders, for 1 letter: asked for as 1-orders" in ended.stdout
     assert states() == {gone: "open", id: "asked"}
 

@@ -35,7 +35,7 @@ def test_without_the_variable_every_function_is_as_it_was() -> None:
     "text", ["send", "before-send", "before-sent:kill", "before-send:x:kill", "before-send:1:2:kill", ":kill"]
 )
 def test_what_names_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no failpoint"):
+    with pytest.raises(UsageError, match="is not a failpoint"):
         arm(text)
 
 

@@ -168,7 +168,7 @@ def test_a_task_that_can_not_be_read_begins_anew(folder: Path, lost: str) -> Non
 def test_a_file_that_can_not_be_read_is_told(folder: Path) -> None:
     Run(folder).begin()
     first_path(folder, SHOP).write_text("{")
-    with pytest.raises(StateFailed, match="which tables the first snapshot lacks"):
+    with pytest.raises(StateFailed, match="the tables that the first snapshot has not completed"):
         Run(folder)
 
 
@@ -185,7 +185,7 @@ def test_only_what_is_gone_ends_without_its_rows(folder: Path) -> None:
     run.end("failed")
     assert run.first.status() == FirstSnapshot(2, 1)
     assert run.report.tables["public.orders"].snapshot_state == "none"
-    assert "not taken to its end: there is no table" in run.report.tables["public.orders"].notes[0]
+    assert "did not complete: there is no table" in run.report.tables["public.orders"].notes[0]
 
 
 def test_a_slot_that_was_never_made_leaves_nothing(folder: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_drop_of_the_slot_forgets_it_and_no_other(folder: Path) -> None:
 
 def test_nobody_else_may_ask_for_one(folder: Path) -> None:
     run = Run(folder)
-    with pytest.raises(RefusedError, match="the relay's own"):
+    with pytest.raises(RefusedError, match="only the relay itself"):
         BackfillRequests(run.store, run.report).submit(BackfillRequest("public.orders", reason="first"))
 
 

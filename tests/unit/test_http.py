@@ -76,7 +76,7 @@ def test_a_relay_that_starts_is_not_ready(engine: DoubleEngine, port: int) -> No
     engine.state = "starting"
     status, told = probe(port, "/readyz")
     assert (status, told["ready"]) == (503, False)
-    assert told["reasons"][0].startswith("it starts")
+    assert told["reasons"][0].startswith("the relay is starting")
 
 
 @pytest.mark.usefixtures("server")
@@ -121,7 +121,7 @@ def test_an_engine_that_fails_to_answer_tells_no_value(
     monkeypatch.setattr(engine, "measures", fail)
     for path in ("/metrics", "/readyz"):
         status, _, body = get(port, path)
-        assert (status, body) == (500, "the relay failed to answer (RuntimeError)\n")
+        assert (status, body) == (500, "the relay failed to answer the request (RuntimeError)\n")
     # Nobody is to start it again for that.
     assert get(port, "/healthz")[0] == 200
     assert get(port, "/")[0] == 200
@@ -144,7 +144,7 @@ def test_a_picture_that_does_not_come_holds_up_no_probe_of_life(
         for _ in range(3):
             status, told = probe(port, "/readyz")
             assert (status, told["ready"]) == (503, False)
-            assert "disk of the recording" in told["reasons"][0]
+            assert "recording's disk" in told["reasons"][0]
             begun = time.monotonic()
             assert get(port, "/healthz", seconds=5)[0] == 200
             assert get(port, "/metrics", seconds=5)[0] == 503

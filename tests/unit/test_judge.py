@@ -38,7 +38,7 @@ def after(seconds: float, then: dict[str, Any] | None = None, **changes: Any) ->
 def test_an_idle_relay_is_healthy() -> None:
     verdict = after(60)
     assert (verdict.condition, verdict.cause) == ("healthy", "")
-    assert verdict.sentence == "all that is committed is confirmed, and nothing waits"
+    assert verdict.sentence == "all committed changes are confirmed"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_progress_of_a_full_queue_is_no_stall() -> None:
         moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
         verdict = judge.look(replace(START, now=now, totals=totals, **full, **moving, **BACKLOG))
     assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
-    assert "what holds it up is Kafka at k:9092, which takes 9.0 s to acknowledge" in verdict.sentence
+    assert "the bottleneck is Kafka at k:9092, which takes 9.0 s to acknowledge" in verdict.sentence
     assert judge.busy == {"acknowledge": 0.9, "encode": 0.1}
 
 
@@ -139,7 +139,7 @@ def test_a_wait_that_is_none_is_not_told() -> None:
         young: Any = {"in_flight": 900, "oldest_since": now - 0.02, "activity": "work", "activity_since": now}
         moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
         verdict = judge.look(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
-    assert "what holds it up is Kafka at k:9092, 70% of its time" in verdict.sentence
+    assert "the bottleneck is Kafka at k:9092, 70% of its time" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_cause_with_an_error_text_comes_before_one_that_is_only_silent() -> No
     waiting: dict[str, Any] = {"activity": "connect", "activity_since": 1_001.0, "detail": refused}
     verdict = after(6, ledger_since=1_000.0, **waiting)
     assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
-    assert 'role "me" is not permitted to log in; also r has got nothing onto its disk' in verdict.sentence
+    assert 'role "me" is not permitted to log in; also r has written nothing to its disk' in verdict.sentence
 
 
 @pytest.mark.parametrize("heals", [False, True])
@@ -239,7 +239,7 @@ def test_a_slot_that_is_lost_comes_before_whoever_else_is_waited_for(heals: bool
         seen = replace(START, now=now, time=4_000.0 + now, settled_at=now, wal_status="lost", **waits)
         verdict = judge.look(seen)
     assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
-    assert verdict.sentence.startswith("slot shop is lost: PostgreSQL removed WAL that it needs, and topics ")
+    assert verdict.sentence.startswith("slot shop is lost: PostgreSQL removed WAL that it needs, so topics ")
     assert "; also Kafka at k:9092 has acknowledged nothing for 5.5 s: Kafka can't be" in verdict.sentence
     assert "safe" not in verdict.sentence
     assert ("the relay recreates the slot" in verdict.hint) == heals
@@ -336,7 +336,7 @@ def catching_up_after_a_stall(**changes: Any) -> list[Any]:
 def test_time_spent_in_a_stall_blames_nobody_afterwards() -> None:
     first, *later = catching_up_after_a_stall()
     assert (first.condition, first.cause, first.stage) == ("behind", "", "")
-    assert "what holds it up" not in first.sentence
+    assert "the bottleneck" not in first.sentence
     assert {(verdict.condition, verdict.cause, verdict.stage) for verdict in later} == {
         ("behind", "relay", "encode")
     }
@@ -367,9 +367,9 @@ def test_a_topic_that_does_not_exist_is_no_outage_of_the_brokers() -> None:
     assert verdict.sentence.startswith(
         "Kafka at k:9092 has acknowledged nothing for 3.0 s: topic public.orders does not exist; "
     )
-    assert "see that the brokers run" not in verdict.hint
+    assert "check that the brokers are running" not in verdict.hint
     refused = after(3, **KAFKA, missing_topics=("public.orders",), outage="Kafka can't be reached: refused")
     assert "does not exist" not in refused.sentence
-    assert "see that the brokers run" in refused.hint
+    assert "check that the brokers are running" in refused.hint
     several = after(3, **KAFKA, missing_topics=("a", "b", "c")).sentence
     assert ": topics a and 2 more do not exist" in several

@@ -33,7 +33,7 @@ def test_a_sender_that_does_not_answer_is_a_stall() -> None:
     verdict = after(2, **silent)
     assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
     assert verdict.sentence.startswith(
-        "PostgreSQL at db:5432/shop has not answered on the stream for 1.8 s (its process 4712 waits: Wal"
+        "PostgreSQL at db:5432/shop has not answered on the stream for 1.8 s (its walsender 4712 waits: Wal"
     )
 
 
@@ -42,7 +42,7 @@ def test_a_sender_that_hangs_is_one_stall_whatever_is_written_meanwhile() -> Non
     silent: dict[str, Any] = {"called_at": 1_000.2, "server_waits_for": "WalSenderMain", "sender_pid": 4712}
     verdict = after(30, then={**silent, **BACKLOG}, **silent)
     assert (verdict.condition, verdict.seconds) == ("stalled", 29.8)
-    assert "(its process 4712 waits: WalSenderMain)" in verdict.sentence
+    assert "(its walsender 4712 waits: WalSenderMain)" in verdict.sentence
     assert "SELECT pg_terminate_backend(4712)" in verdict.hint
 
 
@@ -78,8 +78,8 @@ def test_a_look_from_before_the_call_blames_nobody_yet() -> None:
 
 
 def test_dropped_rows_are_told_of_while_all_goes_well() -> None:
-    assert "; 1 row was dropped into the dead letters" in after(60, dropped=1).sentence
-    assert "; 1,200 rows were dropped into the dead letters" in after(60, dropped=1_200).sentence
+    assert "; 1 row was dropped and stored as dead letters" in after(60, dropped=1).sentence
+    assert "; 1,200 rows were dropped and stored as dead letters" in after(60, dropped=1_200).sentence
 
 
 def test_a_sender_that_has_answered_or_decodes_is_none() -> None:
@@ -90,7 +90,7 @@ def test_a_sender_that_has_answered_or_decodes_is_none() -> None:
 def test_of_a_sender_that_nobody_sees_any_more_an_old_look_says_nothing() -> None:
     verdict = after(60, called_at=1_000.2, server_waits_for="", lag_age=50.0, lag_failure="refused")
     assert verdict.condition == "stalled"
-    assert "its process waits" not in verdict.sentence
+    assert "its walsender" not in verdict.sentence
 
 
 def test_what_may_be_half_a_record_is_not_told_as_confirmed() -> None:
@@ -98,14 +98,14 @@ def test_what_may_be_half_a_record_is_not_told_as_confirmed() -> None:
     verdict = after(20, **FEW, backlog_seconds=20)
     assert verdict.condition == "healthy"
     assert verdict.sentence == (
-        "nothing waits in the relay; PostgreSQL has not sent 18.4 kB of WAL, which was written 20 s ago"
+        "the relay has nothing to send; PostgreSQL has not sent 18.4 kB of WAL that was written 20 s ago"
     )
 
 
 def test_of_a_sender_that_reads_and_reads_nobody_says_that_it_sends_nothing() -> None:
     """Time in which there was nothing to be read is no time in which nothing was sent."""
     verdict = after(60, unread_bytes=0, sent_lsn=5, server_waits_for="WalSenderWaitForWal")
-    assert verdict.sentence == "all that is committed is confirmed, and nothing waits"
+    assert verdict.sentence == "all committed changes are confirmed"
 
 
 def test_a_burst_after_an_idle_hour_is_no_stall() -> None:
@@ -120,7 +120,7 @@ def test_a_look_from_before_says_nothing_of_now() -> None:
     verdict = after(60, **stale, lag_age=60.0, lag_failure="can't connect to PostgreSQL: FATAL: too many")
     assert verdict.condition == "healthy"
     assert verdict.sentence == (
-        "nothing waits in the relay; PostgreSQL has not told of the slot for 1 m 00 s: "
+        "the relay has nothing to send; PostgreSQL has not reported on the slot for 1 m 00 s: "
         "can't connect to PostgreSQL: FATAL: too many"
     )
 
@@ -166,7 +166,7 @@ def test_a_role_that_may_not_see_the_sender_is_told_the_right_that_it_lacks() ->
     assert "pg_read_all_stats" in verdict.hint
     few = after(6, **{**hidden, "backlog_bytes": 18_800})
     assert few.condition == "healthy"
-    assert "all that is committed" not in few.sentence
+    assert "all committed changes" not in few.sentence
     assert "pg_read_all_stats" in few.hint
     assert not after(6, **{**hidden, "unread_bytes": 300_000, "server_waits_for": "", "sent_lsn": 5}).hint
 
@@ -176,7 +176,7 @@ def test_a_standby_waits_for_its_primary_and_no_transaction_is_blamed() -> None:
     verdict = after(5, **waits, in_recovery=True)
     assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
     assert verdict.sentence.startswith(
-        "PostgreSQL at db:5432/shop is a standby and makes the slot once its primary logs the running "
+        "PostgreSQL at db:5432/shop is a standby, which creates the slot once its primary logs the running "
         "transactions, and has waited for 5.0 s"
     )
     assert verdict.hint.startswith("run SELECT pg_log_standby_snapshot(); on the primary")

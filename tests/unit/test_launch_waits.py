@@ -29,5 +29,5 @@ def test_one_that_failed_and_does_not_end_is_no_relay_that_runs(
     monkeypatch.setattr(launch, "request", lambda name, message: told)
     with pytest.raises(BwtuiError) as raised:
         launch.EngineProcess("shop", process).wait_ready()
-    assert str(raised.value) == "the relay failed, and its process does not end: slot shop is gone"
+    assert str(raised.value) == "the relay failed, but its process has not ended: slot shop is gone"
     assert raised.value.hint == f"see {tmp_path / 'shop' / 'engine.log'}"

@@ -339,16 +339,16 @@ STALLED = replace(READY, state="stalled", verdict=RelayVerdict("stalled", "Kafka
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (STARTING, "it starts: checking"),
-        (COPYING, "the first snapshot is under"),
+        (STARTING, "the relay is starting: checking"),
+        (COPYING, "the first snapshot is in"),
         (STALLED, "Kafka is silent"),
         (FAILED, "the slot is gone"),
         (replace(READY, first_snapshot=FirstSnapshot(3, 1)), "the first snapshot is not through: 1 of 3"),
-        (replace(READY, heal=HealStatus(1.0, "it was dropped")), "topics may differ from tables, since"),
+        (replace(READY, heal=HealStatus(1.0, "it was dropped")), "topics may differ from tables, because"),
         (replace(READY, verdict=RelayVerdict("waiting", "Kafka has not answered", "kafka")), "Kafka has not"),
         (
             replace(READY, state="stopped", phase="stopped", verdict=RelayVerdict("stopped", "")),
-            "it has stopped",
+            "the relay has stopped",
         ),
     ],
 )
@@ -388,7 +388,7 @@ def test_tables_that_are_not_proven_are_named_and_leave_a_relay_ready() -> None:
 def test_a_main_thread_that_turns_no_more_is_told_from_one_that_waits_for_postgresql() -> None:
     frozen = MainThreadActivity("work", PATIENCE + 1)
     assert not health(frozen).is_yes
-    assert "has not turned for 1 m 01 s (work)" in health(frozen).told["reason"]
+    assert "has made no progress for 1 m 01 s (work)" in health(frozen).told["reason"]
     assert not readiness(Measures(READY, turn=frozen)).is_yes
     assert health(replace(frozen, idle_seconds=PATIENCE - 1)).is_yes
     assert health(replace(frozen, activity="locks")).is_yes

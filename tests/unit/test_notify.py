@@ -185,7 +185,7 @@ def test_a_socket_that_is_not_there_is_told_once(
     assert not sender.send("READY=1")
     assert not sender.send("WATCHDOG=1")
     told = capsys.readouterr().err
-    assert told.startswith("bwtui: notice: systemd can't be told how the relay is (NOTIFY_SOCKET is ")
+    assert told.startswith("bwtui: notice: the relay's state can't be reported to systemd (NOTIFY_SOCKET is ")
     assert reason in told
     assert told.count("notice") == 1
 

@@ -103,7 +103,7 @@ def test_marks_tell_of_errors_new_schemas_and_another_session(clocked: Clocked) 
     marks = clocked.recent.history().marks
     assert [(mark.kind, mark.text) for mark in marks] == [
         ("start", "the relay started"),
-        ("reconnect", "the stream was opened again"),
+        ("reconnect", "the stream reconnected"),
         ("error", "Kafka is away"),
         ("ddl", "public.orders has value schema 2, version 2"),
     ]

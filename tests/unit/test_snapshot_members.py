@@ -56,6 +56,6 @@ def test_one_that_no_signal_reaches_is_waited_for_elsewhere(unreachable: LocalWo
     """The engine has other things to do: what it does not look at may be lost."""
     assert unreachable.kill() == "was lost"
     assert not unreachable.is_gone
-    assert "was killed and has not ended" in unreachable.awaited().message
+    assert "was killed but has not ended" in unreachable.awaited().message
     unreachable._process.send_signal(9)
     eventually("its end", lambda: unreachable.is_gone)

@@ -125,7 +125,7 @@ def test_a_version_that_is_not_given_is_named_and_asked_for_once(
 ) -> None:
     registry.hidden = {2}
     seen = until(subjects, lambda it: it.notes and it.versions[0].id, CHANGES, "2", "3")
-    assert seen.notes == ("the schema registry lists version 2, and does not give it",)
+    assert seen.notes == ("the schema registry lists version 2 but does not return it",)
     assert [text.version for text in seen.texts] == [3]
     assert registry.asked.count(2) == 1
 
@@ -149,14 +149,14 @@ def test_a_registry_that_hangs_holds_nobody_up_and_its_failure_is_told(
 def test_a_subject_that_is_not_there_says_so(subjects: SubjectViews, registry: Registry) -> None:
     registry.texts = {}
     seen = until(subjects, lambda it: it.failure, NEWEST)
-    assert seen.failure == "the schema registry holds no version of s"
+    assert seen.failure == "the schema registry has no version of s"
 
 
 def test_who_asks_no_registry_says_so() -> None:
     subjects = SubjectViews(lambda: None)
     try:
         seen = until(subjects, lambda it: it.failure, NEWEST)
-        assert seen.failure == "this relay asks no schema registry"
+        assert seen.failure == "this relay uses no schema registry"
         assert subjects.latest(()) == SubjectVersions()
     finally:
         subjects.stop()
@@ -194,7 +194,7 @@ def test_more_versions_than_anybody_reads_are_cut_and_that_is_said() -> None:
     try:
         seen = until(subjects, lambda it: it.time)
         assert [seen.versions[0].version, len(seen.versions)] == [21, 300]
-        assert seen.notes == ("of 320 versions the newest 300 are shown",)
+        assert seen.notes == ("only the newest 300 of 320 versions are shown",)
     finally:
         subjects.stop()
 

@@ -72,7 +72,7 @@ def test_a_topic_that_was_made_again_lacks_what_was_in_it(watched: Watched, is_a
     if is_another_run:
         watched.begin()
     (told,) = watched.told(PresentTopic("second", 3), PresentTopic("second", 3))
-    assert "deleted and made again, and lacks what was in it" in told
+    assert "deleted and created again, and lacks the records that were in it" in told
     (entry,) = watched.report.errors()
     assert (entry.kind, entry.table) == ("topic", ORDERS)
     assert "the relay compares the table with its topic" in (entry.hint or "")
@@ -83,7 +83,7 @@ def test_a_topic_that_was_made_again_lacks_what_was_in_it(watched: Watched, is_a
 def test_a_topic_that_is_gone_is_told_of_once(watched: Watched) -> None:
     assert watched.told(None) == [], "a broker that has just started may not know of it yet"
     assert watched.report.missing_topics == ("orders",), "the verdict says so at once"
-    assert watched.told(None, None) == ["topic orders was deleted, and what was in it is gone"]
+    assert watched.told(None, None) == ["topic orders was deleted with all its records"]
     assert watched.told(PresentTopic("second", 3)) == []
     assert watched.report.missing_topics == ()
     assert len(watched.told(PresentTopic("third", 3))) == 1
@@ -91,25 +91,25 @@ def test_a_topic_that_is_gone_is_told_of_once(watched: Watched) -> None:
 
 def test_partitions_that_were_added_move_keys(watched: Watched) -> None:
     (told,) = watched.told(PresentTopic("first", 6), PresentTopic("first", 6))
-    assert "has 6 partitions, and had 3: later rows of a key may be in another one" in told
+    assert "has 6 partitions, previously 3: later rows of a key may be in a different partition" in told
     assert len(watched.told(PresentTopic("second", 1))) == 2, "a producer that runs sends by both numbers"
     watched.begin()
     (told,) = watched.told(PresentTopic("third", 5))
-    assert "made again" in told, "no earlier row of a key is in it"
+    assert "created again" in told, "no earlier row of a key is in it"
 
 
 def test_partitions_of_a_table_without_a_key_say_nothing(watched: Watched) -> None:
     watched.report.table(ORDERS).key_columns = ()
     assert watched.told(PresentTopic("first", 6)) == []
     watched.told(PresentTopic("first", 6, 0), PresentTopic("first", 6, 10))
-    assert "raise its retention" in (watched.report.errors()[0].hint or "")
+    assert "increase its retention" in (watched.report.errors()[0].hint or "")
 
 
 def test_another_cluster_is_told_of_and_not_taken_for_deleted_topics(watched: Watched) -> None:
     watched.begin()
     watched.kafka.cluster = "there"
     (told,) = watched.told(PresentTopic("second", 3), PresentTopic("second", 3))
-    assert told.startswith("Kafka is another cluster (there)")
+    assert told.startswith("the Kafka cluster (there) is not the one")
     watched.begin()
     assert watched.told(PresentTopic("second", 3), None) == []
 
@@ -218,8 +218,8 @@ class Registry(SchemaRegistry):
 @pytest.mark.parametrize(
     ("now", "says"),
     [
-        (['"string"'], "schema id 7, under which rows of public.orders are sent, stands for another schema"),
-        ([None, None], "schema id 7, under which rows of public.orders are sent, is not in the registry any"),
+        (['"string"'], "schema id 7 of table public.orders now identifies a different schema"),
+        ([None, None], "schema id 7 of table public.orders is no longer in the registry"),
         ([None, RECORD, None], ""),
     ],
 )
@@ -248,7 +248,7 @@ def test_what_the_schemas_say_stops_the_relay(watched: Watched) -> None:
     registry.text = "null"
     with TopicWatch(watched.kafka, watched.report, watched.path, schemas, Coverage()) as watch:
         watch._thread.join(5)
-        with pytest.raises(ServiceRefused, match="another schema"):
+        with pytest.raises(ServiceRefused, match="a different schema"):
             watch.check()
 
 
@@ -260,7 +260,7 @@ def test_all_tables_of_a_replaced_registry_are_named(watched: Watched) -> None:
     watch.look(new_ones=True)
     registry.text = "null"
     watch.look(new_ones=True)
-    with pytest.raises(ServiceRefused, match="and so with 2 other tables") as raised:
+    with pytest.raises(ServiceRefused, match="and 2 other tables") as raised:
         watch.look()
     assert raised.value.hint.endswith("bwtui snapshot public.orders public.items public.lines")
 

@@ -304,7 +304,7 @@ def test_a_large_one_among_too_many_small_ones_is_listed_and_that_some_are_not_i
     look = log.look(0, 0)
     assert max(one.rows for one in look.transactions) == 5_000
     assert [one.xid for one in look.transactions].count(1) == 1
-    assert "not all were noted" in look.notes[0]
+    assert "were not recorded" in look.notes[0]
 
 
 def test_the_largest_are_forgotten_after_ten_minutes() -> None:

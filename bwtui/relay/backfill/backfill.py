@@ -333,7 +333,7 @@ class Backfill:
         if at_boundary and stream.batch.careful is None:
             stream.batch.flush()
             if not window.fits(outgoing.route):
-                self._again("read again, since the table was altered")
+                self._again("reading the chunk again: the table was altered")
                 return
             careful = None
             if self._context.exactly is not None:
@@ -388,9 +388,11 @@ class Backfill:
         assert self._task is not None
         request = self._task.request
         if self._rounds >= _ROUNDS and request.reason != "first":
-            says = f"{why} again and again while rows of {request.table} were read"
-            raise BackfillFailed(RefusedError(says, "ask for fewer of them, by a column that has an index"))
-        self._again(f"read again, since {why}")
+            says = f"a chunk of {request.table} could not be read in {self._rounds} attempts: {why}"
+            raise BackfillFailed(
+                RefusedError(says, "request fewer rows, with a condition on an indexed column")
+            )
+        self._again(f"reading the chunk again: {why}")
 
     def _again(self, detail: str) -> None:
         assert self._task is not None

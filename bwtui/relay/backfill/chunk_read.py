@@ -92,7 +92,7 @@ class ChunkRead:
         except Exception as error:
             self.error = ConnectionFailed(
                 f"the rows of {self._asked.qualified_name} can't be read ({type(error).__name__})",
-                "PostgreSQL's log may say why; they are read again",
+                "the relay reads them again; PostgreSQL's log may show the cause",
             )
         finally:
             if connection is not None:
@@ -140,10 +140,10 @@ class ChunkRead:
     def _writing(left: set[int] | set[str], begun: float) -> str:
         since = duration(time.monotonic() - begun)
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        return f"waiting for an open transaction that writes the table{others}, for {since}"
+        return f"waiting for an open transaction that writes to the table{others}, for {since}"
 
     @staticmethod
     def _hidden(left: set[int] | set[str], begun: float) -> str:
         numbers = ", ".join(sorted(map(str, left))[:3])
         since = duration(time.monotonic() - begun)
-        return f"waiting until transaction {numbers} is visible to others, for {since}"
+        return f"waiting until transaction {numbers} is visible to other sessions, for {since}"

@@ -13,7 +13,7 @@ from bwtui.source.chunks.chunk_reader import TableNotPublished
 def left_out(table: str) -> BackfillFailed:
     """Return the failure for a table that --table or --exclude-table leaves out."""
     return BackfillFailed(
-        TableNotPublished(f"the relay leaves table {table} out", "see --table and --exclude-table")
+        TableNotPublished(f"the relay's options exclude table {table}", "see --table and --exclude-table")
     )
 
 

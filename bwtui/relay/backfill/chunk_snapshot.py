@@ -155,7 +155,7 @@ class ChunkSnapshot:
             if task is not None:
                 self._count(task)
             if task is not None and self._may_be_renamed(task):
-                running = running or f": looking whether {table} has another name"
+                running = running or f": checking whether {table} was renamed"
             elif task is None or task.is_over:
                 tables[table] = ""
             elif not running and task.state == "running":
@@ -200,7 +200,7 @@ class ChunkSnapshot:
                 report.state = "streaming"
             said = ""
         else:
-            said = f"first snapshot beside the stream, {status.done} of {status.tables} tables done{running}"
+            said = f"first snapshot while streaming, {status.done} of {status.tables} tables done{running}"
         if report.detail in ("", self._said):
             report.detail = self._said = said
 
@@ -213,7 +213,7 @@ class ChunkSnapshot:
         elif task.is_over:
             counters.snapshot_state = "none"
             what = task.error or "cancelled"
-            counters.note(f"its first snapshot was not taken to its end: {what}")
+            counters.note(f"its first snapshot did not complete: {what}")
         else:
             counters.snapshot_state = "running" if task.chunks or task.state == "running" else "pending"
 
@@ -231,7 +231,7 @@ class ChunkSnapshot:
                 sync(self._path.parent)
         except OSError as error:
             raise file_failed(
-                f"how far the first snapshot is can't be written to {self._path}", error
+                f"the progress of the first snapshot can't be written to {self._path}", error
             ) from error
         self._tables = tables
 
@@ -248,9 +248,9 @@ def _read(path: Path) -> tuple[str, _Tables] | None:
         raise file_failed(f"{path} can't be read", error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateFailed(
-            f"{path} can't be read: it says which tables the first snapshot lacks",
-            "remove it, and send the tables that are not whole with 'bwtui snapshot TABLE'; or begin anew "
-            "after 'bwtui slots drop'",
+            f"{path} can't be read: it lists the tables that the first snapshot has not completed",
+            "remove it, and send the incomplete tables with 'bwtui snapshot TABLE'; or run "
+            "'bwtui slots drop' and start again for a new snapshot",
         ) from error
 
 
@@ -264,9 +264,9 @@ def advised(task: BackfillTask, error: BwtuiError) -> BwtuiError:
     """Return the error of a table that can't be read, with a hint that suits a pending first snapshot."""
     if task.request.reason != "first" or isinstance(error, TableNotPublished | KeyChanged):
         return error
-    without = f"leave it out with {exclude_option([task.request.table])}"
+    without = f"exclude it with {exclude_option([task.request.table])}"
     if isinstance(error, TableWithoutKey):
-        error.hint = f"give it a primary key again, or {without}"
+        error.hint = f"add a primary key again, or {without}"
     elif "--exclude-table" not in error.hint:
         # A statement comes last in the hint, so that it can be pasted.
         error.hint = f"{without}, or {error.hint}"
@@ -305,10 +305,10 @@ def refuse_other(identity: Identity, relay: str) -> None:
     for name, left in unfinished(identity, relay).items():
         if name != relay:
             raise RefusedError(
-                f"relay {name} has not finished the first snapshot of slot {identity[2]}: "
-                f"{len(left)} tables are not through",
-                f"start that one again with --name {name}, or run 'bwtui slots drop {identity[2]}' for a new "
-                "snapshot",
+                f"relay {name} has not finished the first snapshot of slot {identity[2]}: {len(left)} "
+                "tables are incomplete",
+                f"start that relay again with --name {name}, or run 'bwtui slots drop {identity[2]}' "
+                "for a new snapshot",
             )
 
 
@@ -325,8 +325,9 @@ def first_of(
     refuse_other(identity, settings.relay_name)
     if first.is_due and settings.exactly_once:
         raise RefusedError(
-            "the first snapshot by chunks is not through, and --exactly-once takes one as of one moment",
-            f"start once without it; or 'bwtui slots drop {identity[2]}', for a new snapshot",
+            "the first snapshot by chunks is incomplete, and --exactly-once needs a snapshot as "
+            "of one moment",
+            f"start once without --exactly-once, or run 'bwtui slots drop {identity[2]}' for a new snapshot",
         )
     first.take_up()
     return first

@@ -40,7 +40,7 @@ class ChunkWindow:
                 self._forms.add(form_of(route))
                 self.collect({message[0] for message in route.messages})
         if self._only is None and len(self._keys) > _MOST_KEYS:
-            self.broken = "too many rows were written while it was read"
+            self.broken = "too many rows were written while the chunk was read"
 
     def collect(self, keys: Collection[bytes | None]) -> None:
         """Collect keys of which something newer was sent."""

@@ -164,7 +164,9 @@ class JoinedTables:
         try:
             self._write(_LastCheck(_seen(connection), places))
         except OSError as error:
-            raise file_failed(f"the tables of the snapshot can't be kept in {self._path}", error) from error
+            raise file_failed(
+                f"the tables of the snapshot can't be written to {self._path}", error
+            ) from error
         self._lost = ""
 
     def forget(self) -> None:
@@ -224,7 +226,9 @@ class JoinedTables:
         if self._lost:
             # Do this before these tables are stored as the existing ones.
             sent = [table.qualified_name for table in tables if self._is_sent(table)]
-            self._coverage.mark_all(f"may lack rows from before it joined: {self._lost}", sent)
+            self._coverage.mark_all(
+                f"may lack rows from before it joined the publication: {self._lost}", sent
+            )
             self._lost = ""
         known = self._known or _LastCheck(seen, places)
         joined = self._joined(connection, tables, places, known)
@@ -294,12 +298,14 @@ class JoinedTables:
         return True
 
     def _report_joined(self, names: list[str]) -> None:
-        hint = "'bwtui snapshot --status' says how far that is, and its --cancel ends it"
+        hint = "'bwtui snapshot --status' shows the progress, and 'bwtui snapshot --cancel' ends it"
         for name in names[:_NOTICES]:
-            says = f"table {name} has joined the publication: its rows from before are put into the stream"
+            says = f"table {name} has joined the publication: the relay backfills its earlier rows"
             self._report.error("notice", RefusedError(says, hint), name)
         if more := names[_NOTICES:]:
-            says = f"{len(more)} more tables have joined the publication: their rows from before follow"
+            says = (
+                f"{len(more)} more tables have joined the publication: the relay backfills their earlier rows"
+            )
             self._report.error("notice", RefusedError(says, hint))
 
     def _keep(self, known: _LastCheck) -> None:
@@ -309,8 +315,8 @@ class JoinedTables:
             self._write(known)
         except OSError as error:
             # It is written at the next check; until then a restart may request a table once more.
-            hint = "free disk space, or set BWTUI_STATE_HOME to a folder that can be written"
-            says = f"which tables have joined can't be kept in {self._path}: {error.strerror}"
+            hint = "free disk space, or set BWTUI_STATE_HOME to a writable folder"
+            says = f"the list of joined tables can't be written to {self._path}: {error.strerror}"
             self._report.error("state", StateFailed(says, hint))
 
     def _write(self, known: _LastCheck) -> None:
@@ -324,7 +330,7 @@ class JoinedTables:
             content: Any = json.loads(self._path.read_text(encoding="utf-8"))
             if content["identity"] == self._identity:
                 return _LastCheck.from_json(content)
-            why = "is of another slot"
+            why = "belongs to a different slot"
         except FileNotFoundError:
             why = "is missing"
         except OSError as error:

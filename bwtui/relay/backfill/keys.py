@@ -61,7 +61,7 @@ def read_keys(path: Path, done: int = 0) -> Iterator[Key]:
     except OSError as error:
         raise file_failed(f"the list of keys {path} can't be read", error) from error
     except UnicodeDecodeError as error:
-        raise _damaged(path, "it is no UTF-8") from error
+        raise _damaged(path, "it is not valid UTF-8") from error
 
 
 def _key(path: Path, number: int, line: str) -> Key:
@@ -74,17 +74,17 @@ def _key(path: Path, number: int, line: str) -> Key:
         else:
             raise ValueError
     except (ValueError, TypeError, RecursionError, binascii.Error) as error:
-        raise _damaged(path, f"line {number} is no key") from error
+        raise _damaged(path, f"line {number} is not a key") from error
     # A torn line may be valid JSON by accident, like a number that was cut off.
     if not line.endswith("\n"):
-        raise _damaged(path, f"line {number} is torn")
+        raise _damaged(path, f"line {number} is truncated")
     return key
 
 
 def _damaged(path: Path, what: str) -> StateFailed:
     return StateFailed(
         f"the list of keys {path} is damaged: {what}",
-        "ask for it again: a comparison ('bwtui verify --database') finds the keys that still differ",
+        "submit the request again: 'bwtui verify --database' finds the keys that still differ",
     )
 
 

@@ -52,15 +52,16 @@ def refuse_unlike(route: TableRoute, topic: str, spelling: str) -> None:
     """
     if topic not in ("", route.topic):
         raise RefusedError(
-            f"keys of topic {topic} were compared, and the relay sends to topic {route.topic} now",
-            "nothing was sent; repair again, which compares anew",
+            f"the keys were compared with topic {topic}, but the relay now sends to topic {route.topic}",
+            "nothing was sent; run 'bwtui repair' again, which repeats the comparison",
         )
     own = spelling_of(route)
     if spelling not in ("", own):
         raise RefusedError(
-            f"keys of topic {topic} were compared as {said(spelling)}, and are sent as {said(own)} now",
-            "nothing was sent of these; 'bwtui snapshot' sends the whole table under its keys of now, and "
-            "'bwtui repair' then compares anew",
+            f"the keys of topic {topic} were compared as {said(spelling)}, but the relay now "
+            f"sends them as {said(own)}",
+            "none of these was sent; run 'bwtui snapshot' to send the whole table with its "
+            "current keys, then 'bwtui repair' to compare again",
         )
 
 
@@ -72,8 +73,8 @@ def spelling_of(route: TableRoute) -> str:
 def said(spelling: str) -> str:
     """Return a description of a key encoding."""
     if spelling.isdigit():
-        return f"Avro of schema {spelling}"
-    return "JSON" if spelling == "json" else "no relay writes them"
+        return f"Avro with schema id {spelling}"
+    return "JSON" if spelling == "json" else "an encoding that no relay writes"
 
 
 class RowNumbers:

@@ -33,21 +33,24 @@ class BackfillRequests:
 
 def _check(request: BackfillRequest) -> None:
     if request.reason == "first":
-        raise RefusedError("a first snapshot is the relay's own", "ask for the rows with 'bwtui snapshot'")
+        raise RefusedError(
+            "only the relay itself can request a first snapshot", "request the rows with 'bwtui snapshot'"
+        )
     if request.where and request.keys:
         raise RefusedError("a condition and a list of keys exclude each other", "ask for one of them")
     if request.where and (not request.where.strip() or "\0" in request.where):
         raise RefusedError(
-            "the condition is none", "give an SQL expression over the table's columns, or leave it out"
+            "the condition is empty or contains a NUL byte",
+            "give an SQL expression over the table's columns, or omit the condition",
         )
 
 
 def _not_carried(table: str, captured: set[str], *, is_selected: bool) -> RefusedError:
     if is_selected:
-        message = f"{table} is not captured: no publication of the relay has it"
+        message = f"table {table} is not captured: no publication of the relay contains it"
         return RefusedError(message, "'bwtui doctor' with the relay's options says what to run")
     close = nearest(table, captured)
     return RefusedError(
-        f"the relay carries no table {table}",
-        f"did you mean {close}?" if close else "'bwtui status' lists the tables that it carries",
+        f"the relay does not capture table {table}",
+        f"did you mean {close}?" if close else "'bwtui status' lists the captured tables",
     )

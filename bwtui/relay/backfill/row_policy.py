@@ -45,10 +45,12 @@ class ChunkSessionFailures:
         if self._count < _ENDS or not request.where:
             return
         says = (
-            f"the session that reads rows of {request.table} has ended {self._count} times in a row, and the "
+            f"the session that reads rows of {request.table} ended {self._count} times in a row, while the "
+            f"stream's session did not: {error.message}"
         )
-        says += f"stream's has not: {error.message}"
-        raise BackfillFailed(RefusedError(says, f"see whether the condition ends it: {request.where}"))
+        raise BackfillFailed(
+            RefusedError(says, f"check whether the condition ends the session: {request.where}")
+        )
 
 
 class BackfillRowPolicy:

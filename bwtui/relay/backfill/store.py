@@ -71,7 +71,9 @@ class BackfillStore:
         try:
             self._take_up()
         except OSError as error:
-            raise file_failed(f"the tasks in {folder} can't be read", error, name=str(folder)) from error
+            raise file_failed(
+                f"the backfill requests in {folder} can't be read", error, name=str(folder)
+            ) from error
         self._last_number = max((entry.number for entry in self._entries.values()), default=0)
         self._forget_oldest()
 
@@ -100,7 +102,7 @@ class BackfillStore:
             except OSError as error:
                 self._remove(id)
                 raise file_failed(
-                    f"what is to be sent again of {request.table} can't be kept",
+                    f"the backfill request for {request.table} can't be stored",
                     error,
                     name=str(self._folder),
                 ) from error
@@ -120,7 +122,9 @@ class BackfillStore:
             entry = self._unfinished(id)
             wanted = "" if what == "resume" else what
             if entry.task.wanted == "cancel" and wanted != "cancel":
-                raise RefusedError(f"{id} is being cancelled", "ask for it again once it has ended")
+                raise RefusedError(
+                    f"backfill {id} is being cancelled", "submit a new request once it has ended"
+                )
             if entry.task.wanted != wanted:
                 # This excludes the progress that the main thread has made since: only `save` writes that.
                 saved = {**entry.saved, "wanted": wanted, "asked": time.time()}
@@ -203,7 +207,7 @@ class BackfillStore:
             for id in forgotten:
                 self._path(id).unlink(missing_ok=True)
         except OSError as error:
-            raise file_failed(f"a task in {self._folder} can't be removed", error) from error
+            raise file_failed(f"a backfill request in {self._folder} can't be removed", error) from error
 
     # -- for the main thread -------------------------------------------------------------------------------
 
@@ -262,7 +266,7 @@ class BackfillStore:
         table, reason = next(iter(self._unsent.items()))
         several = len(self._unsent) > 1
         tables = f"{len(self._unsent)} tables" if several else f"table {table}"
-        prefix = f"of {table}: " if several else ""
+        prefix = f"{table}: " if several else ""
         return Indeterminate(
             f"the relay has caught up, but requested rows of {tables} were not sent: {prefix}{reason}",
             f"fix the cause, then start the relay, and run: {self._command(*sorted(self._unsent))}",
@@ -297,10 +301,13 @@ class BackfillStore:
             entry = self._entries.get(id)
             if entry is None:
                 raise RefusedError(
-                    f"there is no task {id}", f"'{self._command('--status')}' lists those that there are"
+                    f"there is no backfill {id}", f"'{self._command('--status')}' lists the existing ones"
                 )
             if entry.task.is_over:
-                raise RefusedError(f"{id} is over: {entry.task.state}", "nothing need be done, or ask anew")
+                raise RefusedError(
+                    f"backfill {id} has already ended: {entry.task.state}",
+                    "no action needed; or submit a new request",
+                )
             return entry
 
     def _refuse_second(self, request: BackfillRequest) -> None:
@@ -311,8 +318,8 @@ class BackfillStore:
                 if is_same and not entry.task.is_over and self._is_mine(entry.task):
                     id = entry.task.id
                     raise RefusedError(
-                        f"{request.table} is being sent again already: {id}",
-                        f"wait until it is done, or end it with '{self._command('--cancel', id)}'",
+                        f"table {request.table} already has an unfinished backfill: {id}",
+                        f"wait until it is done, or cancel it with '{self._command('--cancel', id)}'",
                     )
 
     def _command(self, *options: str) -> str:
@@ -331,13 +338,13 @@ class BackfillStore:
         try:
             write_durably(self._path(id), json.dumps(saved))
         except OSError as error:
-            raise file_failed(f"the task {self._path(id)} can't be written", error) from error
+            raise file_failed(f"the backfill request {self._path(id)} can't be written", error) from error
 
     def _take_keys(self, source: Path, id: str) -> int:
         """Link or copy the list into the folder, durably; return the number of keys. Raises OSError."""
         target = self._keys(id)
         if source.exists() and not source.is_file():
-            raise OSError(errno.EINVAL, "the list of keys is no file", str(source))
+            raise OSError(errno.EINVAL, "the list of keys is not a regular file", str(source))
         target.unlink(missing_ok=True)
         try:
             os.link(source.resolve(), target)
@@ -410,7 +417,7 @@ class BackfillStore:
             keys = self._keys(task.id)
             task.request = dataclasses.replace(task.request, keys=str(keys))
             if not task.is_over and not keys.exists():
-                _fail(task, f"the list of keys of task {task.id} is gone from {keys}")
+                _fail(task, f"the list of keys of backfill {task.id} is missing: {keys}")
                 write_durably(path, json.dumps(task.to_json()))
         return _StoredTask(number, task, task.to_json())
 
@@ -436,10 +443,10 @@ def _picture(entry: _StoredTask) -> BackfillStatus:
 
 def _damaged(path: Path) -> BackfillTask:
     task = BackfillTask(path.stem, BackfillRequest(UNKNOWN), requested=path.stat().st_mtime)
-    _fail(task, f"what was asked for as {path.stem} can't be read: its file {path} is damaged")
+    _fail(task, f"backfill request {path.stem} can't be read: its file {path} is damaged")
     return task
 
 
 def _fail(task: BackfillTask, message: str) -> None:
     task.state, task.ended, task.error = "failed", time.time(), message
-    task.hint = "ask for it again; nothing of it is sent until then"
+    task.hint = "submit the request again; its remaining rows are not sent until then"

@@ -204,4 +204,4 @@ class BackfillTask:
             and self.wanted in get_args(Wanted)
         )
         if not is_sound or not self.id or not request.table:
-            raise ValueError("a field holds what it can't")
+            raise ValueError("a field has an invalid value")

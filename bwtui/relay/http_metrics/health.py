@@ -39,7 +39,7 @@ def health(turn: MainThreadActivity) -> HealthResult:
         "idle_seconds": round(seconds, 1),
     }
     if not turns:
-        told["reason"] = f"the relay's main thread has not turned for {duration(seconds)} ({activity})"
+        told["reason"] = f"the relay's main thread has made no progress for {duration(seconds)} ({activity})"
     return HealthResult(turns, told)
 
 
@@ -65,18 +65,18 @@ def _reasons(measures: Measures) -> Iterator[str]:
     status = measures.status
     verdict, phase = status.verdict, status.phase or status.state
     if measures.is_stopping:
-        yield "it was asked to stop"
+        yield "the relay is stopping"
     if phase in ("stopped", "failed"):
-        yield verdict.sentence or f"it has {phase}"
+        yield verdict.sentence or f"the relay has {phase}"
     elif phase == "starting":
-        yield f"it starts: {status.detail or verdict.sentence or 'nothing is known yet'}"
+        yield f"the relay is starting: {status.detail or verdict.sentence or 'no status yet'}"
     elif phase == "snapshot":
-        yield f"the first snapshot is under way: {status.detail or 'copying tables'}"
+        yield f"the first snapshot is in progress: {status.detail or 'copying tables'}"
     if verdict.condition in ("stalled", "waiting"):
         yield verdict.sentence
     if status.first_snapshot is not None:
         yield status.first_snapshot.sentence
     if status.heal is not None:
-        yield f"topics may differ from tables, since the slot was lost: {status.heal.reason}"
+        yield (f"topics may differ from tables, because the slot was lost: {status.heal.reason}")
     if not (alive := health(measures.turn)).is_yes:
         yield alive.told["reason"]

@@ -95,8 +95,10 @@ class HttpResponder:
         except Exception as error:
             # The text of an unexpected exception may contain anything, even a row value: send only its type.
             kind = type(error).__name__
-            _log.error("an answer to %s failed: %s", path, kind, extra=event("answer_failed"))
-            return HttpResponse(500, _TEXT, f"the relay failed to answer ({type(error).__name__})\n".encode())
+            _log.error("the request for %s failed: %s", path, kind, extra=event("answer_failed"))
+            return HttpResponse(
+                500, _TEXT, f"the relay failed to answer the request ({type(error).__name__})\n".encode()
+            )
 
     def _metrics(self, accept: str) -> HttpResponse:
         kind, now = self._exposition.content_type(accept), time.monotonic()
@@ -208,10 +210,11 @@ class HttpServer(SocketServer[_HttpConnection]):
                 listener.close()
                 raise
         except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no machine can have that name"
+            reason = error.strerror if isinstance(error, OSError) else "the name is not a valid host name"
             raise RefusedError(
                 f"can't listen on {host} port {port}: {reason}",
-                "stop what listens there, or give --listen another address and port of this machine",
+                "stop the process that listens there, or set --listen to a different address and "
+                "port of this machine",
             ) from error
         return listener
 

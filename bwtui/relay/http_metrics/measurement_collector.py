@@ -16,12 +16,12 @@ from bwtui.relay.process.server import StatusSource
 #: since the clock advances while the whole process is suspended.
 _PATIENCE = 20
 _NO_PICTURE = (
-    "the relay's figures can't be had: something that they ask of the system, such as the disk of the "
-    "recording, does not answer"
+    "the relay's measurements are unavailable: a system call that they need, for example "
+    "for the recording's disk, does not return"
 )
 
 
-_HINT = "see to that disk; the relay goes on by itself"
+_HINT = "check that disk; the relay continues on its own"
 
 
 class MeasurementCollector:

@@ -177,7 +177,7 @@ class RecentHistory:
     def _look_for_marks(self) -> None:
         sessions, self._sessions = self._sessions, self._report.sessions
         if self._sessions > max(sessions, 1):
-            self.mark("reconnect", "the stream was opened again")
+            self.mark("reconnect", "the stream reconnected")
         self._mark_errors()
         schemas, self._schemas = self._schemas, self._report.schemas
         if schemas is not self._schemas:

@@ -254,8 +254,8 @@ class TransactionLog:
 
 
 _FLOODED = (
-    f"More than {_MOST:,} transactions came within a second: of those with less than {LARGE_ROWS} rows and "
-    f"{LARGE_BYTES >> 10} kB not all were noted"
+    f"More than {_MOST:,} transactions arrived within a second: some of those with fewer "
+    f"than {LARGE_ROWS} rows and less than {LARGE_BYTES >> 10} kB were not recorded"
 )
 
 

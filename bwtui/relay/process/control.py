@@ -76,8 +76,8 @@ def _check_owner(folder: Path) -> None:
         return
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise RefusedError(
-            f"{folder} belongs to somebody else",
-            "set BWTUI_STATE_HOME to a folder with a short path, or have that folder removed",
+            f"{folder} is not a folder of this user",
+            "set BWTUI_STATE_HOME to a folder with a short path, or have this one removed",
         )
 
 
@@ -102,7 +102,10 @@ class RequestRefused(ConnectionFailed):
     """The relay runs and refuses the request; ``reason`` is its answer."""
 
     def __init__(self, name: str, reason: object) -> None:
-        hint = f"it may be another version of bwtui: 'bwtui stop {name}', and start it again with this one"
+        hint = (
+            f"it may run a different version of bwtui: run 'bwtui stop {name}', and start it "
+            "again with this version"
+        )
         super().__init__(f"relay {name} refused the request: {reason}", hint)
         self.reason = reason
 
@@ -154,12 +157,12 @@ def settings_of(name: str) -> RelaySettings:
         if error.reason != UNKNOWN_REQUEST:
             raise
         raise ConnectionFailed(
-            f"relay {name} is of an older version, which does not tell its settings",
-            "stop it and start it again with this one, or give its settings",
+            f"relay {name} runs an older version of bwtui, which can't report its settings",
+            "stop it and start it again with this version, or give its settings",
         ) from error
     except TypeError as error:
         raise ConnectionFailed(
-            f"relay {name} is of a newer version, whose settings this one does not know",
+            f"relay {name} runs a newer version of bwtui, with settings that this version does not support",
             "use the version that it was started with, or give its settings",
         ) from error
 
@@ -214,8 +217,8 @@ def _known(name: str) -> Iterator[None]:
         if error.reason != UNKNOWN_REQUEST:
             raise
         raise ConnectionFailed(
-            f"relay {name} is of an older version, which can't send rows again",
-            f"'bwtui stop {name}', and start it again with this one",
+            f"relay {name} runs an older version of bwtui, which does not support backfills",
+            f"run 'bwtui stop {name}', and start it again with this version",
         ) from error
 
 
@@ -322,7 +325,7 @@ def does_not_answer(name: str) -> RelayUnresponsive:
     if last is None:
         return RelayUnresponsive(
             f"relay {name} runs, but does not answer",
-            "its process may be suspended ('kill -CONT' goes on with it), or the machine overloaded",
+            "its process may be suspended ('kill -CONT' resumes it), or the machine is overloaded",
         )
     verdict = suspended(name, last.pid, time.time() - last.time, is_stopped=_is_stopped(last.pid))
     return RelayUnresponsive(verdict.sentence, verdict.hint)
@@ -340,5 +343,5 @@ def _is_stopped(pid: int) -> bool:
 def _not_running(name: str) -> ConnectionFailed:
     return ConnectionFailed(
         f"no relay called {name} is running",
-        "start one with 'bwtui connect', or name another: 'bwtui status' lists those that run",
+        "start one with 'bwtui connect', or choose another: 'bwtui status' lists the running relays",
     )

@@ -57,7 +57,7 @@ def arm(text: str | None) -> None:
     nth = nth or "1"
     if name not in NAMES or action not in ACTIONS or not nth.isdecimal():
         raise UsageError(
-            f"{VARIABLE} is {text!r}, which is no failpoint", f"unset {VARIABLE}: it is for tests only"
+            f"{VARIABLE} is {text!r}, which is not a failpoint", f"unset {VARIABLE}: it is for tests only"
         )
     side, effect = name.split("-")
     module, _, path = EFFECTS[effect].partition(":")

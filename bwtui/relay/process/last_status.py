@@ -125,16 +125,16 @@ def _left_by_export(status: Status) -> str:
     # Its slot, which is created last, has a position as soon as it exists.
     if status.confirmed_lsn or not has_begun:
         return ""
-    return "the first snapshot is not through, and the next start begins it anew"
+    return "the first snapshot is incomplete, and the next start takes a new one"
 
 
 def describe(status: Status) -> str:
     """Return what is known of a killed run, in one sentence."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))
     return (
-        f"its last run (pid {status.pid}, slot {status.slot}) was killed, or its disk was full, "
-        f"after {when}: see {log_path(status.name)}, and start it again with the same settings; "
-        f"'bwtui status {status.name} --json' has its last status"
+        f"its last run (pid {status.pid}, slot {status.slot}) was killed, or its disk was "
+        f"full, after {when}: see {log_path(status.name)}, and start it again with the same "
+        f"settings; 'bwtui status {status.name} --json' shows its last status"
     )
 
 

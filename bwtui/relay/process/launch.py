@@ -49,7 +49,7 @@ class EngineProcess:
             time.sleep(_POLL)
         if status is not None and status.state == "failed":
             raise BwtuiError(
-                f"the relay failed, and its process does not end: {status.detail}",
+                f"the relay failed, but its process has not ended: {status.detail}",
                 f"see {log_path(self.name)}",
             )
         return status
@@ -66,7 +66,7 @@ class EngineProcess:
             return None
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return outcome.error_with_code(
-            code, f"the engine's process {how} and could not leave its reason", f"see {log_path(self.name)}"
+            code, f"the engine's process {how} without recording the reason", f"see {log_path(self.name)}"
         )
 
     def stop(self, timeout: float = 10.0) -> None:

@@ -40,7 +40,7 @@ class RelayLock:
                 os.close(descriptor)
                 raise RefusedError(
                     f"a relay called {name} is already running",
-                    f"watch it with 'bwtui attach {name}', or start this one under another --name",
+                    f"watch it with 'bwtui attach {name}', or start this one with a different --name",
                 )
             time.sleep(0.02)
         return cls(name, descriptor)

@@ -140,5 +140,5 @@ def trim(name: str, descriptor: int) -> None:
     os.ftruncate(descriptor, 0)
     if failure is not None:
         _log.warning(
-            "older lines could not be kept in %s: %s", aside.name, failure, extra=event("outcome_unwritten")
+            "the log could not be rotated to %s: %s", aside.name, failure, extra=event("outcome_unwritten")
         )

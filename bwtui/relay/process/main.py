@@ -108,7 +108,7 @@ def run(
         is_whole = outcome.write(name, ended)
     except OSError as failure:
         # A full disk must not hide how the engine ended.
-        _log.error("can't keep the outcome: %s", failure.strerror, extra=event("outcome_unwritten"))
+        _log.error("can't write the outcome: %s", failure.strerror, extra=event("outcome_unwritten"))
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
     if is_whole:
@@ -199,7 +199,7 @@ class _StatusReporter:
         self._last.put(status)
         self._thread.join(_LAST_STATUS_SECONDS)
         if self._thread.is_alive():
-            _log.warning("the last status was not written: nobody reads it", extra=event("reader_gone"))
+            _log.warning("the last status was not written: no process reads it", extra=event("reader_gone"))
 
     def _work(self) -> None:
         while True:

@@ -103,10 +103,10 @@ def answer(source: StatusSource, line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line)
         if not isinstance(message, dict):
-            return _refusal("a request is a JSON object")
+            return _refusal("a request must be a JSON object")
         return {"ok": True, "data": _data(source, message)}
     except (ValueError, RecursionError) as error:
-        return _refusal("not a request in JSON" if not isinstance(error, _BadRequest) else str(error))
+        return _refusal("the request is not valid JSON" if not isinstance(error, _BadRequest) else str(error))
     except BwtuiError as error:
         return {**_refusal(error.message), "hint": error.hint}
     except Exception as error:
@@ -144,17 +144,17 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
     if kind in LOOKS:
         about = message.get("about", [])
         if not isinstance(about, list) or not all(isinstance(one, str) for one in about):
-            raise _BadRequest("'about' is no list of texts")
+            raise _BadRequest("'about' is not a list of strings")
         return dataclasses.asdict(source.look(kind, about, glance=bool(message.get("glance"))))
     if kind == "healed":
         lsn = message.get("lsn")
         if not isinstance(lsn, str):
-            raise _BadRequest("'lsn' is no LSN")
+            raise _BadRequest("'lsn' is not an LSN")
         return source.healed(lsn)
     if kind == "sent_beside":
         topic, records = message.get("topic"), message.get("records")
         if not isinstance(topic, str) or not isinstance(records, int):
-            raise _BadRequest("'topic' is no text, or 'records' is not a number")
+            raise _BadRequest("'topic' is not a string, or 'records' is not a number")
         source.sent_beside(topic, records)
         return None
     if kind == "auditing":
@@ -162,10 +162,10 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
     if kind == "audited":
         verdict = message.get("verdict")
         if verdict not in VERDICTS:
-            raise _BadRequest("'verdict' is none")
+            raise _BadRequest("'verdict' is not a known verdict")
         clean, began, servers = message.get("clean", []), message.get("began", ""), message.get("servers", [])
         if not isinstance(clean, list) or not isinstance(began, str) or not isinstance(servers, list):
-            raise _BadRequest("'clean' or 'servers' is not a list, or 'began' is not a moment")
+            raise _BadRequest("'clean' or 'servers' is not a list, or 'began' is not a string")
         source.audited(verdict, list(map(str, clean)), began, servers)
         return None
     if kind == "backfill":
@@ -173,7 +173,7 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
     if kind == "backfill_control":
         id, what = message.get("id"), message.get("what")
         if not isinstance(id, str) or not isinstance(what, str) or what not in get_args(BackfillCommand):
-            raise _BadRequest("'id' is no text, or 'what' none of pause, resume, cancel")
+            raise _BadRequest("'id' is not a string, or 'what' is not pause, resume or cancel")
         return to_json(source.backfill_control(id, cast(BackfillCommand, what)))
     if kind == "stop":
         source.stop()
@@ -185,7 +185,7 @@ def _backfill(data: Any) -> BackfillRequest:
     try:
         request = BackfillRequest.from_json(data)
     except (TypeError, AttributeError):
-        raise _BadRequest("'of' is no request for rows of a table") from None
+        raise _BadRequest("'of' is not a backfill request") from None
     texts = (request.table, request.where, request.keys)
     if (
         not isinstance(request.key_columns, tuple)
@@ -193,7 +193,7 @@ def _backfill(data: Any) -> BackfillRequest:
         or request.reason not in get_args(BackfillReason)
         or not isinstance(request.unkeyed, bool)
     ):
-        raise _BadRequest("'of' is no request for rows of a table")
+        raise _BadRequest("'of' is not a backfill request")
     return request
 
 

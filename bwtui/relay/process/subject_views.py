@@ -93,7 +93,7 @@ class SubjectViews:
             self._registry = self._open()
         registry = self._registry
         if registry is None:
-            known.failure = "this relay asks no schema registry"
+            known.failure = "this relay uses no schema registry"
             yield
             return
         known.take_numbers(registry.versions(known.name), registry.level(known.name))
@@ -145,7 +145,7 @@ class _CachedSubject:
             for number in shown
         }
         self._time, self._level = time.time(), level
-        self.failure = "" if versions else f"the schema registry holds no version of {self.name}"
+        self.failure = "" if versions else f"the schema registry has no version of {self.name}"
 
     def numbers(self, wanted: Iterable[str]) -> list[int]:
         """Return the requested versions that exist."""
@@ -179,10 +179,10 @@ class _CachedSubject:
     def subject(self, wanted: Iterable[str]) -> SubjectVersions:
         """Return the cached versions, with the requested texts."""
         notes = [
-            f"the schema registry lists version {one}, and does not give it" for one in sorted(self._missing)
+            f"the schema registry lists version {one} but does not return it" for one in sorted(self._missing)
         ]
         if self._left_out:
-            notes.append(f"of {self._left_out + _MOST:,} versions the newest {_MOST} are shown")
+            notes.append(f"only the newest {_MOST} of {self._left_out + _MOST:,} versions are shown")
         texts = {number: self._texts.get(number) for number in self.numbers(wanted)}
         return SubjectVersions(
             self._time,

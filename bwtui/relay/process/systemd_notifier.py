@@ -79,15 +79,17 @@ class NotifySocket:
             return
         self._is_told = True
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        words = f"systemd can't be told how the relay is (NOTIFY_SOCKET is {self.address!r}): {reason}"
+        words = (
+            f"the relay's state can't be reported to systemd (NOTIFY_SOCKET is {self.address!r}): {reason}"
+        )
         record = _log.makeRecord(
             _log.name, logging.WARNING, "", 0, "%s", (words,), None, extra=event("supervisor_untold")
         )
         _log.handle(record)
         lines = json_lines()
-        says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay goes on"
+        says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay continues"
         # stderr may have no reader: neither the pings nor the end of the relay wait long for it.
-        saying = threading.Thread(target=_say, args=(says,), name="systemd is not told", daemon=True)
+        saying = threading.Thread(target=_say, args=(says,), name="systemd notice", daemon=True)
         saying.start()
         saying.join(_SEND_SECONDS)
 
@@ -143,7 +145,7 @@ class SystemdNotifier:
         if not self._is_broken:
             self._is_broken = True
             # The text of an unexpected exception may contain a row value.
-            text = "systemd is not told how the relay is: %s"
+            text = "the relay's state can't be reported to systemd: %s"
             _log.error(text, type(error).__name__, extra=event("supervisor_untold"))
 
     @property

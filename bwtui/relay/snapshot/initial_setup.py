@@ -77,7 +77,7 @@ class InitialSetup:
         publications = findings.publications
         self._check_publications(connection, publications)
         if not publications:
-            self._report.detail = "making the publications"
+            self._report.detail = "creating the publications"
             name = self._settings.publication_name
             with stoppable(connection, self._context.stop_requested):
                 made = publications = publication.create(connection, name, findings.tables)
@@ -106,8 +106,8 @@ class InitialSetup:
         self._process = connection.info.backend_pid
         if slot.slot_state(connection, name) is not None:
             raise RefusedError(
-                f"another relay has made slot {name} by now",
-                "start again to go on from there, once the other relay is stopped",
+                f"another relay created slot {name} in the meantime",
+                "stop the other relay, then start this one again to continue from that slot",
             )
 
     def _waiting(self, what: str) -> None:
@@ -121,8 +121,8 @@ class InitialSetup:
         """
         if publication.existing(connection, self._settings.publication_name) != expected:
             raise RefusedError(
-                "publications of the relay were made or dropped while it began",
-                "start again; if it is refused each time, another relay or a script makes and drops them",
+                "publications of the relay were created or dropped while it was starting",
+                "start again; if this repeats, another relay or a script creates and drops them",
             )
 
     def _skip(self, connection: Connection, publications: tuple[str, ...]) -> None:
@@ -141,7 +141,7 @@ class InitialSetup:
         importer: Connection | None = None
         try:
             for _ in range(_EXPORTS):
-                self._report.detail = "making a temporary slot and its snapshot"
+                self._report.detail = "creating a temporary slot and its snapshot"
                 self._report.account.turn_to("catalog")
                 with stoppable(connection, self._context.stop_requested):
                     published = publication.published_tables(connection, publications)
@@ -161,14 +161,16 @@ class InitialSetup:
                     temporary.close()
             else:
                 raise ConnectionFailed(
-                    "tables or publications are altered again and again while the snapshot begins",
-                    "start again a little later",
+                    "tables or publications kept changing while the snapshot was starting",
+                    "start again once no statement alters the relay's tables and publications",
                 )
             self._context.coverage.begin(facts, temporary.consistent_point)
             self._copy(connection, temporary, importer, tables)
         except psycopg2.Error as error:
             reason = " ".join(str(error).split())
-            raise ConnectionFailed(f"the snapshot was cut off: {reason}", "start again") from error
+            raise ConnectionFailed(
+                f"the snapshot was interrupted: {reason}", "start the relay again"
+            ) from error
         finally:
             self._on_phase(None, self._settings.slot)
             if importer is not None:
@@ -263,8 +265,8 @@ class InitialSetup:
         see_alive(
             connection,
             self._context.stop_requested,
-            "its session ended, and another relay may have begun",
-            "nothing is left behind; stop the other relay, if there is one, and start again",
+            "the session that reserves the slot ended, so another relay may have started a snapshot",
+            "no slot is left behind; stop the other relay, if there is one, and start this one again",
         )
 
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:

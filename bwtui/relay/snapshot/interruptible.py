@@ -34,7 +34,7 @@ def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Ite
                     end.shutdown(socket.SHUT_RDWR)
                 return
 
-    thread = threading.Thread(target=watch, name="stop of a copy", daemon=True)
+    thread = threading.Thread(target=watch, name="copy interrupt", daemon=True)
     thread.start()
     try:
         yield
@@ -58,4 +58,4 @@ def see_alive(connection: Connection, stop_requested: Callable[[], bool], what_e
             execute(connection, "select")
     except psycopg2.Error as error:
         reason = " ".join(str(error).split())
-        raise ConnectionFailed(f"the snapshot was cut off: {what_ended}: {reason}", hint) from error
+        raise ConnectionFailed(f"the snapshot was interrupted: {what_ended}: {reason}", hint) from error

@@ -61,7 +61,7 @@ class Leftovers:
         """
         table, topic = route.relation.qualified_name, route.topic
         account = self._report.account
-        self._report.detail = f"looking in topic {topic} for rows of the snapshot that was cut off"
+        self._report.detail = f"searching topic {topic} for rows of an interrupted snapshot"
         with keys_on_disk("left_over (key blob primary key)") as database:
             database.execute("create table late (key blob primary key) without rowid")
             with account.during("readback"):
@@ -72,7 +72,7 @@ class Leftovers:
             count = self._send(database, route, message)
             self._send_again(database, table)
         if count:
-            self._report.table(table).note(f"{count} rows of a snapshot that was cut off were removed")
+            self._report.table(table).note(f"{count} rows of an interrupted snapshot were removed")
 
     def _collect(
         self,
@@ -107,10 +107,10 @@ class Leftovers:
         if not count or self._naming is None:
             return
         unknown = self._naming.send_again(table, (key for (key,) in database.execute("select key from late")))
-        text = f"{count} rows of a snapshot that was cut off were written after newer ones"
-        hint = "nothing need be done: the relay sends these keys again"
+        text = f"{count} rows of an interrupted snapshot were written after newer ones"
+        hint = "no action needed: the relay sends these keys again"
         if unknown:
-            hint = f"{unknown} keys can't be looked up: run 'bwtui repair --table {table}'"
+            hint = f"{unknown} keys can't be looked up in the table: run 'bwtui repair --table {table}'"
         self._report.error("topic", RefusedError(text, hint), table)
 
     def _records(self, topic: str, start: Offsets, end: Offsets) -> Iterator[KeyRecord]:

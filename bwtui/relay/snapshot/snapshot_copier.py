@@ -154,8 +154,8 @@ class SnapshotCopier:
                 end()
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
-            hint = "nothing is left behind; start again for a new snapshot"
-            raise ConnectionFailed(f"the snapshot of {name} was cut off: {reason}", hint) from error
+            hint = "no slot is left behind; start the relay again for a new snapshot"
+            raise ConnectionFailed(f"the snapshot of {name} was interrupted: {reason}", hint) from error
         except psycopg2.Error as error:
             raise copy_refused(error, table, connection) from error
         self._flush()
@@ -310,8 +310,8 @@ class SnapshotCopier:
         again: DeliveryFailure | None
         while True:
             if failure.is_final:
-                hint = "nothing is left behind; start again for a new snapshot"
-                raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", hint)
+                hint = "no slot is left behind; start the relay again for a new snapshot"
+                raise ConnectionFailed(f"the snapshot was interrupted: {failure.reason}", hint)
             if failure.is_outage:
                 self._wait(failure)
             again, single = self._alone(failure.topic, failure.message, receipt)

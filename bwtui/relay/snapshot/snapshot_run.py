@@ -118,9 +118,9 @@ class SnapshotRun(SnapshotCopier):
         see_alive(
             connection,
             self._context.stop_requested,
-            "the session that keeps tables from being altered has ended, so one that was rewritten meanwhile "
-            "may have been read as empty",
-            "start again: all tables are read anew",
+            "the session that locks the tables ended, so a table that was rewritten in the "
+            "meantime may have been read as empty",
+            "start the relay again: it reads all tables from scratch",
         )
 
     def _crew(self, connection: Connection) -> "SparkWorkerPool | None":
@@ -140,7 +140,9 @@ class SnapshotRun(SnapshotCopier):
             crew.open(master, self.pulse)
         except BwtuiError as error:
             crew.close()
-            reason = f"the Spark cluster can't take the snapshot, so the relay will do it: {error.message}"
+            reason = (
+                f"the Spark cluster can't take the snapshot, so the relay takes it itself: {error.message}"
+            )
             context.report.error("notice", type(error)(reason, error.hint))
             return None
         except BaseException:
@@ -223,9 +225,12 @@ class SnapshotRun(SnapshotCopier):
                 begun[topic] = self._end_offsets(topic)
                 if any(before.get(topic, begun[topic]).values()):
                     filled.append(route.relation.qualified_name)
-                    route.counters.note("the topic held messages before this snapshot")
+                    route.counters.note("the topic contained messages before this snapshot")
         if filled:
-            text = "held messages before its snapshot: rows that were deleted since may be in its topic"
+            text = (
+                "had messages in its topic before its snapshot, which may include rows that were "
+                "deleted since"
+            )
             context.coverage.mark_all(text, filled)
         with context.report.account.during("state"):
             context.memory.remember_snapshot(self._lsn, begun | before, context.session)
@@ -250,7 +255,7 @@ class SnapshotRun(SnapshotCopier):
                     self._context.recorder.begin_table(route.relation, self._lsn, self._timestamp)
                 leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
             elif before[topic] != begun[topic]:
-                route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
+                route.counters.note("unkeyed: rows of an interrupted snapshot are in the topic twice")
 
     def _with_room(self, route: TableRoute) -> TableRoute:
         wider = self._context.router.route(route.relation, with_room=True)

@@ -49,7 +49,7 @@ _COMPUTES = 0.2
 _WRITES = "WalSenderWriteData"
 #: Wait event of a walsender that holds back changes that the standbys of synchronized_standby_slots lack.
 _STANDBYS = "WaitForStandbyConfirmation"
-_MISSING_STANDBY = "start the standby that lags, or take its slot out of synchronized_standby_slots"
+_MISSING_STANDBY = "start the standby that lags, or remove its slot from synchronized_standby_slots"
 #: While a transaction is open the server writes whole pages, whose last records can't be read to their end.
 _UNREADABLE_BYTES = 64 << 10
 #: The server writes the rest after at most this long: its standby snapshot, every 15 s, may be 10 s late.
@@ -219,12 +219,12 @@ class Judge:
             case "topics":
                 yield Wait("kafka", names.sink, "produce", since, silent, because, is_explained=bool(reason))
             case "readback":
-                says = "has sent nothing of a topic that is read back"
+                says = "has sent no record of a topic that the relay reads"
                 yield Wait("kafka", names.sink, "acknowledge", since, says)
             case "ending":
                 yield Wait("postgresql", names.postgresql, "read", since, "has not ended the stream")
             case "begin" | "catalog" if seen.blockers:
-                says = "gives no lock on a table that it is asked about, and has waited"
+                says = "has not granted the relay a table lock"
                 because, hint = held_by(seen), ending(seen.blockers)
                 yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
             case "catalog" | "connect":
@@ -237,11 +237,11 @@ class Judge:
             case "slot" if seen.in_recovery and not seen.blockers:
                 yield standby_slot(names, since)
             case "slot":
-                says = "makes the slot no sooner than open transactions end, and has waited"
+                says = "creates the slot only after open transactions end, and has waited"
                 because, hint = held_by(seen), ending(seen.blockers) if seen.blockers else ""
                 yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
             case "locks":
-                says = "gives no locks on the tables of the snapshot, and has waited"
+                says = "has not granted the locks on the snapshot's tables"
                 because, hint = held_by(seen), ending(seen.blockers) if seen.blockers else ""
                 yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
 
@@ -267,7 +267,7 @@ class Judge:
         )
 
     def _disk(self, seen: Observation) -> Iterator[Wait]:
-        names, says = self.names, "has got nothing onto its disk"
+        names, says = self.names, "has written nothing to its disk"
         if seen.activity in ("disk", "state"):
             where = names.state if seen.activity == "state" else names.recording
             yield Wait("disk", where, "", self._since(seen.activity_since), says)
@@ -280,7 +280,7 @@ class Judge:
         if seen.activity not in ("work", "produce") or self._computes(seen):
             return
         since = self._since(seen.activity_since, self._moved["rows"])
-        yield Wait("relay", "the relay's own main thread", "encode", since, "has not gone on")
+        yield Wait("relay", "the relay's own main thread", "encode", since, "has made no progress")
 
     def _computes(self, seen: Observation) -> bool:
         first = self._looks[0]
@@ -306,7 +306,7 @@ class Judge:
             says = f"has sent no row of {seen.detail.removeprefix('snapshot of ')}"
             # A server that hangs does not answer the queries sent meanwhile.
             is_filtered = seen.activity == "scan" and not seen.blockers
-            because = ", and its row filter may let none pass" if is_filtered else held_by(seen)
+            because = ", and its row filter may match none" if is_filtered else held_by(seen)
             patience = math.inf if is_filtered else STALLED_SECONDS
             yield Wait("postgresql", server, "read", since, says, because, patience)
         # Before unsent WAL: the observations of unsent WAL start again whenever the server writes more.
@@ -319,7 +319,7 @@ class Judge:
             since = self._since(
                 moved["rows"], moved["transactions"], moved["sent_lsn"], read_up, seen.partial_at
             )
-            left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{sender(seen)}"
+            left = f", although {size(seen.unread_bytes or 0)} of WAL is unread{sender(seen)}"
             if is_much or seen.now - since >= _UNREADABLE_SECONDS:
                 hint = _MISSING_STANDBY if seen.server_waits_for == _STANDBYS else ""
                 yield Wait("postgresql", server, "read", since, "has sent nothing", left, hint=hint)
@@ -400,7 +400,7 @@ class Judge:
             stage, cause, dependency, held_up = "", "", "", ""
         else:
             held = f"{says}, {share:.0%} of its time" if share >= 0.01 else says
-            held_up = f"; what holds it up is {held}"
+            held_up = f"; the bottleneck is {held}"
         if seen.phase == "snapshot":
             head = f"{seen.detail or 'copying tables'} at {rate(self._rate(seen))} rows/s"
         else:
@@ -452,12 +452,12 @@ class Judge:
             return "kafka", names.sink, names.sink + late
         if stage == "":
             return "disk", names.recording, f"the disk of {names.recording}"
-        return "relay", "", {"encode": "decoding and encoding"}.get(stage, "handing over to Kafka")
+        return "relay", "", {"encode": "decoding and encoding"}.get(stage, "handing messages to Kafka")
 
     def _healthy(self, seen: Observation) -> RelayVerdict:
         moving = self._rate(seen)
         if seen.in_flight or moving >= 0.5:
-            sentence = f"{rate(moving)} rows/s pass, {duration(seen.backlog_seconds)} behind"
+            sentence = f"relaying {rate(moving)} rows/s, {duration(seen.backlog_seconds)} behind"
             sentence += self._transaction(seen)
         else:
             sentence = idle(seen)

@@ -138,7 +138,7 @@ class RelayWatch:
                 # The outage was already reported, with its reason.
                 return
             self._stalled_by = verdict.dependency
-            error = ConnectionFailed(f"the relay stood still, waiting for {verdict.dependency}", verdict.hint)
+            error = ConnectionFailed(f"the relay was stalled, blocked on {verdict.dependency}", verdict.hint)
             self._report.error("stalled", error, dependency=verdict.dependency, since=verdict.since or 0)
 
     def _log_proof(self) -> None:

@@ -53,9 +53,9 @@ class SchemaWatch:
         if text is not None:
             self._missing.pop(number, None)
             now = hash(_form(text))
-            return "stands for another schema by now" if self._first.setdefault(number, now) != now else ""
+            return "now identifies a different schema" if self._first.setdefault(number, now) != now else ""
         self._missing[number] = self._missing.get(number, 0) + 1
-        return "is not in the registry any more" if self._missing[number] >= _MISSING_LOOKS else ""
+        return "is no longer in the registry" if self._missing[number] >= _MISSING_LOOKS else ""
 
     def _in_use(self) -> list[tuple[str, int]]:
         return [
@@ -78,12 +78,11 @@ def _form(text: str) -> str:
 def _refused(wrong: list[tuple[str, int, str]]) -> ServiceRefused:
     table, number, says = wrong[0]
     tables = list(dict.fromkeys(name for name, _, _ in wrong))
-    others = f" (and so with {len(tables) - 1} other tables)" if len(tables) > 1 else ""
+    others = f" and {len(tables) - 1} other tables" if len(tables) > 1 else ""
     more = f" … and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
     return ServiceRefused(
-        f"schema id {number}, under which rows of {table} are sent, {says}{others}: readers would take them "
-        "for something else",
-        "restore the registry with the ids that it had; or start the relay again, which registers its "
-        "schemas anew, and send the rows once more, for those from before can't be read as what they are: "
-        f"bwtui snapshot {shlex.join(tables[:_NAMED])}{more}",
+        f"schema id {number} of table {table}{others} {says}: consumers would misread the rows",
+        "restore the registry with its former ids; or start the relay again, which registers "
+        "its schemas again, and send the rows again, because consumers can't decode the "
+        f"earlier ones: bwtui snapshot {shlex.join(tables[:_NAMED])}{more}",
     )

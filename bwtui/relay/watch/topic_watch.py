@@ -33,8 +33,9 @@ _SOON_SECONDS = 1.0
 _RARELY = 6
 _END_SECONDS = 5.0
 _CLOSES = (
-    "no action needed: the relay compares the table with its topic, sends what differs, and deletes rows in "
-    "partitions that are not their key's; 'bwtui status' lists what is not proven"
+    "no action needed: the relay compares the table with its topic, sends what differs, "
+    "and deletes rows in partitions that their key does not belong to; 'bwtui status' "
+    "lists the tables that are not proven"
 )
 #: Number of checks before a topic counts as deleted: a broker that has just started may not know it yet.
 _GONE_LOOKS = 2
@@ -185,19 +186,17 @@ class TopicWatch:
         """Start from scratch if this is a different Kafka cluster: nothing is known of its topics."""
         if cluster and cluster != self._cluster:
             if self._cluster and self._known:
-                text = "Kafka is another cluster than before: %s, was %s"
+                text = "the Kafka cluster is different: %s, previously %s"
                 _log.warning(text, cluster, self._cluster, extra=event("kafka_changed"))
                 self._report.error(
                     "notice",
                     RefusedError(
-                        f"Kafka is another cluster ({cluster}) than the one that rows were sent to before "
+                        f"the Kafka cluster ({cluster}) is not the one that rows were sent to before "
                         f"({self._cluster})",
-                        "whether its topics have what the others had: bwtui verify --database",
+                        "run 'bwtui verify --database' to compare its topics with the tables",
                     ),
                 )
-                self._coverage.mark_all(
-                    "goes to another Kafka cluster than before, whose topic may lack rows"
-                )
+                self._coverage.mark_all("goes to a different Kafka cluster, whose topic may lack rows")
             self._cluster, self._known = cluster, {}
             self._remember()
 
@@ -240,11 +239,11 @@ class TopicWatch:
             raise
         except (BwtuiError, OSError) as error:
             # The code that needs an unavailable service reports it.
-            _log.info("the %s were not looked at: %s", what, error, extra=event("topics_unseen"))
+            _log.info("the %s were not checked: %s", what, error, extra=event("topics_unseen"))
             return " ".join(str(error).split())
         except Exception as error:
             # An unexpected exception must not end the watch.
-            _log.warning("the %s were not looked at", what, exc_info=True, extra=event("topics_unseen"))
+            _log.warning("the %s were not checked", what, exc_info=True, extra=event("topics_unseen"))
             return type(error).__name__
         return ""
 
@@ -257,7 +256,7 @@ class TopicWatch:
         self._known[topic] = replace(known, id="", partitions=0, lost=None)
         reason = f"lacks its topic: {topic} was deleted, with every row in it"
         self._coverage.mark(table, reason, TOPICS, has_extra=False)
-        self._tell(table, f"topic {topic} was deleted, and what was in it is gone", _CLOSES)
+        self._tell(table, f"topic {topic} was deleted with all its records", _CLOSES)
 
     def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
         known = self._known.get(topic)
@@ -271,12 +270,11 @@ class TopicWatch:
             partitions = known.partitions if topic in self._seen else now.partitions
             known = replace(known, lost=now.lost, partitions=partitions)
             self._service.refresh(topic)
-            reason = f"lost what topic {topic} held: it was deleted and created again"
+            reason = f"lost the records of topic {topic}, which was deleted and created again"
             self._coverage.mark(table, reason, TOPICS, has_extra=False)
             self._tell(
                 table,
-                f"topic {topic} is not the one that rows were sent to before: it was deleted and made again, "
-                "and lacks what was in it",
+                f"topic {topic} was deleted and created again, and lacks the records that were in it",
                 _CLOSES,
             )
         counters = self._report.table(table)
@@ -288,14 +286,15 @@ class TopicWatch:
             self._service.refresh(topic)
             self._coverage.mark(
                 table,
-                f"may have rows of one key in several partitions: topic {topic} has {now.partitions} now, "
-                f"and had {known.partitions}",
+                f"may have rows of one key in several partitions: topic {topic} has {now.partitions} "
+                f"now, previously {known.partitions}",
                 TOPICS,
             )
             self._tell(
                 table,
-                f"topic {topic} has {now.partitions} partitions, and had {known.partitions}: later rows of a "
-                "key may be in another one than earlier ones, and readers may take them out of order",
+                f"topic {topic} has {now.partitions} partitions, previously {known.partitions}: later "
+                "rows of a key may be in a different partition than earlier ones, so consumers may "
+                "read them out of order",
                 _CLOSES,
             )
         if now.lost is not None:
@@ -317,8 +316,8 @@ class TopicWatch:
         if not is_keyed:
             if not known.lost:
                 hint = (
-                    "no action needed if old records may expire; else raise its retention, and run "
-                    f"'{_snapshot(table)}'"
+                    "no action needed if old records may expire; otherwise increase its retention, and "
+                    f"run '{_snapshot(table)}'"
                 )
                 self._report.error("notice", RefusedError(says, hint), table)
         elif not now.deletes:
@@ -355,8 +354,8 @@ def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _RecordedTopic
         }
     except FileNotFoundError:
         if not coverage.is_empty:
-            coverage.mark_all(f"may have a topic that was made again: {path} is missing")
+            coverage.mark_all(f"may have a recreated topic: {path} is missing")
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        _log.warning("%s is not what was written there: %s", path, error, extra=event("memory_unreadable"))
-        coverage.mark_all(f"may have a topic that was made again: {path} can't be read")
+        _log.warning("%s can't be read: %s", path, error, extra=event("memory_unreadable"))
+        coverage.mark_all(f"may have a recreated topic: {path} can't be read")
     return "", {}

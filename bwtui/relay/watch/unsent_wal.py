@@ -16,15 +16,15 @@ def _is_old(seen: Observation) -> bool:
 
 def idle(seen: Observation) -> str:
     """Return a sentence on what is known of the server's WAL, for a relay that has nothing to do."""
-    here = "nothing waits in the relay"
+    here = "the relay has nothing to send"
     if seen.lag_age > FRESH_SECONDS:
         why = f": {seen.lag_failure}" if seen.lag_failure else ""
-        return f"{here}; PostgreSQL has not told of the slot for {duration(seen.lag_age)}{why}"
+        return f"{here}; PostgreSQL has not reported on the slot for {duration(seen.lag_age)}{why}"
     if not _is_old(seen) or seen.unread_bytes == 0:
-        return "all that is committed is confirmed, and nothing waits"
+        return "all committed changes are confirmed"
     left = size(seen.unread_bytes or seen.backlog_bytes)
     age = duration(seen.backlog_seconds)
-    return f"{here}; PostgreSQL has not sent {left} of WAL, which was written {age} ago"
+    return f"{here}; PostgreSQL has not sent {left} of WAL that was written {age} ago"
 
 
 def missing_right(seen: Observation) -> str:
@@ -32,6 +32,6 @@ def missing_right(seen: Observation) -> str:
     if seen.server_waits_for is None or seen.sent_lsn is not None or not _is_old(seen):
         return ""
     return (
-        "GRANT pg_read_all_stats TO the relay's role: without it PostgreSQL does not tell "
-        "whether this WAL is an open transaction's, or could be sent"
+        "GRANT pg_read_all_stats TO the relay's role: without it PostgreSQL does not show "
+        "whether this WAL belongs to an open transaction or could be sent"
     )

@@ -41,26 +41,28 @@ class Wait(NamedTuple):
 
 #: What to do about each cause.
 HINTS: dict[Cause, str] = {
-    "kafka": "see that the brokers run and can be reached; nothing is lost: the relay waits and goes on",
-    "registry": "see that the registry runs and can be reached; the relay waits and goes on",
-    "postgresql": "see that PostgreSQL runs and can be reached; the relay waits and goes on",
-    "transactions": "end those transactions, or wait: the snapshot begins by itself",
-    "disk": "see to the disk; nothing is confirmed that it does not hold",
-    "relay": "if it stays so, stop the relay and start it again: it goes on where the slot stands",
+    "kafka": (
+        "check that the brokers are running and reachable; nothing is lost: the relay waits and continues"
+    ),
+    "registry": ("check that the registry is running and reachable; the relay waits and continues"),
+    "postgresql": "check that PostgreSQL is running and reachable; the relay waits and continues",
+    "transactions": "end those transactions, or wait: the snapshot starts automatically",
+    "disk": "check the disk; the relay confirms only what is on it",
+    "relay": ("if this lasts, stop the relay and start it again: it continues from the slot's position"),
 }
 
 
 #: What to do about a walsender that is blocked while its server answers.
 END_SENDER = (
-    "PostgreSQL answers, but not its process {pid}, which sends the stream: SELECT "
-    "pg_terminate_backend({pid}) ends it, and the relay opens another session"
+    "PostgreSQL answers, but its walsender {pid} does not: SELECT "
+    "pg_terminate_backend({pid}) ends it, and the relay opens a new session"
 )
 
 
 #: What to do about a topic that was deleted while the relay sends to it.
 TOPIC_GONE = (
-    "no action needed, and the brokers answer: the relay creates the topic again and sends what differs from "
-    "its table"
+    "no action needed, and the brokers answer: the relay recreates the topic and sends "
+    "what differs from its table"
 )
 
 
@@ -73,21 +75,23 @@ def missing(topics: Sequence[str]) -> str:
 
 def standby_slot(names: ServiceNames, since: float) -> Wait:
     """Return the wait for a slot on a standby, which begins at the primary's next list of transactions."""
-    says = "is a standby and makes the slot once its primary logs the running transactions, and has waited"
+    says = (
+        "is a standby, which creates the slot once its primary logs the running transactions, and has waited"
+    )
     hint = (
-        "run SELECT pg_log_standby_snapshot(); on the primary: an idle primary does not log them; "
-        "a transaction that is open there delays the slot as well"
+        "run SELECT pg_log_standby_snapshot(); on the primary: an idle primary does not log "
+        "them; a transaction that is open there also delays the slot"
     )
     return Wait("postgresql", names.postgresql, "read", since, says, hint=hint)
 
 
 def lost_slot(names: ServiceNames, since: float) -> Wait:
     """Return the wait of a relay whose slot lacks unread WAL, so that it can't continue."""
-    says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, and topics will lack changes"
+    says = f"slot {names.slot} is lost: PostgreSQL removed WAL that it needs, so topics will lack changes"
     hint = (
         "no action needed: the relay recreates the slot and sends what differs from the tables"
         if names.heals
-        else f"the relay ends once it reads on; then {HEAL}"
+        else f"the relay ends at its next read; then {HEAL}"
     )
     return Wait("postgresql", names.postgresql, "read", since, "", patience=0.0, hint=hint, loss=says)
 
@@ -95,7 +99,7 @@ def lost_slot(names: ServiceNames, since: float) -> Wait:
 def sender(seen: Observation) -> str:
     """Return which process sends the stream, and its wait event."""
     process = f" {seen.sender_pid}" if seen.sender_pid else ""
-    return f" (its process{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
+    return f" (its walsender{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
 
 
 def ending(blockers: Sequence[Blocker]) -> str:
@@ -107,7 +111,7 @@ def ending(blockers: Sequence[Blocker]) -> str:
 def dropped(seen: Observation) -> str:
     """Return a remark on dropped rows, which are not in Kafka."""
     rows = "1 row was" if seen.dropped == 1 else f"{seen.dropped:,} rows were"
-    return f"; {rows} dropped into the dead letters" if seen.dropped else ""
+    return f"; {rows} dropped and stored as dead letters" if seen.dropped else ""
 
 
 def held_by(seen: Observation) -> str:

@@ -57,8 +57,8 @@ def _run(master: str, end: BlockingChannel) -> None:
         conf = context.getConf()
         if conf.get("spark.authenticate", "false").lower() != "true":
             raise RefusedError(
-                "this Spark cluster would let everyone near it take the source's and Kafka's passwords: "
-                "it has no spark.authenticate",
+                "this Spark cluster has no spark.authenticate, so anyone on its network could read "
+                "the passwords for PostgreSQL and Kafka",
                 "set spark.authenticate and spark.authenticate.secret for the cluster, and for bwtui in the "
                 "spark-defaults.conf of the folder that SPARK_CONF_DIR names",
             )

@@ -87,16 +87,19 @@ class SparkWorkerPool:
                 )
             except OSError as error:
                 raise ConnectionFailed(
-                    f"Spark can't be started: {error.strerror}", "free some memory"
+                    f"Spark can't be started: {error.strerror}", "free memory on this machine"
                 ) from error
         until = time.monotonic() + _OPEN_SECONDS
         while not (words := self._end.words()):
             if time.monotonic() > until:
                 raise ConnectionFailed(
-                    f"Spark has not started within {_OPEN_SECONDS:.0f} s", "see whether the cluster has room"
+                    f"Spark has not started within {_OPEN_SECONDS:.0f} s",
+                    "check whether the cluster has free cores and memory",
                 )
             if self._end.is_over:
-                raise ConnectionFailed("the process that starts Spark has ended", "start again")
+                raise ConnectionFailed(
+                    "the process that starts Spark ended unexpectedly", "start the relay again"
+                )
             pulse(_WAIT_SECONDS)
         if isinstance(words[0], SparkFailed):
             raise words[0].fault.error
@@ -109,8 +112,9 @@ class SparkWorkerPool:
         except OSError as error:
             place = f"{opened.host}:{opened.port or 'a port'}"
             raise ConnectionFailed(
-                f"no executor could connect to this machine at {place}: {error.strerror}",
-                "name its address with spark.driver.host, and a free port with spark.bwtui.port, or none",
+                f"can't listen for Spark executors at {place}: {error.strerror}",
+                "set spark.driver.host to this machine's address, and spark.bwtui.port to a free "
+                "port, or omit it",
             ) from error
         self._is_local = master.startswith("local")
         self.parallelism = max(1, min(opened.parallelism, _MOST_WORKERS))
@@ -133,8 +137,8 @@ class SparkWorkerPool:
                 self._members[word.number].task_is_over(word.fault)
         if self._end.is_over:
             error = ConnectionFailed(
-                "Spark's own process has ended: workers whose lines are hung up count as ended",
-                "see whether memory is short",
+                "Spark's process has ended: workers whose connections are closed count as ended",
+                "check whether this machine ran out of memory",
             )
             if not self._is_told:
                 self._is_told = True
@@ -144,7 +148,10 @@ class SparkWorkerPool:
                 member.task_is_over(gone)
         while self._door.refusals:
             why = self._door.refusals.popleft()
-            hint = "Spark has run a task again, or a stranger is in its network; nothing was told"
+            hint = (
+                "Spark repeated a task, or an unknown client connected, which received no settings "
+                "and no rows"
+            )
             self._report.error("worker", RefusedError(why, hint))
         if any(member.is_here for member in self._members.values()):
             self._somebody_at = time.monotonic()
@@ -154,7 +161,7 @@ class SparkWorkerPool:
     def end(self, pulse: Callable[[float], None]) -> None:
         """Let Spark end in order, once no worker is left. Raises the errors of ``pulse(seconds)``."""
         assert self._process is not None and self._end is not None
-        self._report.detail = "ending Spark"
+        self._report.detail = "stopping Spark"
         self._end.close()
         until = time.monotonic() + _END_SECONDS
         while self._process.poll() is None and time.monotonic() < until:
@@ -261,16 +268,16 @@ class SparkWorkerHandle(WorkerHandle):
         """Return what to report while the relay waits for its end, and how to end that."""
         if (tunnel := self._tunnel) is not None and tunnel.is_closed:
             return ConnectionFailed(
-                f"{self.name} has hung up, and Spark has not said yet that its task is over, so the stream "
-                "does not begin yet",
-                "Spark does so within two minutes; else see whether its own process on this machine, "
-                "bwtui.relay.snapshot.cluster.driver, or its Java stands still",
+                f"{self.name} has closed its connection, but Spark has not yet reported the end of "
+                "its task, so the stream can't start yet",
+                "Spark reports it within two minutes; otherwise check whether its process on this "
+                "machine, bwtui.relay.snapshot.cluster.driver, or its JVM is stuck",
             )
-        end_it = f"process {self._guard_pid}, which takes the worker with it"
         return ConnectionFailed(
-            f"{self.name} may still send rows of the snapshot, so the stream does not begin yet",
-            "it ends by itself once it runs again and hears that; else use kill -KILL there on "
-            f"{end_it}: Spark, and so the relay, knows of it within two minutes",
+            f"{self.name} may still send rows of the snapshot, so the stream can't start yet",
+            "it ends on its own once it runs again and receives the request to end; otherwise run "
+            f"'kill -KILL {self._guard_pid}' there, which also ends the worker: Spark then reports it to the "
+            "relay within two minutes",
         )
 
     # -- Spark -----------------------------------------------------------------------------------------------
@@ -290,10 +297,13 @@ class SparkWorkerHandle(WorkerHandle):
     def look_at_clock(self, somebody_at: float) -> None:
         """Give it up if it has waited too long; ``somebody_at`` is when any worker last had a core."""
         if time.monotonic() - max(self._called_at, somebody_at) > _NO_CORE_SECONDS:
-            reason = f"the Spark cluster has had no core for it within {_NO_CORE_SECONDS:.0f} s"
+            reason = f"the Spark cluster assigned no core to the worker within {_NO_CORE_SECONDS:.0f} s"
             self._fail(
                 SerializedError.of(
-                    ConnectionFailed(reason, "see what else runs there, or take fewer workers")
+                    ConnectionFailed(
+                        reason,
+                        "check what else runs on the cluster, or use fewer workers with --snapshot-workers",
+                    )
                 )
             )
 
@@ -351,7 +361,7 @@ def _look_at_source(dsn: str) -> None:
     for host in (parameters.get("hostaddr") or parameters.get("host") or "").split(","):
         if not host or host[0] in "/@" or is_loopback(host):
             raise RefusedError(
-                "an executor would look for the source on its own machine: its host is "
-                + (host or "not named"),
-                "name the source's host as other machines know it",
+                "executors would look for PostgreSQL on their own machine: the host in its "
+                "connection string is " + (host or "not set"),
+                "set the host to a name or address that other machines can reach",
             )

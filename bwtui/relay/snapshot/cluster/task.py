@@ -42,10 +42,11 @@ def work(call: ConnectionTicket, _: Iterator[Any]) -> Iterator[None]:
         reason = error.strerror or type(error).__name__
         raise ConnectionFailed(
             f"the Spark executor on {machine} can't reach the relay at {call.host}:{call.port}: {reason}",
-            "let executors connect to it: spark.driver.host names the address, spark.bwtui.port a fixed port",
+            "allow executors to connect: spark.driver.host sets the relay's address, "
+            "spark.bwtui.port a fixed port",
         ) from error
     if connection is None:
-        raise RefusedError("the relay does not take this task's token", "it lets each task in once")
+        raise RefusedError("the relay rejected this task's token", "each token can be used only once")
     ours, theirs = socket.socketpair()
     with theirs:
         process = _start(theirs)
@@ -61,7 +62,7 @@ def _look_for_packages(machine: str) -> None:
         missing = package_missing(error)
         name = error.name or "something"
         raise RefusedError(
-            f"the Python of the Spark executor on {machine} lacks {name}, which a worker needs",
+            f"Python on the Spark executor {machine} lacks {name}, which a worker needs",
             missing.hint if missing else f"install bwtui there, for {sys.executable}",
         ) from error
 

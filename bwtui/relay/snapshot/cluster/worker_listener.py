@@ -45,7 +45,7 @@ class WorkerListener:
         family, address = _place(host, port)
         self._socket = socket.create_server(address, family=family, backlog=_MOST_STRANGERS)
         self._port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, name="door of the snapshot", daemon=True).start()
+        threading.Thread(target=self._accept, name="snapshot listener", daemon=True).start()
 
     def expect(self, arrived: Arrived) -> ConnectionTicket:
         """Return the call that lets one worker connect, once."""
@@ -121,8 +121,8 @@ class WorkerListener:
                 if is_known:
                     self._expected[digest] = None
             if arrived is None and digest not in self._withdrawn:
-                why = "was used before" if is_known else "is none of this relay's"
-                self.refusals.append(f"a worker from {address} was not let in: its token {why}")
+                why = "was already used" if is_known else "is not one of this relay's"
+                self.refusals.append(f"the relay rejected a worker from {address}: its token {why}")
             opened.sendall(REFUSED if arrived is None else WELCOME)
         except BaseException:
             opened.close()
@@ -152,14 +152,14 @@ def knock(call: ConnectionTicket, machine: str, seconds: float) -> ssl.SSLSocket
     try:
         shown = opened.getpeercert(binary_form=True) or b""
         if not secrets.compare_digest(hashlib.sha256(shown).digest(), call.fingerprint):
-            raise ConnectionRefusedError(None, "another certificate is there than the relay's")
+            raise ConnectionRefusedError(None, "the certificate is not the relay's")
         name = machine.encode()[:255]
         opened.sendall(call.token + bytes([len(name)]) + name)
         if _exactly(opened, 1, time.monotonic() + seconds) == WELCOME:
             return opened
     except EOFError as error:
         opened.close()
-        raise ConnectionResetError(None, "it hung up") from error
+        raise ConnectionResetError(None, "the relay closed the connection") from error
     except BaseException:
         opened.close()
         raise
@@ -172,7 +172,7 @@ def _exactly(connection: ssl.SSLSocket, count: int, until: float) -> bytes:
     data = b""
     while len(data) < count:
         if (left := until - time.monotonic()) <= 0:
-            raise TimeoutError(None, "it takes too long")
+            raise TimeoutError(None, "timed out")
         connection.settimeout(left)
         more = connection.recv(count - len(data))
         if not more:

@@ -35,7 +35,7 @@ class EngineChannel:
 
     def start(self) -> None:
         """Start listening, and start sending heartbeats."""
-        for work, name in ((self._listen, "listens to the engine"), (self._beat_on, "beats")):
+        for work, name in ((self._listen, "engine messages"), (self._beat_on, "beats")):
             threading.Thread(target=work, name=name, daemon=True).start()
 
     def tell(self, word: object) -> None:

@@ -161,7 +161,7 @@ class EngineReplies:
                 self._context.policy.keep(letter)
         except OSError as failure:
             raise file_failed(
-                f"a row of {letter['table']}: the dead letter can't be written", failure, RowError
+                f"the dead letter of a row of {letter['table']} can't be written", failure, RowError
             ) from failure
         counters.dead_letters += 1
 

@@ -77,8 +77,9 @@ class WorkerHandle:
     def unknown_end(self) -> ConnectionFailed:
         """Return what to report if the relay does not wait for its end any longer."""
         return ConnectionFailed(
-            f"a worker of the snapshot ({self.name}) was lost, and may still send rows of it",
-            "see that this process has ended there, and start again, which takes a new snapshot",
+            f"a snapshot worker ({self.name}) was lost and may still send rows",
+            "make sure that this process has ended there, then start the relay again, which "
+            "takes a new snapshot",
         )
 
     def kill(self) -> str:
@@ -130,15 +131,16 @@ class LocalWorkerHandle(WorkerHandle):
         return self._process.poll() is not None
 
     def awaited(self) -> ConnectionFailed:
-        return self._not_ended(", so the stream does not begin yet")
+        return self._not_ended(", so the stream can't start yet")
 
     def unknown_end(self) -> ConnectionFailed:
         return self._not_ended("")
 
     def _not_ended(self, so: str) -> ConnectionFailed:
         return ConnectionFailed(
-            f"a worker of the snapshot ({self.name}) was killed and has not ended{so}",
-            "it waits for a disk or a file system, which no signal ends (state D in ps): see to that one",
+            f"a snapshot worker ({self.name}) was killed but has not ended{so}",
+            "it is blocked on a disk or file system, which no signal interrupts (state D in ps): "
+            "fix that disk or file system",
         )
 
     def kill(self) -> str:

@@ -40,12 +40,12 @@ _BEGINS_SECONDS = 60.0
 #: Maximum number of workers lost over one task, and of workers lost before they read anything.
 _MOST_LOSSES = 3
 _IF_AGAIN = (
-    "if it comes again, see whether the system's log tells of too little memory, and take fewer with "
-    "--snapshot-workers"
+    "if this repeats, check the system log for out-of-memory kills, and use fewer "
+    "workers with --snapshot-workers"
 )
 _IF_AGAIN_FAR = (
-    "if it comes again, see what the logs of Spark and of that machine tell, or take the snapshot without "
-    "--spark-master"
+    "if this repeats, check the logs of Spark and of that machine, or take the snapshot "
+    "without --spark-master"
 )
 _LOOK_SECONDS = 0.1
 _NOTHING = TableProgress(0, 0, 0)
@@ -166,7 +166,9 @@ class WorkerPool:
             try:
                 self._members.append(self._new_member(self._begin))
             except OSError as error:
-                errors.append(ConnectionFailed(f"it can't be started: {error.strerror}", self._hint()))
+                errors.append(
+                    ConnectionFailed(f"the process can't be started: {error.strerror}", self._hint())
+                )
         if errors:
             self._do_without(errors[0], len(errors))
 
@@ -189,7 +191,7 @@ class WorkerPool:
         if member.is_lost:
             self._lose(member, "")
         elif member.silent_seconds > (most := HANGS_SECONDS if member.beat else _BEGINS_SECONDS):
-            self._lose(member, f"said nothing for {most:.0f} s")
+            self._lose(member, f"sent nothing for {most:.0f} s")
         elif member.is_idle and self._waiting:
             self._assign(member)
 
@@ -252,18 +254,22 @@ class WorkerPool:
     def _do_without(self, error: BwtuiError, count: int = 1, place: str = "") -> None:
         """Report that ``count`` workers could not start, and that the others, or the relay, do their part."""
         others = len(self._members)
-        does = f"{others} more" if others > 1 else "the other one" if others else "the relay itself"
-        who, whose = ("a worker", "its") if count == 1 else (f"{count} workers", "their")
-        did = f"{who} of the snapshot{place} could not begin"
-        reason = f"{did}, so {does} will do {whose} part: {error.message}"
+        substitute = (
+            f"{others} other workers" if others > 1 else "the other worker" if others else "the relay"
+        )
+        failed = "a snapshot worker" if count == 1 else f"{count} snapshot workers"
+        reason = f"{failed}{place} could not start; {substitute} will read instead: {error.message}"
         self._report.error("notice", type(error)(reason, error.hint))
 
     def _leave_over(self, member: WorkerHandle, table: str) -> None:
         task, member.task = member.task, None
         assert task is not None
         self._left_over.append(task)
-        reason = f"another session waits to lock {table}, so the relay itself, which has locked it, reads it"
-        hint = f"nothing need be done; what is to be altered in {table} waits until the snapshot is taken"
+        reason = (
+            f"another session waits to lock {table}, so the relay itself, which already holds a "
+            "lock on it, reads it"
+        )
+        hint = f"no action needed; the session that waits for {table} continues when the snapshot is complete"
         self._report.error("notice", ConnectionFailed(reason, hint))
 
     def _lose(self, member: WorkerHandle, why: str) -> None:
@@ -272,34 +278,37 @@ class WorkerPool:
             self._report.table(name).snapshot_rows -= done.rows
         how = self._dismiss(member)
         self._seeing_off.look()
-        process = f"a worker of the snapshot ({member.name}) {why or how}"
+        process = f"a snapshot worker ({member.name}) {why or how}"
         if task is not None:
             self._read_again(task, process)
         else:
             self._lost_idle += 1
-            self._report.error("worker", ConnectionFailed(f"{process} while it read nothing", self._hint()))
+            self._report.error("worker", ConnectionFailed(f"{process} while it was idle", self._hint()))
         # Whatever ends workers that read nothing would end the next one as well.
         if self._waiting and self._lost_idle < _MOST_LOSSES:
             self._start(1)
 
     def _read_again(self, task: SnapshotTask, process: str) -> None:
         names = ", ".join(task.names[:3]) + (" …" if len(task.names) > 3 else "")
-        what = f"{process} while it read {names}"
+        what = f"{process} while it was reading {names}"
         task.losses += 1
         if task.losses >= _MOST_LOSSES:
-            many = f"{what}, as {task.losses - 1} others did before"
-            raise ConnectionFailed(many, f"start again {self._otherwise}, and see the relay's log")
+            many = f"{what}, like {task.losses - 1} workers before it"
+            raise ConnectionFailed(many, f"start the relay again {self._otherwise}, and check its log")
         unkeyed = self.answers.note_repeats(task)
         self._report.error(
-            "worker", ConnectionFailed(f"{what}: those rows are read again", self._hint(unkeyed))
+            "worker", ConnectionFailed(f"{what}: those rows will be read again", self._hint(unkeyed))
         )
         self._waiting.appendleft(task)
 
     def _hint(self, unkeyed: Sequence[str] = ()) -> str:
         """Return the hint for a lost worker; ``unkeyed`` are tables without a key whose rows it sent."""
-        so = "the relay sends a key again where a late request of it is written after a newer row"
+        so = "if Kafka writes a late request of that worker after a newer row, the relay sends the key again"
         if unkeyed:
-            so += f"; rows without a key that it had sent are in their topics twice ({', '.join(unkeyed)})"
+            so += (
+                "; rows that it had sent of tables without a key are in their topics twice "
+                f"({', '.join(unkeyed)})"
+            )
         return f"{so}; {self._if_again}"
 
     def _dismiss_all(self) -> None:

@@ -62,7 +62,7 @@ class WorkerReaper:
         self._report.account.turn_to("room")
         while self._not_gone():
             names = ", ".join(member.name for member in self._leaving)
-            self._report.detail = f"waiting until it is known that {names} has ended"
+            self._report.detail = f"waiting for confirmation that {names} has ended"
             self.look()
             if time.monotonic() > told_at:
                 told_at = float("inf")
