@@ -80,8 +80,8 @@ class OutgoingBatch:
         size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
         if size + RECORD_OVERHEAD > route.max_message_bytes:
             raise RowTooLarge(
-                f"the message has {size} bytes, and message.max.bytes lets it send {route.max_message_bytes}",
-                f"raise it with -C message.max.bytes=…, and max.message.bytes of topic {route.topic} with it",
+                f"the message has {size} bytes; message.max.bytes allows {route.max_message_bytes}",
+                f"raise -C message.max.bytes=… and max.message.bytes of topic {route.topic}",
             )
         messages = route.messages
         if not messages:

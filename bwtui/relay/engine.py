@@ -81,11 +81,15 @@ _log = logging.getLogger(__name__)
 
 #: The hint of a note on a slot that this relay has no checkpoint of.
 _UNKNOWN_SLOT = (
-    "nothing need be done if that is meant, and its first snapshot was through where it was made "
-    "('bwtui verify --database' says what topics lack); otherwise stop, and name a slot of its own with -s"
+    "no action needed if this is intended and the initial snapshot completed on the original host "
+    "('bwtui verify --database' shows what topics lack); otherwise stop the relay and choose a "
+    "different slot with -s"
 )
 #: The hint of a note on changes that only a recording has.
-_RECORDED = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
+_RECORDED = (
+    "no action needed if this is intended; otherwise run 'bwtui slots drop' and start again: a "
+    "new snapshot sends the current rows"
+)
 
 
 #: The dependency name of an error about a lock; the error lasts until it recovers.
@@ -379,17 +383,13 @@ class RelayEngine:
         with contextlib.suppress(psycopg2.Error), stoppable(connection, self._asked_to_stop):
             ledger.look(connection, publications, at_once=True)
         if is_unknown:
-            ledger.distrust(
-                "is sent from a slot that this host has no record of: nothing says what its topic lacks"
-            )
+            ledger.distrust("is sent from a slot that this host has no record of: its topic may lack rows")
         elif self._is_ledger_removed:
-            ledger.distrust("has no record any more: the coverage ledger of its slot was removed")
+            ledger.distrust("is no longer proven: the coverage ledger of its slot was removed")
         else:
             ledger.check_files()
             if context.memory.last is None:
-                ledger.mark_all(
-                    f"may lack changes: {context.memory.path}, which says where its slot was, is missing"
-                )
+                ledger.mark_all(f"may lack changes: the slot checkpoint {context.memory.path} is missing")
 
     def _follow(
         self, context: RelayContext, publications: tuple[str, ...], target: int | None, first: ChunkSnapshot

@@ -140,8 +140,8 @@ class RowPolicy:
         self._sink.send(failure.topic, [message._replace(value=json.dumps(cut(letter)).encode())], span)
 
     def _note_lost(self, letter: dict[str, Any], failure: DeliveryFailure) -> None:
-        reason = f"a dead letter did not get into topic {failure.topic}: {failure.reason}"
-        error = RowError(reason, "it stands in the relay's dead-letters.jsonl")
+        reason = f"a dead letter could not be sent to topic {failure.topic}: {failure.reason}"
+        error = RowError(reason, "it is stored in the relay's dead-letters.jsonl")
         self._report.error("delivery", error, letter["table"])
 
     def _remember(self, change: _Change, time: str) -> None:

@@ -45,8 +45,8 @@ class FrameHandlers(dict[int, Callable[[bytes], bool | None]]):
 
     def __missing__(self, tag: int) -> NoReturn:
         raise RefusedError(
-            f"PostgreSQL sends a message that the relay did not ask for: {chr(tag)!r}",
-            "the slot may have been altered, such as to two_phase; 'bwtui doctor' checks it",
+            f"PostgreSQL sent a message that the relay did not request: {chr(tag)!r}",
+            "the slot's options may have been changed, for example to two_phase; 'bwtui doctor' checks it",
         )
 
 
@@ -230,7 +230,7 @@ class RowHandler:
             elif route.key_columns or route.refusal is not None:
                 self._send(route, "delete", route.key(old), None, old, None)
             else:
-                route.counters.note("unkeyed: deletes are counted, and send no message")
+                route.counters.note("unkeyed: deletes are counted but send no message")
                 self._without(route, NoMessageReason.UNKEYED)
         except _OF_THE_ROW as error:
             self._refuse(route, "delete", old, None, error)
@@ -251,7 +251,7 @@ class RowHandler:
             if self._context.settings.truncate_topic:
                 self._send_truncation(route, message)
         self._context.coverage.mark_all(
-            "was truncated: its topic still holds the rows from before",
+            "was truncated: its topic still holds the earlier rows",
             [route.relation.qualified_name for route in routes],
         )
         self._without(routes[0], NoMessageReason.TRUNCATED)
@@ -273,11 +273,12 @@ class RowHandler:
             return False
         name = route.relation.qualified_name
         reason = (
-            "has a partition whose replica identity lacks the key: its topic may keep rows that went there"
+            "has a partition whose replica identity lacks the key: its topic may keep outdated rows of "
+            "that partition"
         )
         if not self._context.coverage.mark(name, reason):
             raise RowError(
-                f"the old row of {name} does not have the key's columns",
+                f"the old row of {name} lacks key columns",
                 "give every partition the same REPLICA IDENTITY as its root",
             )
         return True

@@ -245,7 +245,7 @@ class RunState:
     def outage(self, sentence: str | None, service: str = "Kafka") -> None:
         """Record why nothing can be delivered, or None; it becomes an error once, when it begins."""
         if sentence is not None and self._outage is None:
-            hint = "nothing is dropped: the relay waits and goes on"
+            hint = "nothing is dropped: the relay waits, then continues"
             self.error("outage", ConnectionFailed(sentence, hint), dependency=service)
         elif sentence is None and self._outage is not None:
             self.recovered(service)

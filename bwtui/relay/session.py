@@ -301,13 +301,13 @@ class StreamSession:
         """
         if (suspension := self._context.suspension) is not None and (seconds := suspension.take()):
             raise ConnectionFailed(
-                f"the relay was suspended for {seconds:.0f} s, and reads again from where the slot stands",
-                "if another relay has the slot by now, stop one of the two",
+                f"the relay was suspended for {seconds:.0f} s, and re-reads from the slot's position",
+                "if another relay has taken over the slot, stop one of the two",
             )
         if self._context.coverage.is_stale(self._confirmed):
             raise ConnectionFailed(
                 "partitions were attached or detached: this session may send their rows under former names",
-                "no action needed: the relay connects again, and compares the tables",
+                "no action needed: the relay reconnects and compares the tables",
             )
 
     def _tell_when_due(self) -> None:

@@ -255,7 +255,7 @@ class SessionLoop:
         note = context.memory.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note, extra=event("slot_differs"))
-            hint = "topics keep what the server lacks: 'bwtui verify --database' says which rows"
+            hint = "topics keep rows that the server lacks; 'bwtui verify --database' shows them"
             self._report.error("notice", RefusedError(note, hint))
 
     def _note_lacking(self, server: ServerIdentity, common_end: int) -> None:
@@ -277,11 +277,15 @@ class SessionLoop:
     def _recover(self, session: StreamSession, acks: Acknowledgements, redrive: RestartFromConfirmed) -> int:
         """Wait until nothing is in flight; return the LSN up to which to use careful mode."""
         sink, recorder = self._context.sink, self._context.recorder
-        self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
+        self._report.detail = (
+            f"re-reading the stream from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
+        )
         self._drain()
         # The refusal of a row may be reported after the failures of messages that were held back for it.
         failure = min([redrive.failure, *sink.take_failures()], key=lambda failure: failure.is_outage)
-        error = ConnectionFailed(f"the stream was read again: {failure.reason}", failure.hint)
+        error = ConnectionFailed(
+            f"a delivery failed, and the relay re-read the stream: {failure.reason}", failure.hint
+        )
         self._report.error("delivery", error, dependency=REFUSED)
         acks.advance()
         with self._report.account.during("ledger"):
@@ -309,7 +313,7 @@ class SessionLoop:
         destination = self._context.destination
         destination.recall.hold_back()
         name = destination.service.name
-        self._report.detail = f"waiting for {name}'s answers to what is under way: {error.message}"
+        self._report.detail = f"waiting for {name} to acknowledge messages in flight: {error.message}"
         self._drain()
         destination.sink.discard(in_order=True)
 

@@ -58,14 +58,14 @@ class SlotCheckpoint:
 
 
 def _made_elsewhere(slot: str) -> str:
-    return f"slot {slot} was made elsewhere; resuming from where it stands"
+    return f"slot {slot} was created or moved elsewhere; the relay resumes from the slot's position"
 
 
 def forgetting(slot: str) -> str:
     """Return a hint, with --exactly-once, for a lost ``slot`` or for sent changes that the server lacks."""
     return (
-        f"run 'bwtui slots drop {slot}' on this host, and start again, which takes a new snapshot; "
-        "--heal and --accept-divergence don't go with --exactly-once"
+        f"run 'bwtui slots drop {slot}' on this host and start again for a new snapshot; --heal and "
+        "--accept-divergence can't be combined with --exactly-once"
     )
 
 
@@ -199,8 +199,8 @@ class SlotCheckpointStore:
         except OSError as error:
             # Nothing may be confirmed that is not stored, so the relay ends here.
             raise StateFailed(
-                f"the relay's memory {self.path} can't be written: {error.strerror}",
-                "free disk space, or set BWTUI_STATE_HOME to a folder that can be written; then start again",
+                f"slot checkpoint {self.path} can't be written: {error.strerror}",
+                "free disk space or set BWTUI_STATE_HOME to a writable folder, then start again",
             ) from error
         self.last = last
 
@@ -222,22 +222,24 @@ class SlotCheckpointStore:
         name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
         if last.in_transaction and not self.in_transactions:
             raise RefusedError(
-                f"slot {name} was made, and the Kafka transaction of its snapshot may not be committed",
-                f"start with --exactly-once, which finds out; or 'bwtui slots drop {name}' begins anew",
+                f"slot {name} exists, but the Kafka transaction of its snapshot may not have been committed",
+                f"start with --exactly-once, which checks this; or run 'bwtui slots drop {name}' and "
+                "start again for a new snapshot",
             )
         hint = (
-            f"changes may be missing: {HEAL}; or 'bwtui slots drop {name}' forgets what was confirmed, "
-            "and the next start takes a new snapshot"
+            f"changes may be missing: {HEAL}; or run 'bwtui slots drop {name}' and start again for a "
+            "new snapshot"
         )
         if self.in_transactions:
             hint = f"changes may be missing: {forgetting(name)}"
         if slot is None:
-            raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {confirmed}", hint)
+            raise SlotLost(f"slot {name} is missing; this relay had confirmed it up to {confirmed}", hint)
         if slot.confirmed_lsn > last.confirmed_lsn:
             moved = format_lsn(slot.confirmed_lsn)
             raise SlotLost(
-                f"slot {name} was moved to {moved} by someone else; this relay stood at {confirmed}",
-                f"if it was this relay on another host, take that host's state folder; else {hint}",
+                f"another consumer moved slot {name} to {moved}; this relay had confirmed it up to "
+                f"{confirmed}",
+                f"if this relay ran on another host, copy that host's state folder; otherwise {hint}",
             )
         return _made_elsewhere(name) if self._is_made_elsewhere else None
 
@@ -245,9 +247,9 @@ class SlotCheckpointStore:
         """Refuse a server of another cluster: the state of its slots says nothing about this relay's slot."""
         if server.system_identifier != self._identity[0]:
             raise RefusedError(
-                f"another server answers: its system identifier is {server.system_identifier}, "
-                f"not {self._identity[0]}",
-                "nothing was read from it; start again if it is the one to relay now",
+                f"a different server answered: its system identifier is {server.system_identifier}, not "
+                f"{self._identity[0]}",
+                "the relay read nothing from it; start again if this server is the one to relay",
             )
 
     def common_end(self, server: ServerIdentity, *, accept: bool) -> int:
@@ -267,17 +269,17 @@ class SlotCheckpointStore:
             end = fork
             if fork >= last.sent() > server.wal_end:
                 raise ConnectionFailed(
-                    f"the standby has replayed up to {format_lsn(server.wal_end)}, "
-                    f"and lacks what was relayed up to {format_lsn(last.sent())}",
-                    "the relay goes on once the standby has it",
+                    f"the standby has replayed up to {format_lsn(server.wal_end)}, but changes up to "
+                    f"{format_lsn(last.sent())} were already relayed",
+                    "the relay continues once the standby has replayed them",
                 )
         else:
             end = min(fork, server.wal_end)
         if last.sent() > end and not accept:
             hint = (
-                f"{HEAL}; or run 'bwtui slots drop {last.slot}' and start with a new snapshot, "
-                "or go on from where the slot stands with --accept-divergence: "
-                "topics keep what the server lacks then"
+                f"{HEAL}; or run 'bwtui slots drop {last.slot}' and start again for a new snapshot; or "
+                "continue from the slot's position with --accept-divergence: topics then keep what the "
+                "server lacks"
             )
             if self.in_transactions:
                 hint = forgetting(last.slot)
@@ -330,9 +332,9 @@ class SlotCheckpointStore:
             fork = server.common_end(last.timeline, last.forks) if last.timeline else ENDLESS
             note = self._lacks(server, last, fork, common_end)
             if slot.synced and self.is_promoted(server):
-                note += "; its slot came along, and is read on"
+                note += "; the relay continues from the slot that was synchronized to it"
             else:
-                note += "; going on, as --accept-divergence says"
+                note += "; the relay continues because of --accept-divergence"
                 # Whatever the slot was confirmed to on this server, this relay did not confirm it.
                 confirmed = slot.confirmed_lsn
         now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
@@ -351,12 +353,12 @@ class SlotCheckpointStore:
     def _lacks(self, server: ServerIdentity, last: SlotCheckpoint, fork: int | None, end: int) -> str:
         since, until = format_lsn(end), format_lsn(last.sent())
         what = "recorded" if last.without_kafka else "sent to Kafka"
-        problem = f"what was {what} from {since} to {until} is not in this server's history"
+        problem = f"this server's history lacks changes from {since} to {until} that were {what}"
         if not fork:
-            return f"{problem}: the history of its timeline {server.timeline} is not known"
+            return f"{problem}: the history of its timeline {server.timeline} is unknown"
         if fork > end:
-            return f"{problem}: its WAL ends at {since}, as that of an older copy does"
-        return f"{problem}: its timeline {server.timeline} parted from timeline {last.timeline} at {since}"
+            return f"{problem}: its WAL ends at {since}, so it may be an older copy"
+        return f"{problem}: its timeline {server.timeline} forked from timeline {last.timeline} at {since}"
 
     def check_kafka(self, newest: SlotCheckpoint | None, *, accept: bool) -> str | None:
         """Refuse to resume to Kafka after changes that only a recording has; if ``accept``, return a note.
@@ -372,12 +374,12 @@ class SlotCheckpointStore:
             return None
         name, confirmed = newest.slot, format_lsn(newest.confirmed_lsn)
         if accept:
-            return f"Kafka lacks what went to a recording alone, up to {confirmed} of slot {name}"
+            return f"Kafka lacks changes up to {confirmed} of slot {name}, which were only recorded"
         raise RefusedError(
-            f"slot {name} was confirmed up to {confirmed} by 'bwtui record': "
-            "what it had until then is in a recording, and was not sent to Kafka",
-            f"use another slot, or run 'bwtui slots drop {name}' so that a new snapshot is taken, "
-            "or go on without it with --skip-snapshot",
+            f"'bwtui record' confirmed slot {name} up to {confirmed}: changes before that are in a "
+            "recording and were not sent to Kafka",
+            f"use a different slot; or run 'bwtui slots drop {name}' and start again for a new "
+            "snapshot; or continue without these changes with --skip-snapshot",
         )
 
     def _load(self) -> SlotCheckpoint | None:
@@ -393,7 +395,7 @@ class SlotCheckpointStore:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise StateFailed(
-                f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
+                f"slot checkpoint {self.path} can't be read", "remove it to resume from the slot's position"
             ) from error
         identity = remembered.system_identifier, remembered.database, remembered.slot
         return remembered if identity == self._identity else None
@@ -404,7 +406,7 @@ class SlotCheckpointStore:
         if known <= data.keys() and (unknown := sorted(data.keys() - known)):
             raise StateFailed(
                 f"slot checkpoint {self.path} is from a newer version of bwtui: it has {', '.join(unknown)}",
-                "install that version again, and keep the file: it says what was confirmed",
+                "install that version again and keep the file, which records what was confirmed",
             )
 
 

@@ -203,7 +203,7 @@ class ToastFiller:
             try:
                 found = self._present.read(session, relation, keys, columns, room)
             except psycopg2.errors.InsufficientPrivilege as error:
-                reason = error.diag.message_primary or "no right to read the table"
+                reason = error.diag.message_primary or "permission denied"
                 hint = right_to_read(reason, relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
             return _FetchedRows(relation.oid, visible, found)

@@ -189,7 +189,7 @@ def test_a_second_relay_fences_the_first(
         other.run("--on-gap", "report")
     relay.signal(signal.SIGCONT)
     assert relay.wait_ended() == 4
-    assert "another relay has taken slot" in relay.last_words()
+    assert "another relay has taken over slot" in relay.last_words()
     records = read_table(services, ACCOUNTS, relay.name, holes=True)
     assert sorted(record.key[0] for record in records if record.operation == "insert") == [11, 12]
 
@@ -212,7 +212,7 @@ def test_a_position_is_read_back_where_the_state_is_lost(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
     relay.start("--until-caught-up")
     assert relay.join() == 5
-    assert f"slot {relay.name} is gone" in relay.last_words()
+    assert f"slot {relay.name} is missing" in relay.last_words()
     assert before is not None
     records = read_table(services, ACCOUNTS, relay.name, holes=True)
     assert [record.key[0] for record in records if record.operation == "insert"] == [11]

@@ -45,7 +45,7 @@ def test_a_recording_that_ends_is_told_of_at_once_and_at_the_end(
     lines = [line.removeprefix(f"bwtui: {relay.name}: ") for line in relay.last_words().splitlines()]
     assert sum("can't be written: File too large" in line for line in lines) == 1
     assert lines[-1] == f"the recording in {folder} was given up, and lacks what came after"
-    assert any(line.startswith("error: the recording lacks what was relayed from 0/") for line in lines)
+    assert any(line.startswith("error: the recording lacks changes relayed from 0/") for line in lines)
 
 
 def test_record_speaks_of_postgresql_alone_and_of_new_tables_and_ends_on_ctrl_c(

@@ -36,8 +36,8 @@ def test_the_state_folder_is_another_hosts(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
     relay.start("--until-caught-up")
     assert relay.join() == 5
-    assert "was moved to" in relay.last_words()
-    assert "if it was this relay on another host" in relay.last_words()
+    assert "another consumer moved slot" in relay.last_words()
+    assert "if this relay ran on another host" in relay.last_words()
     # What that host's folder says is the truth.
     shutil.rmtree(tmp_path / "elsewhere")
     shutil.copytree(tmp_path / "state", tmp_path / "elsewhere")

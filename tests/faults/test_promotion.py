@@ -153,8 +153,8 @@ def test_without_heal_a_person_has_it_taken_back(
         # No write on the new primary, so that all keys that differ are those that it lacks.
         one = _promote(services, pair, relay, hard=True, after=writer.stop)
     phantoms = {(r.topic, r.key) for r in one.before if r.lsn >= one.fork}
-    status = relay.wait("naming", lambda now: any("are named in" in error.message for error in now.errors))
-    (told,) = [error for error in status.errors if "are named in" in error.message]
+    status = relay.wait("naming", lambda now: any("affected keys:" in error.message for error in now.errors))
+    (told,) = [error for error in status.errors if "affected keys:" in error.message]
     assert "bwtui repair" in (told.hint or "")
     assert all(
         f"{len([k for k in phantoms if k[0] == t.topic(relay.name)])} of {t.full_name}" in told.message
@@ -187,7 +187,7 @@ def test_without_headers_a_heal_compares_all_tables(
     pair.promote()
     relay.wait("the heal", lambda now: now.heal is not None)
     relay.wait("the heal's end", lambda now: now.heal is None, 240)
-    assert "without headers" in " ".join(error.message for error in relay.wait_streaming().errors)
+    assert "have no headers" in " ".join(error.message for error in relay.wait_streaming().errors)
     assert_equal(services, pair.dsn, TABLES, relay.name)
 
 
@@ -209,7 +209,7 @@ def test_a_kill_when_a_comparison_falls_due_keeps_the_slot(
     relay.start()
     relay.wait("the heal", lambda now: now.heal is not None and now.heal.state != "slot")
     status = relay.wait_streaming()
-    assert not any("made anew" in error.message for error in status.errors), status.errors
+    assert not any("recreated" in error.message for error in status.errors), status.errors
     relay.wait("the heal's end", lambda now: now.heal is None, 240)
     assert_equal(services, pair.dsn, TABLES, relay.name)
 
@@ -247,7 +247,7 @@ def test_a_new_primary_has_none_of_the_relays_slot(
         )
     relay.wait_caught_up()
     assert_equal(services, pair.dsn, TABLES, relay.name)
-    made = any("it was made anew at" in error.message for error in relay.wait_streaming().errors)
+    made = any("the relay recreated it at" in error.message for error in relay.wait_streaming().errors)
     assert made == (own != "behind")
 
 
@@ -264,7 +264,7 @@ def test_at_a_start_a_former_primary_is_waited_out(pair: Pair, new_relay: Callab
     former.run()
     former.ask(f"select pg_drop_replication_slot('{slot}')")
     relay.start()
-    relay.wait("the former primary", lambda now: "a former primary answers" in now.detail)
+    relay.wait("the former primary", lambda now: "a former primary answered" in now.detail)
     assert former.ask(f"select from pg_replication_slots where slot_name = '{slot}'") == []
     former.stop()
     wait_for("streaming", lambda: pair.primary.ask(_READ_SQL.format(slot)))

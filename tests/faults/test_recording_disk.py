@@ -101,7 +101,7 @@ def test_stop_recording_goes_on_and_tells(
     told = [error for error in status.errors if error.kind == "recording"]
     assert len(told) == 1
     assert "can't be written: File too large" in told[0].message
-    assert told[0].hint is not None and "not recorded" in told[0].hint
+    assert told[0].hint is not None and "without recording" in told[0].hint
     relay.stop()
     assert_equal(services, database, TABLES, relay.name)
     execute(database, "insert into accounts values (900000, 1, 'behind the gap')")
@@ -117,7 +117,7 @@ def test_stop_recording_goes_on_and_tells(
         assert last.key == (b"900000",)
         assert not last.is_repeat
         assert gap.to_lsn <= last.lsn
-        assert any("lacks what was relayed" in error.message for error in recording.errors(recording.length))
+        assert any("lacks changes relayed" in error.message for error in recording.errors(recording.length))
 
 
 def test_a_recording_that_was_given_up_says_so_when_there_is_room_again(
@@ -148,7 +148,7 @@ def test_a_recording_that_was_given_up_says_so_when_there_is_room_again(
         assert all(gap.from_lsn < lsn <= gap.to_lsn for lsn, _ in lacking)
         messages = [error.message for error in recording.errors(recording.length)]
     assert any("can't be written: File too large" in message for message in messages)
-    assert any("lacks what was relayed" in message for message in messages)
+    assert any("lacks changes relayed" in message for message in messages)
     execute(database, "insert into accounts values (900000, 1, 'behind the gap')")
     relay.run()
     recover_and_check(folder)

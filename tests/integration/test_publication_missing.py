@@ -58,7 +58,7 @@ def test_a_companion_that_an_earlier_run_read_is_missed(
     _, companion = names(attempts)
     source.run(f"drop publication {companion}")
     error, hint = attempts.refused(attempts.run(database, "-u"), 2, database)
-    assert f"publication {companion} is gone" in error
+    assert f"publication {companion} is missing" in error
     assert f'create publication "{companion}"' in hint
     source.run(hint.partition("after this: ")[2])
     source.run(f"alter publication {companion} add table unkeyed")
@@ -74,7 +74,7 @@ def test_a_publication_that_is_dropped_while_the_relay_reconnects(
         source.run("select pg_terminate_backend(%s)", reader)
         _, words = relay.communicate(timeout=60)
     assert relay.returncode == 2, words
-    assert f"publication {names(attempts)[0]} is gone" in words
+    assert f"publication {names(attempts)[0]} is missing" in words
 
 
 def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, source: Session) -> None:
@@ -91,6 +91,6 @@ def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, s
     source.run("select pg_drop_replication_slot(%s)", attempts.name)
     ended = attempts.command(*command)
     assert ended.code == 5, ended.stdout
-    assert f"FAIL  slot is where it was left: slot {attempts.name} is gone" in ended.stdout
+    assert f"FAIL  slot is where it was left: slot {attempts.name} is missing" in ended.stdout
     error, _ = attempts.refused(attempts.run(database), 5, database)
-    assert f"slot {attempts.name} is gone" in error
+    assert f"slot {attempts.name} is missing" in error

@@ -305,7 +305,7 @@ def take_over(stand: Stand, dice: random.Random) -> None:
     first.signal(signal.SIGCONT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         assert first.wait_ended(10) == 4, first.last_words()
-        assert "another relay has taken slot" in first.last_words()
+        assert "another relay has taken over slot" in first.last_words()
     first.close()
     way.drop()
 

@@ -69,7 +69,7 @@ def test_what_another_relay_has_sent_since_is_left_out() -> None:
 def test_what_this_server_has_in_its_place_is_not_left_out(now: ServerIdentity) -> None:
     known, position = exactly(), Position(*IDENTITY, 1, 0x800)
     known.server = now
-    with pytest.raises(SlotLost, match=r"parted from it at 0/700") as raised:
+    with pytest.raises(SlotLost, match=r"forked from it at 0/700") as raised:
         begin(known, position)
     assert "bwtui slots drop bottledwater" in str(raised.value.hint)
     known.server = server(2, (1, 0x900))
@@ -162,7 +162,7 @@ def test_a_beginning_that_nobody_waits_for_any_more_fences_nobody(tmp_path: Path
     with pytest.raises(ConnectionFailed):
         known.begin(thread.ask)
     assert thread.call is not None
-    with pytest.raises(ConnectionFailed, match="nobody waits"):
+    with pytest.raises(ConnectionFailed, match="no longer waits"):
         thread.call()
     assert kafka.connected == []
 
@@ -180,7 +180,7 @@ def test_a_beginning_that_is_given_up_meanwhile_writes_no_position(tmp_path: Pat
     given_up = cast(Any, thread.call).args[0]
     given_up.clear()
     kafka.last = last
-    with pytest.raises(ConnectionFailed, match="nobody waits"):
+    with pytest.raises(ConnectionFailed, match="no longer waits"):
         cast(Any, thread.call)()
     assert len(kafka.connected) == 1
 

@@ -59,14 +59,14 @@ def test_a_slot_at_or_behind_it_is_resumed(memory: SlotCheckpointStore, confirme
 
 
 def test_a_slot_that_was_moved_is_refused(memory: SlotCheckpointStore) -> None:
-    moved = "was moved to 0/1001 by someone else; this relay stood at 0/1000"
+    moved = "another consumer moved slot .* to 0/1001; .* up to 0/1000"
     with pytest.raises(SlotLost, match=moved) as raised:
         memory.check(slot(CONFIRMED + 1))
-    assert str(raised.value.hint).startswith("if it was this relay on another host, take that host's state")
+    assert str(raised.value.hint).startswith("if this relay ran on another host")
 
 
 def test_a_slot_that_is_gone_is_refused(memory: SlotCheckpointStore) -> None:
-    with pytest.raises(SlotLost, match="is gone") as raised:
+    with pytest.raises(SlotLost, match="is missing") as raised:
         memory.check(None)
     assert raised.value.hint is not None
     assert "bwtui slots drop bottledwater" in raised.value.hint
@@ -112,17 +112,17 @@ def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: 
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (server(2, ((1, 0xF00),)), "its timeline 2 parted from timeline 1 at 0/F00"),
-        (server(3, ((1, 0xF00), (2, 0x8000))), "its timeline 3 parted from timeline 1 at 0/F00"),
-        (server(end=0xF00), "its WAL ends at 0/F00, as that of an older copy does"),
-        (server(2, None), "the history of its timeline 2 is not known"),
+        (server(2, ((1, 0xF00),)), "its timeline 2 forked from timeline 1 at 0/F00"),
+        (server(3, ((1, 0xF00), (2, 0x8000))), "its timeline 3 forked from timeline 1 at 0/F00"),
+        (server(end=0xF00), "its WAL ends at 0/F00, "),
+        (server(2, None), "the history of its timeline 2 is unknown"),
     ],
 )
 def test_a_server_that_lacks_what_was_sent_is_refused(
     met: SlotCheckpointStore, other: ServerIdentity, told: str
 ) -> None:
     """A restored backup, or a standby that was promoted before it had everything."""
-    with pytest.raises(SlotLost, match=f"to 0/1010 is not in this server's history: {told}") as raised:
+    with pytest.raises(SlotLost, match=f"lacks changes from .* to 0/1010 .*: {told}") as raised:
         met.common_end(other, accept=False)
     assert "--accept-divergence" in str(raised.value.hint)
     note = met.take_over(other, slot(0x900), met.common_end(other, accept=True))
@@ -166,7 +166,7 @@ def test_what_kafka_says_is_remembered_with_its_history(tmp_path: Path) -> None:
     position = Position.from_json(Position(*IDENTITY, 2, CONFIRMED, forks=((1, 0x800),)).to_json())
     memory.recall(position, slot(0x800))
     assert memory.common_end(promoted, accept=False) == ENDLESS
-    with pytest.raises(SlotLost, match="parted from timeline 2 at 0/700"):
+    with pytest.raises(SlotLost, match="forked from timeline 2 at 0/700"):
         memory.common_end(other, accept=False)
 
 
@@ -205,7 +205,9 @@ def test_with_exactly_once_hints_name_what_goes_with_it(memory: SlotCheckpointSt
         memory.common_end(server(end=0x100), accept=False)
     for raised in (gone, lacking):
         assert "'bwtui slots drop bottledwater' on this host" in str(raised.value.hint)
-        assert "--heal and --accept-divergence don't go with --exactly-once" in str(raised.value.hint)
+        assert "--heal and --accept-divergence can't be combined with --exactly-once" in str(
+            raised.value.hint
+        )
 
 
 def test_a_position_is_forgotten_until_another_run_goes_on(memory: SlotCheckpointStore) -> None:
@@ -225,7 +227,7 @@ def test_a_standby_that_lags_is_waited_for(met: SlotCheckpointStore) -> None:
 
 
 def test_another_cluster_is_refused(met: SlotCheckpointStore) -> None:
-    with pytest.raises(RefusedError, match="another server answers: its system identifier is 1, not 7"):
+    with pytest.raises(RefusedError, match="a different server answered: its system identifier is 1, not 7"):
         met.common_end(ServerIdentity("1", 1, (), 0x9000, False), accept=True)
 
 
@@ -236,7 +238,7 @@ def test_a_history_file_is_read() -> None:
 
 def test_an_unknown_slot_is_resumed_with_a_note(tmp_path: Path) -> None:
     note = SlotCheckpointStore(tmp_path, *IDENTITY).check(slot(5))
-    assert note == "slot bottledwater was made elsewhere; resuming from where it stands"
+    assert note is not None and "slot bottledwater was created or moved elsewhere" in note
 
 
 def test_no_slot_and_no_memory_is_a_beginning(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_what_went_to_a_recording_alone_is_refused_until_it_is_accepted(tmp_path
     recording = SlotCheckpointStore(tmp_path, *IDENTITY, without_kafka=True)
     recording.remember_snapshot(CONFIRMED, {}, b"session")
     relay = SlotCheckpointStore(tmp_path, *IDENTITY)
-    with pytest.raises(RefusedError, match=r"slot bottledwater was confirmed up to 0/1000 by 'bwtui record'"):
+    with pytest.raises(RefusedError, match=r"'bwtui record' confirmed slot bottledwater up to 0/1000"):
         relay.check_kafka(relay.last, accept=False)
     assert recording.check_kafka(recording.last, accept=False) is None
     note = relay.check_kafka(relay.last, accept=True)

@@ -153,7 +153,7 @@ def test_of_several_hosts_a_former_primary_is_waited_out(
 ) -> None:
     settings = RelaySettings(postgres=f"host={hosts} dbname=shop", accept_divergence=accept)
     memory: Any = SimpleNamespace(last=SimpleNamespace(timeline=2))
-    refused = pytest.raises(ConnectionFailed, match="a former primary answers: it is on timeline 1")
+    refused = pytest.raises(ConnectionFailed, match="a former primary answered: it is on timeline 1")
     with refused if is_former else nullcontext():
         former_primary.refuse_former(settings, memory, timeline)
 
@@ -179,7 +179,7 @@ def test_a_start_waits_out_a_former_primary(tmp_path: Path, monkeypatch: pytest.
     report = RunState()
     found: Any = former_primary.connect_to_newest(settings, report, told.append)
     assert (found.timeline, closed) == (2, [1, 1])
-    assert len(told) == 2 and "a former primary answers" in told[0]
+    assert len(told) == 2 and "a former primary answered" in told[0]
     (error,) = report.errors()
     assert error.dependency == "PostgreSQL"
 
@@ -566,6 +566,6 @@ def test_a_row_that_is_too_large_names_the_limit_that_refuses_it(limit: str, tmp
         return
     batch = OutgoingBatch(relay.context.sink, Acknowledgements(0, None), relay.report)
     route = SimpleNamespace(max_message_bytes=700, topic="orders")
-    with pytest.raises(RowTooLarge, match=r"800 bytes, and message\.max\.bytes lets it send 700") as raised:
+    with pytest.raises(RowTooLarge, match=r"800 bytes; message\.max\.bytes allows 700") as raised:
         batch.add(route, None, b"x" * 800, 0, None)  # type: ignore[arg-type]
-    assert raised.value.hint.startswith("raise it with -C message.max.bytes=")
+    assert raised.value.hint.startswith("raise -C message.max.bytes=")

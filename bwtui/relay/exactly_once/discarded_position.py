@@ -32,9 +32,7 @@ def forget(folder: Path, last: SlotCheckpoint | None) -> None:
         private_parent(path)
         write_durably(path, json.dumps(said))
     except OSError as error:
-        raise file_failed(
-            f"that the slot's position is forgotten can't be written to {path}", error
-        ) from error
+        raise file_failed(f"the slot's discarded position can't be recorded in {path}", error) from error
 
 
 def is_forgotten(folder: Path, position: Position) -> bool:
@@ -49,7 +47,7 @@ def is_forgotten(folder: Path, position: Position) -> bool:
         raise file_failed(f"{path} can't be read", error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StateFailed(
-            f"{path} can't be read: it says which position in Kafka is forgotten",
+            f"{path} can't be read: it records a discarded position in Kafka",
             f"remove it, and run 'bwtui slots drop {position.slot}' again",
         ) from error
     return identity == (position.system, position.database, position.slot) and written_by == position.session

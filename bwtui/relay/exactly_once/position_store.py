@@ -140,7 +140,7 @@ class PositionStore:
 
         def check() -> None:
             if given_up.is_set():
-                raise ConnectionFailed("nobody waits for Kafka's answer any more", "nothing need be done")
+                raise ConnectionFailed("the relay no longer waits for Kafka's answer", "no action needed")
 
         check()
         key = self.position.key
@@ -209,15 +209,15 @@ class PositionStore:
         """Return the error if Kafka rejected a message of ``spans``."""
         for failure in self._sink.refused:
             if failure.span in spans:
-                return RefusedError(failure.reason, f"{failure.hint}; then ask for the rows again")
+                return RefusedError(failure.reason, f"{failure.hint}; then request the rows again")
         return None
 
     def check_tables(self, position: Position) -> None:
         """Refuse to resume within a transaction whose changes are counted differently now."""
         if position.ordinal is not None and position.tables != self._tables:
             raise RefusedError(
-                "Kafka has a part of a transaction, and other tables are chosen since",
-                "start once with --table, --exclude-table and --allow-unkeyed as before; then change them",
+                "Kafka holds part of a transaction, but the table selection has changed since",
+                "start once with the former --table, --exclude-table and --allow-unkeyed, then change them",
             )
 
     def check_history(self, position: Position) -> None:
@@ -232,15 +232,15 @@ class PositionStore:
         end = server.common_end(position.timeline, position.forks) or 0
         if position.lsn >= end:
             raise SlotLost(
-                f"Kafka has what was sent up to {format_lsn(position.lsn)} of timeline {position.timeline}, "
-                f"and timeline {server.timeline} of this server parted from it at {format_lsn(end)}",
+                f"Kafka holds changes up to {format_lsn(position.lsn)} of timeline {position.timeline}, "
+                f"but this server's timeline {server.timeline} forked from it at {format_lsn(end)}",
                 forgetting(position.slot),
             )
 
     def _lost(self) -> SlotLost:
         return SlotLost(
-            f"topic {self._positions.topic} has lost the relay's position: what Kafka holds of slot "
-            f"{self._settings.slot} is not known, and rows would come twice",
+            f"topic {self._positions.topic} has lost the relay's position: it is unknown which changes "
+            f"of slot {self._settings.slot} Kafka holds, so rows could be sent twice",
             forgetting(self._settings.slot),
         )
 
@@ -248,7 +248,7 @@ class PositionStore:
         last = self._positions.last(self.position.key)
         if last is None or last.session == self._session:
             return ""
-        return f"another relay has taken slot {self._settings.slot} over: Kafka has fenced this one"
+        return f"another relay has taken over slot {self._settings.slot}: Kafka has fenced this one"
 
     # -- a snapshot, as one transaction --------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class PositionStore:
         if commit.error is not None:
             raise ConnectionFailed(
                 f"Kafka did not commit the snapshot: {commit.error.str()}",
-                "start again for a new snapshot; one that takes longer than the brokers' "
-                "transaction.max.timeout.ms can't be committed",
+                "start again for a new snapshot; Kafka can't commit one that takes longer than the "
+                "brokers' transaction.max.timeout.ms",
             )
         self._sink.poll(0)

@@ -114,6 +114,6 @@ class WholeTransactionPolicy(RowPolicy):
     def refuse(self, route: TableRoute, row: DroppedRow, error: BwtuiError, span: DeliverySpan) -> None:
         if self._settings.on_error == "exit" and row.operation != "snapshot" and not self.is_alone:
             self.is_sought = True
-            reason = f"a row of {row.table} can't be sent, and what comes before it is to be committed first"
+            reason = f"a row of {row.table} can't be sent; the relay commits everything before it first"
             raise RestartFromConfirmed([DeliveryFailure(route.topic, reason, is_outage=False)])
         super().refuse(route, row, error, span)

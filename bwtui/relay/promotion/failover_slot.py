@@ -58,16 +58,19 @@ class FailoverSlot:
             make_failover(connection, name)
         except ServerError as error:
             note = f"slot {name} can't be made a failover slot: {error.message}"
-            hint = "a promoted standby will lack it; --no-failover leaves it as it is"
+            hint = "a promoted standby will lack the slot; --no-failover leaves the slot unchanged"
             report.error("notice", RefusedError(note, hint))
             if connection.status != pq.ConnStatus.OK:
                 raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
             return
         self._was_refused = False
-        text = "slot %s is a failover slot now: standbys take it along"
+        text = "slot %s is now a failover slot: standbys synchronize it"
         _log.info(text, name, extra=event("failover_slot"))
         if awaited:
-            note = f"slot {name} is a failover slot now: it gets nothing while a standby of "
+            note = f"slot {name} is now a failover slot: it receives nothing while a standby of "
             note += f"synchronized_standby_slots ({awaited}) is down"
-            hint = "'bwtui doctor' says which one is; take its slot out of the setting until it is back"
+            hint = (
+                "'bwtui doctor' shows which standby is down; remove its slot from the setting until "
+                "it is back"
+            )
             report.error("notice", RefusedError(note, hint))

@@ -24,10 +24,10 @@ def refuse_former(settings: RelaySettings, memory: SlotCheckpointStore, timeline
         return
     if names_several(settings.postgres):
         raise ConnectionFailed(
-            f"a former primary answers: it is on timeline {timeline}, and this relay was on "
-            f"timeline {last.timeline}",
-            "make it a standby of the new primary, which the relay waits for; "
-            "--accept-divergence follows it all the same",
+            f"a former primary answered: it is on timeline {timeline}, but this relay was on timeline "
+            f"{last.timeline}",
+            "make it a standby of the new primary, for which the relay waits; or follow it anyway with "
+            "--accept-divergence",
         )
 
 

@@ -29,11 +29,14 @@ class RecordErrorPolicy:
         if self._settings.record_only:
             raise error
         if self._settings.on_record_error == "stop":
-            hint = f"{error.hint}; --on-record-error stop-recording would go on without a recording"
+            hint = (
+                f"{error.hint}; with --on-record-error stop-recording the relay would continue "
+                "without recording"
+            )
             raise StateFailed(error.message, hint)
         self.gave_up = True
         self._report.on_error = self._keep
-        hint = f"the relay goes on, and what comes now is not recorded; {error.hint}"
+        hint = f"the relay continues without recording; {error.hint}"
         self._report.error("recording", StateFailed(error.message, hint))
 
     def at_last_number(self, what: str) -> bool:

@@ -149,7 +149,7 @@ def gap_json(since: int, until: int) -> dict[str, Any]:
 def gap_error(since: int, until: int) -> RefusedError:
     """Return the notice for a gap."""
     return RefusedError(
-        f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(until)}",
+        f"the recording lacks changes relayed from {format_lsn(since)} to {format_lsn(until)}",
         "the relay ran without --record, its recording could not be written, or its slot was lost",
     )
 
@@ -157,29 +157,30 @@ def gap_error(since: int, until: int) -> RefusedError:
 def late_beginning(start_lsn: int) -> RefusedError:
     """Return the notice for a recording that does not begin with a snapshot."""
     return RefusedError(
-        f"the recording begins at {format_lsn(start_lsn)}, without a snapshot: what was before is not in it",
-        "use a new slot to record what the tables hold as well",
+        f"the recording begins at {format_lsn(start_lsn)} without a snapshot: it lacks everything "
+        "before that",
+        "use a new slot to record the existing rows of the tables as well",
     )
 
 
 def another_history(seen: int, until: int) -> RefusedError:
     """Return the error if changes up to ``seen`` are recorded, but the server has them only to ``until``."""
     return RefusedError(
-        f"the recording holds changes up to {format_lsn(seen)}, which this server's history has only up to "
-        f"{format_lsn(until)}",
-        "record into another folder",
+        f"the recording holds changes up to {format_lsn(seen)}, but this server's history has them only "
+        f"up to {format_lsn(until)}",
+        "record into a different folder",
     )
 
 
 def past_numbering(what: str) -> StateFailed:
     """Return the error for a recording without numbers left for ``what``."""
-    hint = "relay these without --record, and record again what comes after them"
+    hint = "relay these without --record, then start again with --record"
     return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
 
 
 def torn_end(cut: int) -> RefusedError:
     """Return the notice that ``cut`` bytes after a crash were cut off."""
     return RefusedError(
-        f"the recording's end was torn: {cut} bytes behind a crash were cut off",
-        "nothing need be done: none of it was confirmed, so it is read and recorded again",
+        f"a crash tore the recording's end: {cut} bytes were cut off",
+        "no action needed: none of it was confirmed, so the relay reads and records it again",
     )

@@ -131,9 +131,11 @@ class NewTables:
         return "", to
 
     def _report_lost_key(self, table: TableInfo) -> None:
-        says = f"table {table.qualified_name} has no replica identity any more: it has left the publication, "
-        says += "which made PostgreSQL refuse its UPDATE and DELETE, and nothing of it is sent"
-        hint = "give it a primary key: it joins again then, and its rows follow"
+        says = (
+            f"table {table.qualified_name} lost its replica identity, so the relay removed it from the "
+            "publication, where PostgreSQL would reject its UPDATE and DELETE: its rows are no longer sent"
+        )
+        hint = "add a primary key: the relay then adds the table again and sends its rows"
         self._report.error("notice", RefusedError(says, hint), table.qualified_name)
 
     # -- notices -------------------------------------------------------------------------------------------
@@ -158,10 +160,8 @@ class NewTables:
             self._report.error("notice", RefusedError(f"{item.subject} {item.says}", hint), item.table)
         if more := missing[_NOTICES:]:
             says = f"{len(more)} more such notices about the publication"
-            self._report.error(
-                "notice", RefusedError(says, f"{_DOCTOR} all; --table narrows what is relayed")
-            )
+            self._report.error("notice", RefusedError(says, f"{_DOCTOR} all; --table narrows the selection"))
 
     def _with_reason(self, item: Shortfall) -> Shortfall:
         why = self._refused.get(item.info.oid) if item.info is not None and not item.captured else None
-        return replace(item, says=f"{item.says}, and can't join it: {why}") if why else item
+        return replace(item, says=f"{item.says} and can't be added: {why}") if why else item

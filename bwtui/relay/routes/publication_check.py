@@ -57,9 +57,9 @@ class PublicationCheck:
         for name in wanted:
             if name not in states:
                 raise RefusedError(
-                    f"publication {name} is gone, though the slot was read with it",
-                    "if rows were written meanwhile the relay says so, and a new snapshot is needed; "
-                    f"'bwtui doctor' says which tables to add to it after this: {self._made(name)}",
+                    f"publication {name} is missing, but the slot was read with it",
+                    "if rows were written meanwhile, the relay reports that a new snapshot is needed; "
+                    f"'bwtui doctor' shows which tables to add after this: {self._made(name)}",
                 )
         for name, now in states.items():
             self._report_changes(name, self._before.get(name, now), now)
@@ -76,10 +76,10 @@ class PublicationCheck:
 
     def _report_changes(self, name: str, before: PublicationState, now: PublicationState) -> None:
         if before.oid != now.oid:
-            self._notice(f"publication {name} was dropped and made again")
+            self._notice(f"publication {name} was dropped and recreated")
         if gone := before.operations - now.operations:
             listed = ", ".join(operation for operation in _OPERATIONS if operation in gone)
-            self._notice(f"publication {name} does not publish {listed} any more")
+            self._notice(f"publication {name} no longer publishes {listed}")
 
     def _notice(self, message: str) -> None:
         hint = "'bwtui verify --database' shows what topics lack"

@@ -154,7 +154,7 @@ class Router:
                 if not draft.keys and not self._settings.allow_unkeyed:
                     if self._patience.look(partial(attributes, oid=draft.relation.oid)):
                         raise self._unkeyed(draft.relation)
-                    gone = "the table is gone, and its key with it: its messages have a null key"
+                    gone = "the table was dropped, so its key is unknown: its messages have a null key"
                     draft.counters.note(gone)
                 draft.types = self._types(draft.relation)
             except (RefusedError, RowError) as error:
@@ -256,8 +256,8 @@ class Router:
         route.recipe = EncoderRecipe(draft.types, draft.any_bytes, draft.with_room)
         keyed = (draft.keys, counters.key_schema_id)
         if self._keyed.get(topic, keyed) != keyed:
-            counters.note("the key changed: rows from before stand in the topic under their old keys")
-            reason = "got another key: its topic may hold rows under the former key"
+            counters.note("the key changed: earlier rows remain in the topic under their old keys")
+            reason = "has a new key: its topic may hold rows under the former key"
             self._coverage.mark(relation.qualified_name, reason)
         self._keyed[topic] = keyed
         return route
@@ -338,14 +338,17 @@ def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:
     """Raise RefusedError if messages of an option would go into ``topic``, among the rows of ``table``."""
     for option, chosen in settings.topics_apart.items():
         if chosen == topic:
-            raise RefusedError(f"--{option} {topic} is the topic of table {table}", "name a topic of its own")
+            raise RefusedError(
+                f"--{option} {topic} is the topic of table {table}", "choose a topic that no table uses"
+            )
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:
     """Return the error for tables whose topics can't coexist in Kafka."""
     return RefusedError(
-        f"Kafka can't hold topics {' and '.join(topics)} side by side, for tables {' and '.join(tables)}",
-        "leave one out with --exclude-table, and relay it with a slot and a --topic-prefix of its own",
+        f"Kafka does not allow topics {' and '.join(topics)} in one cluster, for tables "
+        f"{' and '.join(tables)}",
+        "exclude one with --exclude-table, and relay it with a separate slot and --topic-prefix",
     )
 
 
@@ -355,9 +358,9 @@ def claim_records(records: RecordOwners, table: QualifiedName) -> None:
     if taken is not None:
         owner, name = taken
         raise RefusedError(
-            f"tables {owner} and {table.namespace}.{table.name} would both have a record {name}, in this or "
-            "another case",
-            "leave one out with --exclude-table, and relay it with a slot and a --namespace of its own",
+            f"tables {owner} and {table.namespace}.{table.name} would share the record name {name}, "
+            "ignoring case",
+            "exclude one with --exclude-table, and relay it with a separate slot and --namespace",
         )
 
 
@@ -372,7 +375,7 @@ def _notes(relation: Relation, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return what users should know about a table with this schema."""
     if keys:
         return ()
-    order = "unkeyed: messages have a null key, and keep no order"
+    order = "unkeyed: messages have a null key and no guaranteed order"
     if relation.replica_identity == "f":
         return (order,)
     return order, "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
