@@ -19,7 +19,7 @@ from bwtui.kafka.config import client_config, producer_config
 from bwtui.kafka.offsets import partitions
 from bwtui.model.backfill import BackfillStatus
 from bwtui.relay.backfill.keys import Key, read_keys, write_keys
-from bwtui.relay.backfill.outgoing_chunk import said, spelling_of
+from bwtui.relay.backfill.outgoing_chunk import spelling_of, spelling_text
 from bwtui.repair.concurrent_writes import ConcurrentWrites, sample_of
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import RowProducer
@@ -92,7 +92,7 @@ class StandaloneRepair(Repair):
         if theirs not in (None, own):
             raise RefusedError(
                 f"keys of topic {plan.topic} are written otherwise than they would be sent: "
-                f"as {said(theirs or '')}, not as {said(own)}",
+                f"as {spelling_text(theirs or '')}, not as {spelling_text(own)}",
                 "give -f/--output-format as the topic's relay has it; a key in other bytes would be another "
                 "key to its readers",
             )

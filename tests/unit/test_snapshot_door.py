@@ -23,7 +23,7 @@ from bwtui.relay.snapshot.cluster.messages import ConnectionTicket
 from bwtui.relay.snapshot.cluster.spark_worker_pool import (
     SparkWorkerHandle,
     SparkWorkerPool,
-    _look_at_source,
+    _refuse_local_source,
     reachable,
 )
 from bwtui.relay.snapshot.cluster.tls_mux import ControlFrame, FrameKind, TlsMux
@@ -388,8 +388,8 @@ def test_who_speaks_slowly_is_not_waited_for_again_and_again(
 def test_a_source_that_is_another_one_elsewhere_is_refused() -> None:
     for dsn in ("dbname=shop", "host=/run", "host=db,localhost", "host=db hostaddr=127.0.0.1"):
         with pytest.raises(RefusedError, match="would look for PostgreSQL on their own machine"):
-            _look_at_source(dsn)
-    _look_at_source("host=db.shop.example")
+            _refuse_local_source(dsn)
+    _refuse_local_source("host=db.shop.example")
 
 
 def test_a_worker_whose_sink_does_not_open_says_why() -> None:

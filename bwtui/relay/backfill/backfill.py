@@ -46,7 +46,7 @@ from bwtui.source.connection import Connection
 CHUNK_ROWS, CHUNK_KEYS = 10_000, 2_000
 _CHUNK_BYTES = 8 << 20
 #: A chunk whose window breaks while it is read is made smaller: the minimum rows, and the maximum attempts.
-_LEAST_ROWS, _ROUNDS = 100, 8
+_LEAST_ROWS, _MOST_ATTEMPTS = 100, 8
 #: How often to check for work, and how long to wait after a failure of PostgreSQL.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
 _OLDEST_SECONDS = 10.0
@@ -91,14 +91,14 @@ class Backfill:
         #: The position of the stream, and whether it had nothing to read in this turn.
         self._position, self._is_idle = 0, True
         #: Returns whether the chunk's rows are in the recording, once they are acknowledged.
-        self._is_kept: Callable[[], bool] | None = None
+        self._is_recorded: Callable[[], bool] | None = None
         self._rows = CHUNK_ROWS
         #: How often the chunk's window broke before the chunk was read.
-        self._rounds = 0
+        self._attempts = 0
         self._ends = ChunkSessionFailures()
-        self._look_at = self._looked_at = 0.0
+        self._poll_at = self._oldest_checked_at = 0.0
         #: Why the request fails at the next turn: its topic accepted nothing.
-        self._shut: BwtuiError | None = None
+        self._topic_error: BwtuiError | None = None
         self._prompt = WalNudge(context.patience.server)
         self._refusals = BackfillRowPolicy(context.policy, context.settings.on_error)
 
@@ -117,7 +117,7 @@ class Backfill:
         """Abandon the current chunk: changes that the next session reads again would follow its rows."""
         exactly, outgoing = self._context.exactly, self._outgoing
         # Otherwise each session, and each start, would meet it again.
-        shut = self._shut = self._refusals.shut if outgoing is not None else None
+        shut = self._topic_error = self._refusals.shut if outgoing is not None else None
         if exactly and outgoing and (error := exactly.refusal(outgoing.spans) or shut):
             # Kafka would reject it in each transaction, which would hold up the stream.
             self._fail(error)
@@ -137,13 +137,13 @@ class Backfill:
             self._reading.give_up()
         if self._stream is not None:
             self._stream.batch.window = None
-        self._window = self._reading = self._outgoing = self._chunk = self._is_kept = None
-        self._look_at = 0.0
+        self._window = self._reading = self._outgoing = self._chunk = self._is_recorded = None
+        self._poll_at = 0.0
 
     def look(self, connection: Connection) -> None:
         """Check periodically which transactions all sessions can see by now; in the sampler's thread."""
-        if (now := time.monotonic()) >= self._looked_at + _OLDEST_SECONDS:
-            self._looked_at = now
+        if (now := time.monotonic()) >= self._oldest_checked_at + _OLDEST_SECONDS:
+            self._oldest_checked_at = now
             server = self._streamed.server
             self._streamed.note_oldest(server, oldest_running(connection))
 
@@ -170,9 +170,14 @@ class Backfill:
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         now = time.monotonic()
         self._position, self._is_idle = position, is_idle
-        if self._window is None and self._saving is None and now < self._look_at and self._shut is None:
+        if (
+            self._window is None
+            and self._saving is None
+            and now < self._poll_at
+            and self._topic_error is None
+        ):
             return
-        shut, self._shut = self._shut, None
+        shut, self._topic_error = self._topic_error, None
         if shut is not None:
             self._fail(shut)
             return
@@ -191,13 +196,13 @@ class Backfill:
         if self._saving is not None:
             if self._saving.is_done():
                 self._saving = None
-                self._look_at = 0.0
+                self._poll_at = 0.0
         elif self._window is None:
             self._begin()
         elif self._window.broken:
             self._broken(self._window.broken)
         elif self._reading is not None:
-            self._look_at_reading()
+            self._check_reading()
         elif self._outgoing is None:
             self._wait_for_stream()
         elif not self._outgoing.is_encoded:
@@ -210,7 +215,7 @@ class Backfill:
     def _begin(self) -> None:
         """Take the next chunk of the next task, if there is one."""
         stream = self._stream
-        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._poll_at = time.monotonic() + _LOOK_SECONDS
         # First forget a completed first snapshot, and finished requests.
         self._note_unsent()
         self._first.look()
@@ -219,44 +224,44 @@ class Backfill:
             self._task = None
             return
         if task is not self._task:
-            self._task, self._is_first, self._rows, self._rounds = task, True, CHUNK_ROWS, 0
+            self._task, self._is_first, self._rows, self._attempts = task, True, CHUNK_ROWS, 0
             self._ends = ChunkSessionFailures()
             self._route = self._list = self._keys = None
         if task.state != "running":
             task.state = "running"
             task.started = task.started or time.time()
-        asked = self._asked(task)
-        if asked is None:
+        chunk_request = self._chunk_request(task)
+        if chunk_request is None:
             self._end(task, "done")
             return
         stream.batch.flush()
         self._window = stream.batch.window = ChunkWindow(task.request.table)
         self._reading = ChunkRead(
-            self._context.patience.server, asked, self._streamed, is_first=self._is_first
+            self._context.patience.server, chunk_request, self._streamed, is_first=self._is_first
         )
 
     def _note_unsent(self) -> None:
         """Record in the coverage ledger whose rows were not sent; a kill before `BackfillStore.note` repeats that."""
         coverage = self._context.coverage
-        for one in self._store.unnoted():
-            if one.table == UNKNOWN:
-                coverage.mark_all(f"may lack {one.lacks}")
+        for status in self._store.unnoted():
+            if status.table == UNKNOWN:
+                coverage.mark_all(f"may lack {status.lacks}")
                 is_noted = not coverage.is_empty
             else:
-                is_noted = one.is_made_good(self._store.statuses())
-                is_noted = is_noted or coverage.mark(one.table, f"lacks {one.lacks}", by_hand=True)
+                is_noted = status.is_made_good(self._store.statuses())
+                is_noted = is_noted or coverage.mark(status.table, f"lacks {status.lacks}", by_hand=True)
             if is_noted:
-                self._store.note(one.id)
+                self._store.note(status.id)
 
-    def _asked(self, task: BackfillTask) -> ChunkRequest | None:
+    def _chunk_request(self, task: BackfillTask) -> ChunkRequest | None:
         request = task.request
         if not self._chosen.passes_whole(request.table):
             # Check this before reading: the table may be left out because it can't be read.
             raise left_out(request.table)
         namespace, _, name = request.table.partition(".")
-        asked = ChunkRequest(namespace, name, self._publications, request.where, rows=self._rows)
+        chunk_request = ChunkRequest(namespace, name, self._publications, request.where, rows=self._rows)
         if not request.keys:
-            return replace(asked, after=task.after, key=task.key, unkeyed=request.unkeyed)
+            return replace(chunk_request, after=task.after, key=task.key, unkeyed=request.unkeyed)
         if self._keys is None:
             self._list = self._list or read_keys(Path(request.keys), task.done_keys)
             try:
@@ -266,9 +271,9 @@ class Backfill:
         if not self._keys:
             return None
         texts = [key for key in self._keys if not isinstance(key, bytes)]
-        return replace(asked, keys=texts, key_columns=request.key_columns)
+        return replace(chunk_request, keys=texts, key_columns=request.key_columns)
 
-    def _look_at_reading(self) -> None:
+    def _check_reading(self) -> None:
         reading, task = self._reading, self._task
         assert reading is not None and task is not None
         # Keep the reason of the last failure until there is something newer to report.
@@ -319,13 +324,13 @@ class Backfill:
         if isinstance(error, SessionEnded):
             self._ends.note(self._task.request, error)
         self._again(error.message)
-        self._look_at = time.monotonic() + _PAUSE_SECONDS
+        self._poll_at = time.monotonic() + _PAUSE_SECONDS
 
     def _ask_for_fewer(self) -> None:
         self._rows = max(1, self._rows // 4)
         if self._keys is not None:
-            left = self._keys[self._rows :]
-            self._keys, self._list = self._keys[: self._rows], chain(left, self._list or ())
+            postponed = self._keys[self._rows :]
+            self._keys, self._list = self._keys[: self._rows], chain(postponed, self._list or ())
 
     def _put(self, until: float, *, at_boundary: bool) -> None:
         outgoing, stream, window = self._outgoing, self._stream, self._window
@@ -354,16 +359,16 @@ class Backfill:
         assert task is not None and outgoing is not None and chunk is not None and stream is not None
         if any(span.pending for span in outgoing.spans):
             return
-        self._is_kept = self._is_kept or stream.promise()
-        if not self._is_kept():
+        self._is_recorded = self._is_recorded or stream.promise()
+        if not self._is_recorded():
             return
         if self._refusals.error is not None:
             error = self._refusals.error
-            says = f"a row of {task.request.table} can't be sent: {error.message}"
-            raise BackfillFailed(RowError(says, error.hint or ""))
+            message = f"a row of {task.request.table} can't be sent: {error.message}"
+            raise BackfillFailed(RowError(message, error.hint or ""))
         task.take(self._task_behind())
         self._careful = False
-        self._rounds = 0
+        self._attempts = 0
         self._route = outgoing.route
         if chunk.lines and (size := sum(map(len, chunk.lines))):
             self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
@@ -383,14 +388,14 @@ class Backfill:
     def _broken(self, why: str) -> None:
         """Read the chunk again with fewer rows; a chunk that is never read in time fails."""
         if self._reading is not None:
-            self._rounds += 1
+            self._attempts += 1
             self._rows = max(_LEAST_ROWS, self._rows // 4)
         assert self._task is not None
         request = self._task.request
-        if self._rounds >= _ROUNDS and request.reason != "first":
-            says = f"a chunk of {request.table} could not be read in {self._rounds} attempts: {why}"
+        if self._attempts >= _MOST_ATTEMPTS and request.reason != "first":
+            message = f"a chunk of {request.table} could not be read in {self._attempts} attempts: {why}"
             raise BackfillFailed(
-                RefusedError(says, "request fewer rows, with a condition on an indexed column")
+                RefusedError(message, "request fewer rows, with a condition on an indexed column")
             )
         self._again(f"reading the chunk again: {why}")
 

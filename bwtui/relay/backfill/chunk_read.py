@@ -32,7 +32,7 @@ class ChunkRead:
     """One chunk that is being read; its thread ends on its own, even if the chunk is not needed any more."""
 
     def __init__(
-        self, server: StreamServer, asked: ChunkRequest, streamed: SentTransactions, *, is_first: bool
+        self, server: StreamServer, request: ChunkRequest, streamed: SentTransactions, *, is_first: bool
     ) -> None:
         """Start the thread at once: the window must be open already.
 
@@ -41,10 +41,10 @@ class ChunkRead:
         self._connection: Connection | None = None
         # A different server may lack sent changes.
         self._server = server
-        self._asked = asked
+        self._request = request
         self._streamed = streamed
         self._is_first = is_first
-        self._is_wanted = True
+        self._is_needed = True
         #: The wait that blocks it, or "".
         self.detail = ""
         self.chunk: Chunk | None = None
@@ -58,7 +58,7 @@ class ChunkRead:
 
     def give_up(self) -> None:
         """Make the thread end soon, without a result."""
-        self._is_wanted = False
+        self._is_needed = False
         # In a thread, because cancelling opens a connection of its own.
         threading.Thread(target=self._cancel, name="backfill cancel", daemon=True).start()
 
@@ -72,14 +72,14 @@ class ChunkRead:
         connection: Connection | None = None
         try:
             connection = self._connection = self._server.connect()
-            if self._is_first and self._asked.where:
+            if self._is_first and self._request.where:
                 # The condition came over the control socket, and becomes a part of a statement.
-                asked = told_apart(connection, self._asked)
-                check_condition(self._server.dsn, asked.namespace, asked.name, asked.where)
+                request = told_apart(connection, self._request)
+                check_condition(self._server.dsn, request.namespace, request.name, request.where)
             # A policy that hides rows must make the query fail, not leave rows out.
             execute(connection, "set row_security = off")
             execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
-            chunk = read_chunk(connection, self._asked, self._wait)
+            chunk = read_chunk(connection, self._request, self._wait)
             if connection.closed:
                 # The session was cut off in the middle of its rows, which were large.
                 connection = self._server.connect()
@@ -91,7 +91,7 @@ class ChunkRead:
             self.error = error
         except Exception as error:
             self.error = ConnectionFailed(
-                f"the rows of {self._asked.qualified_name} can't be read ({type(error).__name__})",
+                f"the rows of {self._request.qualified_name} can't be read ({type(error).__name__})",
                 "the relay reads them again; PostgreSQL's log may show the cause",
             )
         finally:
@@ -108,42 +108,45 @@ class ChunkRead:
         if self._is_first:
             before = writers(connection, oid)
             self._until(
-                lambda: still_writing(connection, oid, before), lambda left: self._writing(left, begun)
+                lambda: still_writing(connection, oid, before),
+                lambda remaining: self._writing(remaining, begun),
             )
         sent = self._streamed.among(in_progress(connection))
         if sent:
-            self._until(lambda: self._unseen(connection, sent), lambda left: self._hidden(left, begun))
+            self._until(
+                lambda: self._unseen(connection, sent), lambda remaining: self._hidden(remaining, begun)
+            )
         self.detail = ""
 
     def _unseen(self, connection: Connection, sent: set[int]) -> set[int]:
-        left = sent & in_progress(connection)
-        uncertain = {xid for xid in left if not self._streamed.is_certain(xid)}
+        remaining = sent & in_progress(connection)
+        uncertain = {xid for xid in remaining if not self._streamed.is_certain(xid)}
         if uncertain:
             # It was already running before this relay. While its session waits for its client, it has not
             # begun to commit.
-            left -= uncertain & idle_in_transaction(connection)
-        return left
+            remaining -= uncertain & idle_in_transaction(connection)
+        return remaining
 
     def _until(
-        self, look: Callable[[], set[int] | set[str]], say: Callable[[set[int] | set[str]], str]
+        self, remaining_of: Callable[[], set[int] | set[str]], describe: Callable[[set[int] | set[str]], str]
     ) -> None:
         pause = _PAUSE_FIRST
-        while left := look():
-            if not self._is_wanted:
+        while remaining := remaining_of():
+            if not self._is_needed:
                 raise ChunkAbandoned
             if pause >= _PAUSE_LAST:
-                self.detail = say(left)
+                self.detail = describe(remaining)
             time.sleep(pause)
             pause = min(2 * pause, _PAUSE_LAST)
 
     @staticmethod
-    def _writing(left: set[int] | set[str], begun: float) -> str:
+    def _writing(remaining: set[int] | set[str], begun: float) -> str:
         since = duration(time.monotonic() - begun)
-        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        return f"waiting for an open transaction that writes to the table{others}, for {since}"
+        more = f" and {len(remaining) - 1} more" if len(remaining) > 1 else ""
+        return f"waiting for an open transaction that writes to the table{more}, for {since}"
 
     @staticmethod
-    def _hidden(left: set[int] | set[str], begun: float) -> str:
-        numbers = ", ".join(sorted(map(str, left))[:3])
+    def _hidden(remaining: set[int] | set[str], begun: float) -> str:
+        numbers = ", ".join(sorted(map(str, remaining))[:3])
         since = duration(time.monotonic() - begun)
         return f"waiting until transaction {numbers} is visible to other sessions, for {since}"

@@ -64,11 +64,11 @@ class ChunkSnapshot:
         #: True if the slot exists, so that the snapshot will be completed.
         self._is_begun = False
         #: Tasks of missing tables, and when that was noticed: they may have been renamed.
-        self._gone: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
         #: Returns whether a check for joined tables has run since then: see `Joined.has_looked`.
         self.has_looked: Callable[[float], bool] = lambda moment: True
         #: The text that this class has put into `RunState.detail`.
-        self._said = ""
+        self._reported_detail = ""
 
     # -- for any thread ------------------------------------------------------------------------------------
 
@@ -106,8 +106,8 @@ class ChunkSnapshot:
 
     def ask(self, tables: Sequence[str]) -> None:
         """Store a task for each table durably; it is not worked on without `begin`. Raises StateFailed."""
-        asked = (BackfillRequest(table, reason="first") for table in tables)
-        self._tables = {request.table: self._store.submit(request) for request in asked}
+        requests = (BackfillRequest(table, reason="first") for table in tables)
+        self._tables = {request.table: self._store.submit(request) for request in requests}
 
     def begin(self, lsn: int) -> None:
         """Record durably that the slot about to be created at ``lsn`` has these tasks.
@@ -173,7 +173,7 @@ class ChunkSnapshot:
         if task.request.reason != "first":
             return True
         if isinstance(error, TableNotPublished):
-            self._gone[task.id] = time.monotonic()
+            self._missing_since[task.id] = time.monotonic()
             return True
         if isinstance(error, KeyChanged):
             task.after = task.key = None
@@ -185,11 +185,11 @@ class ChunkSnapshot:
 
         Until that is clear the task stays in the file, so that a kill does not lose the rows either.
         """
-        seen = self._gone.get(task.id)
-        if seen is None or not task.is_over:
+        noticed_at = self._missing_since.get(task.id)
+        if noticed_at is None or not task.is_over:
             return False
-        return not self.has_looked(seen) or any(
-            one.reason == "joined" and not one.is_over for one in self._store.statuses()
+        return not self.has_looked(noticed_at) or any(
+            status.reason == "joined" and not status.is_over for status in self._store.statuses()
         )
 
     def _say(self, running: str) -> None:
@@ -198,11 +198,13 @@ class ChunkSnapshot:
             self._tables = {}
             if report.state == "snapshot":
                 report.state = "streaming"
-            said = ""
+            progress = ""
         else:
-            said = f"first snapshot while streaming, {status.done} of {status.tables} tables done{running}"
-        if report.detail in ("", self._said):
-            report.detail = self._said = said
+            progress = (
+                f"first snapshot while streaming, {status.done} of {status.tables} tables done{running}"
+            )
+        if report.detail in ("", self._reported_detail):
+            report.detail = self._reported_detail = progress
 
     def _count(self, task: BackfillTask) -> None:
         counters = self._report.table(task.request.table)
@@ -212,8 +214,8 @@ class ChunkSnapshot:
             counters.snapshot_state = "done"
         elif task.is_over:
             counters.snapshot_state = "none"
-            what = task.error or "cancelled"
-            counters.note(f"its first snapshot did not complete: {what}")
+            reason = task.error or "cancelled"
+            counters.note(f"its first snapshot did not complete: {reason}")
         else:
             counters.snapshot_state = "running" if task.chunks or task.state == "running" else "pending"
 
@@ -224,8 +226,8 @@ class ChunkSnapshot:
         try:
             if any(tables.values()):
                 private_parent(self._path)
-                said = {"of": self._identity, "lsn": self._lsn, "tables": tables}
-                write_durably(self._path, json.dumps(said))
+                content = {"of": self._identity, "lsn": self._lsn, "tables": tables}
+                write_durably(self._path, json.dumps(content))
             else:
                 self._path.unlink(missing_ok=True)
                 sync(self._path.parent)
@@ -257,7 +259,7 @@ def _read(path: Path) -> tuple[str, _Tables] | None:
 def named(folder: Path) -> frozenset[str]:
     """Return the unfinished tasks of all first snapshots in a relay's state folder. Raises StateFailed."""
     remembered = [_read(path) for path in folder.glob("first-*.json")]
-    return frozenset(id for one in remembered if one is not None for id in one[1].values() if id)
+    return frozenset(id for state in remembered if state is not None for id in state[1].values() if id)
 
 
 def advised(task: BackfillTask, error: BwtuiError) -> BwtuiError:
@@ -285,7 +287,7 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
     The one of ``relay`` itself always counts. That of a different relay does not count if any relay's
     checkpoint of the slot is further: then the slot was recreated since.
     """
-    found: dict[str, list[str]] = {}
+    by_relay: dict[str, list[str]] = {}
     reached = {name: last.confirmed_lsn for name, last in memories(*identity).items()}
     for name in known_relays():
         with contextlib.suppress(BwtuiError):
@@ -293,19 +295,19 @@ def unfinished(identity: Identity, relay: str) -> Mapping[str, Sequence[str]]:
             if remembered is None:
                 continue
             lsn, tables = remembered
-            own = max(parse_lsn(lsn), reached.get(name, 0))
-            is_void = name != relay and own < max(reached.values(), default=0)
-            left = [table for table, id in tables.items() if id]
-            found |= {name: left} if left and not is_void else {}
-    return found
+            lsn_of_relay = max(parse_lsn(lsn), reached.get(name, 0))
+            is_void = name != relay and lsn_of_relay < max(reached.values(), default=0)
+            tables_left = [table for table, id in tables.items() if id]
+            by_relay |= {name: tables_left} if tables_left and not is_void else {}
+    return by_relay
 
 
 def refuse_other(identity: Identity, relay: str) -> None:
     """Raise RefusedError if a different relay of this machine has not finished the slot's first snapshot."""
-    for name, left in unfinished(identity, relay).items():
+    for name, tables in unfinished(identity, relay).items():
         if name != relay:
             raise RefusedError(
-                f"relay {name} has not finished the first snapshot of slot {identity[2]}: {len(left)} "
+                f"relay {name} has not finished the first snapshot of slot {identity[2]}: {len(tables)} "
                 "tables are incomplete",
                 f"start that relay again with --name {name}, or run 'bwtui slots drop {identity[2]}' "
                 "for a new snapshot",

@@ -143,13 +143,13 @@ class JoinedTables:
         self._filter = TableFilter(settings)
         #: When the last check began, when the last one that requested everything began, and since when a
         #: check is due.
-        self._looked_at = self._asked_at = self._wanted_from = 0.0
+        self._checked_at = self._requested_at = self._due_from = 0.0
         self._coverage = coverage
         #: Why tables may have joined unnoticed: the ledger has records of a slot for which no state is
         #: stored.
         self._lost = ""
         #: The stored state; None for a relay from before this state was stored.
-        self._known = self._load()
+        self._last_check = self._load()
 
     def begin(
         self, connection: Connection, publications: tuple[str, ...], tables: Collection[TableInfo]
@@ -162,7 +162,7 @@ class JoinedTables:
         listed = _listed(connection, publications)
         places = {table.oid: _place(table, listed) for table in tables}
         try:
-            self._write(_LastCheck(_seen(connection), places))
+            self._write(_LastCheck(_existing_oids(connection), places))
         except OSError as error:
             raise file_failed(
                 f"the tables of the snapshot can't be written to {self._path}", error
@@ -172,20 +172,20 @@ class JoinedTables:
     def forget(self) -> None:
         """Remove the state of a former slot: a slot without a snapshot is about to be created."""
         self._path.unlink(missing_ok=True)
-        self._known, self._lost = None, ""
+        self._last_check, self._lost = None, ""
 
     # -- called by `NewTables` -----------------------------------------------------------------------------
 
     def was_removed(self, table: TableInfo) -> bool:
-        known = self._known
-        if known is None or table.oid in known.released:
-            return known is not None and lacks_identity(table)
-        place = known.places.get(table.oid)
-        return table.oid in known.removed or (place is not None and bool(place.listed))
+        last_check = self._last_check
+        if last_check is None or table.oid in last_check.released:
+            return last_check is not None and lacks_identity(table)
+        place = last_check.places.get(table.oid)
+        return table.oid in last_check.removed or (place is not None and bool(place.listed))
 
     def release(self, oid: int) -> None:
-        if self._known is not None:
-            self._keep(replace(self._known, released=self._known.released | {oid}))
+        if self._last_check is not None:
+            self._keep(replace(self._last_check, released=self._last_check.released | {oid}))
 
     # -- checking ------------------------------------------------------------------------------------------
 
@@ -198,29 +198,32 @@ class JoinedTables:
         now = time.monotonic()
         if not publications or (self._settings.skip_snapshot and not self._settings.adds_new_tables):
             # Nothing is ever requested, so a run that ends once it has caught up does not wait for a check.
-            self._asked_at = now
+            self._requested_at = now
             return
-        if self._known is None:
+        if self._last_check is None:
             # Store the existing tables first; otherwise rows of new ones would seem to be sent.
             self._look(connection, publications, store)
-        is_moved = self._known is not None and self._new_tables.settle(connection, self)
+        is_moved = self._last_check is not None and self._new_tables.settle(connection, self)
         # Check before a heal is done, since it may be done before the next check is due.
-        is_wanted = is_moved or self._looked_at < self._wanted_from or self._is_compared()
-        if self._looked_at and not is_wanted and now - self._looked_at < _SECONDS:
+        is_wanted = is_moved or self._checked_at < self._due_from or self._is_compared()
+        if self._checked_at and not is_wanted and now - self._checked_at < _SECONDS:
             return
-        self._looked_at = now
+        self._checked_at = now
         if self._look(connection, publications, store):
-            self._asked_at = now
+            self._requested_at = now
 
     def _look(self, connection: Connection, publications: tuple[str, ...], store: BackfillStore) -> bool:
         """Return whether all joined tables were requested."""
         # In this order: a table created in between is not in the state, and joins at the next check only.
-        seen, listed = _seen(connection), _listed(connection, publications)
-        names = {(one.namespace, one.name) for one in published_tables(connection, publications)}
+        existing, listed = _existing_oids(connection), _listed(connection, publications)
+        names = {
+            (table_name.namespace, table_name.name)
+            for table_name in published_tables(connection, publications)
+        }
         tables = [
             table
             for table in list_tables(connection, partitions=True)
-            if table.oid in seen and (table.namespace, table.name) in names and self._filter(table)
+            if table.oid in existing and (table.namespace, table.name) in names and self._filter(table)
         ]
         places = {table.oid: _place(table, listed) for table in tables}
         if self._lost:
@@ -230,39 +233,41 @@ class JoinedTables:
                 f"may lack rows from before it joined the publication: {self._lost}", sent
             )
             self._lost = ""
-        known = self._known or _LastCheck(seen, places)
-        joined = self._joined(connection, tables, places, known)
+        previous = self._last_check or _LastCheck(existing, places)
+        joined = self._joined(connection, tables, places, previous)
         # Request each of them, whatever happens to the others.
-        asked = [table for table in joined if self._ask(table, store)]
+        requested = [table for table in joined if self._ask(table, store)]
         for table in joined:
-            if table not in asked:
+            if table not in requested:
                 # Restore the earlier state, so that it joins again at the next check.
                 places.pop(table.oid)
-                if (before := known.places.get(table.oid)) is not None:
+                if (before := previous.places.get(table.oid)) is not None:
                     places[table.oid] = before
-        self._report_joined([table.qualified_name for table in asked if self._is_sent(table)])
-        released = (known.released & seen) - listed.keys()
-        had = {oid for oid, place in known.places.items() if place.listed} | known.removed
-        self._keep(_LastCheck(seen, places, (seen & had) - listed.keys() - released, released))
-        return len(asked) == len(joined)
+        self._report_joined([table.qualified_name for table in requested if self._is_sent(table)])
+        released = (previous.released & existing) - listed.keys()
+        formerly_listed = {oid for oid, place in previous.places.items() if place.listed} | previous.removed
+        self._keep(
+            _LastCheck(existing, places, (existing & formerly_listed) - listed.keys() - released, released)
+        )
+        return len(requested) == len(joined)
 
     def has_looked(self, moment: float) -> bool:
         """Return whether a check since ``moment`` requested all joined tables; otherwise make one due.
 
         For the main thread; ``moment`` is a time of `time.monotonic`.
         """
-        self._wanted_from = max(self._wanted_from, moment)
-        return self._asked_at >= moment
+        self._due_from = max(self._due_from, moment)
+        return self._requested_at >= moment
 
     def _joined(
-        self, connection: Connection, tables: Collection[TableInfo], places: _Places, known: _LastCheck
+        self, connection: Connection, tables: Collection[TableInfo], places: _Places, previous: _LastCheck
     ) -> list[TableInfo]:
         """Return tables whose earlier rows may be in no stream."""
-        created = [oid for oid, place in places.items() if not place.listed and oid not in known.seen]
+        created = [oid for oid, place in places.items() if not place.listed and oid not in previous.seen]
         untouched = {oid for (oid,) in query(connection, _UNTOUCHED_SQL, created)} if created else set()
         joined = []
         for table in tables:
-            place, before = places[table.oid], known.places.get(table.oid)
+            place, before = places[table.oid], previous.places.get(table.oid)
             if before is None:
                 is_joined = table.oid not in untouched
             elif place.name != before.name:
@@ -300,29 +305,29 @@ class JoinedTables:
     def _report_joined(self, names: list[str]) -> None:
         hint = "'bwtui snapshot --status' shows the progress, and 'bwtui snapshot --cancel' ends it"
         for name in names[:_NOTICES]:
-            says = f"table {name} has joined the publication: the relay backfills its earlier rows"
-            self._report.error("notice", RefusedError(says, hint), name)
+            message = f"table {name} has joined the publication: the relay backfills its earlier rows"
+            self._report.error("notice", RefusedError(message, hint), name)
         if more := names[_NOTICES:]:
-            says = (
+            message = (
                 f"{len(more)} more tables have joined the publication: the relay backfills their earlier rows"
             )
-            self._report.error("notice", RefusedError(says, hint))
+            self._report.error("notice", RefusedError(message, hint))
 
-    def _keep(self, known: _LastCheck) -> None:
-        if known == self._known:
+    def _keep(self, check: _LastCheck) -> None:
+        if check == self._last_check:
             return
         try:
-            self._write(known)
+            self._write(check)
         except OSError as error:
             # It is written at the next check; until then a restart may request a table once more.
             hint = "free disk space, or set BWTUI_STATE_HOME to a writable folder"
-            says = f"the list of joined tables can't be written to {self._path}: {error.strerror}"
-            self._report.error("state", StateFailed(says, hint))
+            message = f"the list of joined tables can't be written to {self._path}: {error.strerror}"
+            self._report.error("state", StateFailed(message, hint))
 
-    def _write(self, known: _LastCheck) -> None:
+    def _write(self, check: _LastCheck) -> None:
         private_parent(self._path)
-        write_durably(self._path, json.dumps({"identity": self._identity} | known.to_json()))
-        self._known = known
+        write_durably(self._path, json.dumps({"identity": self._identity} | check.to_json()))
+        self._last_check = check
 
     def _load(self) -> _LastCheck | None:
         why = ""
@@ -343,7 +348,7 @@ class JoinedTables:
         return None
 
 
-def _seen(connection: Connection) -> frozenset[int]:
+def _existing_oids(connection: Connection) -> frozenset[int]:
     return frozenset(int(oid) for (oid,) in query(connection, _SEEN_SQL))
 
 

@@ -81,9 +81,9 @@ def _key(path: Path, number: int, line: str) -> Key:
     return key
 
 
-def _damaged(path: Path, what: str) -> StateFailed:
+def _damaged(path: Path, reason: str) -> StateFailed:
     return StateFailed(
-        f"the list of keys {path} is damaged: {what}",
+        f"the list of keys {path} is damaged: {reason}",
         "submit the request again: 'bwtui verify --database' finds the keys that still differ",
     )
 

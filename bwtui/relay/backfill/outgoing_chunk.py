@@ -55,11 +55,11 @@ def refuse_unlike(route: TableRoute, topic: str, spelling: str) -> None:
             f"the keys were compared with topic {topic}, but the relay now sends to topic {route.topic}",
             "nothing was sent; run 'bwtui repair' again, which repeats the comparison",
         )
-    own = spelling_of(route)
-    if spelling not in ("", own):
+    current = spelling_of(route)
+    if spelling not in ("", current):
         raise RefusedError(
-            f"the keys of topic {topic} were compared as {said(spelling)}, but the relay now "
-            f"sends them as {said(own)}",
+            f"the keys of topic {topic} were compared as {spelling_text(spelling)}, but the relay now "
+            f"sends them as {spelling_text(current)}",
             "none of these was sent; run 'bwtui snapshot' to send the whole table with its "
             "current keys, then 'bwtui repair' to compare again",
         )
@@ -70,7 +70,7 @@ def spelling_of(route: TableRoute) -> str:
     return "json" if route.key_schema_id is None else str(route.key_schema_id)
 
 
-def said(spelling: str) -> str:
+def spelling_text(spelling: str) -> str:
     """Return a description of a key encoding."""
     if spelling.isdigit():
         return f"Avro with schema id {spelling}"

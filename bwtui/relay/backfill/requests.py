@@ -26,9 +26,9 @@ class BackfillRequests:
             raise _not_carried(request.table, captured, is_selected=request.table in self._report.tables)
         return self._store.submit(request)
 
-    def control(self, id: str, what: BackfillCommand) -> BackfillStatus:
+    def control(self, id: str, command: BackfillCommand) -> BackfillStatus:
         """Pause, resume or cancel a task. Raises RefusedError and StateFailed."""
-        return self._store.ask(id, what)
+        return self._store.ask(id, command)
 
 
 def _check(request: BackfillRequest) -> None:

@@ -44,12 +44,12 @@ class ChunkSessionFailures:
         self._count += 1
         if self._count < _ENDS or not request.where:
             return
-        says = (
+        message = (
             f"the session that reads rows of {request.table} ended {self._count} times in a row, while the "
             f"stream's session did not: {error.message}"
         )
         raise BackfillFailed(
-            RefusedError(says, f"check whether the condition ends the session: {request.where}")
+            RefusedError(message, f"check whether the condition ends the session: {request.where}")
         )
 
 
@@ -77,7 +77,7 @@ class BackfillRowPolicy:
 
     def own(self, failures: list[DeliveryFailure], spans: Collection[DeliverySpan]) -> list[DeliveryFailure]:
         """Note if the topic accepts nothing, and return ``failures``; those in ``spans`` then end nothing."""
-        return [self._own(one) if one.span in spans else one for one in failures]
+        return [self._own(failure) if failure.span in spans else failure for failure in failures]
 
     def _own(self, failure: DeliveryFailure) -> DeliveryFailure:
         if not failure.is_setup or failure.topic != self._topic:
@@ -87,7 +87,7 @@ class BackfillRowPolicy:
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
         """See `RowPolicy.undelivered`; all ``failures`` are of backfilled rows. Raises Redrive as well."""
-        failures = [self._own(one) for one in failures]
+        failures = [self._own(failure) for failure in failures]
         if self.shut is not None:
             raise RestartFromConfirmed(failures)
         return self._policy.undelivered(failures)

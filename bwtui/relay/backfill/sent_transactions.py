@@ -62,25 +62,25 @@ class SentTransactions:
     def tidy(self) -> None:
         """Remove what all sessions can see by now, and store the rest compactly."""
         oldest, pages = self.oldest, dict(self._pages)
-        kept: Sequence[int] = self._recent
+        remaining: Sequence[int] = self._recent
         if oldest is not None:
-            kept = [xid for xid in kept if not _is_before(xid, oldest)]
+            remaining = [xid for xid in remaining if not _is_before(xid, oldest)]
             last = (1 << _PAGE_BITS) - 1
-            gone = [number for number in pages if _is_before(number << _PAGE_BITS | last, oldest)]
-            for number in gone:
+            visible = [number for number in pages if _is_before(number << _PAGE_BITS | last, oldest)]
+            for number in visible:
                 del pages[number]
             self._from_before = frozenset(xid for xid in self._from_before if not _is_before(xid, oldest))
-        if len(kept) > _PLAIN // 2:
-            for xid in kept:
+        if len(remaining) > _PLAIN // 2:
+            for xid in remaining:
                 number, bit = xid >> _PAGE_BITS, xid & (1 << _PAGE_BITS) - 1
                 page = pages.get(number)
                 if page is None:
                     page = pages[number] = bytearray(1 << _PAGE_BITS - 3)
                 page[bit >> 3] |= 1 << (bit & 7)
-            kept = []
+            remaining = []
         # In this order: a concurrent reader finds a number in at least one of the two.
         self._pages = pages
-        self._recent = array("I", kept)
+        self._recent = array("I", remaining)
         self.note = self._recent.append
 
     @property

@@ -190,8 +190,8 @@ class BackfillStore:
             with self._lock:
                 entry.saved, entry.task.is_noted = saved, True
 
-    def forget_firsts(self, kept: Collection[str]) -> None:
-        """Forget all tasks of a first snapshot except ``kept``, and what other tasks did not send.
+    def forget_firsts(self, remaining: Collection[str]) -> None:
+        """Forget all tasks of a first snapshot except ``remaining``, and what other tasks did not send.
 
         Raises StateFailed.
         """
@@ -200,8 +200,8 @@ class BackfillStore:
         with self._disk, self._lock:
             self.firsts = frozenset()
             entries = self._entries.values()
-            gone = [one.task.id for one in entries if one.task.request.reason == "first"]
-            for id in (forgotten := [id for id in gone if id not in kept]):
+            first_ids = [entry.task.id for entry in entries if entry.task.request.reason == "first"]
+            for id in (forgotten := [id for id in first_ids if id not in remaining]):
                 del self._entries[id]
         try:
             for id in forgotten:
@@ -274,11 +274,11 @@ class BackfillStore:
 
     def take(self, progress: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over the progress that Kafka holds if it is further than this store: see `BackfillTask.progress`."""
-        for id, said in progress.items():
+        for id, progress_json in progress.items():
             with self._lock:
                 entry = self._entries.get(id)
-            if entry is not None and entry.task.is_behind(said):
-                entry.task.take(BackfillTask.from_json({**entry.task.to_json(), **said}))
+            if entry is not None and entry.task.is_behind(progress_json):
+                entry.task.take(BackfillTask.from_json({**entry.task.to_json(), **progress_json}))
                 self.save(entry.task)
 
     # -- the entries ---------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ class BackfillStore:
     def _refuse_second(self, request: BackfillRequest) -> None:
         with self._lock:
             for entry in self._entries.values():
-                other = entry.task.request
-                is_same = (other.table, other.reason) == (request.table, request.reason)
+                existing = entry.task.request
+                is_same = (existing.table, existing.reason) == (request.table, request.reason)
                 if is_same and not entry.task.is_over and self._is_mine(entry.task):
                     id = entry.task.id
                     raise RefusedError(

@@ -162,16 +162,18 @@ class BackfillTask:
         """Rebuild a task of an earlier run. Raises ValueError if the data is not a task."""
         if not isinstance(data, dict):
             raise ValueError("not an object")
-        known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
+        fields_known = {
+            field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data
+        }
         request = data.get("request")
         if not isinstance(request, dict):
             raise ValueError("without a request")
         for name in ("after", "key"):
-            if isinstance(known.get(name), list):
-                known[name] = tuple(known[name])
+            if isinstance(fields_known.get(name), list):
+                fields_known[name] = tuple(fields_known[name])
         try:
-            known["request"] = BackfillRequest.from_json(request)
-            task = cls(**known)
+            fields_known["request"] = BackfillRequest.from_json(request)
+            task = cls(**fields_known)
             task._check()
         except TypeError as error:
             raise ValueError(str(error)) from error

@@ -33,14 +33,14 @@ def health(turn: MainThreadActivity) -> HealthResult:
     """Return whether the main thread makes progress."""
     seconds, activity = turn.idle_seconds, turn.activity
     turns = seconds < PATIENCE or activity in WITHIN_ONE_CALL
-    told: dict[str, Any] = {
+    body: dict[str, Any] = {
         "healthy": turns,
         "activity": activity,
         "idle_seconds": round(seconds, 1),
     }
     if not turns:
-        told["reason"] = f"the relay's main thread has made no progress for {duration(seconds)} ({activity})"
-    return HealthResult(turns, told)
+        body["reason"] = f"the relay's main thread has made no progress for {duration(seconds)} ({activity})"
+    return HealthResult(turns, body)
 
 
 def readiness(measures: Measures) -> HealthResult:
@@ -48,7 +48,7 @@ def readiness(measures: Measures) -> HealthResult:
     # Tables that are not proven don't count: rows pass, and a table may wait long until somebody compares it.
     status, reasons = measures.status, list(_reasons(measures))
     verdict = status.verdict
-    told = {
+    body = {
         "ready": not reasons,
         "relay": status.name,
         "state": status.state,
@@ -58,7 +58,7 @@ def readiness(measures: Measures) -> HealthResult:
         "hint": verdict.hint,
         "not_proven": [entry.to_json() for entry in status.not_proven],
     }
-    return HealthResult(not reasons, told)
+    return HealthResult(not reasons, body)
 
 
 def _reasons(measures: Measures) -> Iterator[str]:

@@ -61,7 +61,7 @@ class RecentHistory:
         self._sessions = 0
         self._schemas: Mapping[tuple[str, int], object] = {}
         self._versions: dict[str, int | None] = {}
-        self._told: dict[tuple[str, str | None, str], float] = {}
+        self._marked_at: dict[tuple[str, str | None, str], float] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recent", daemon=True)
@@ -118,7 +118,7 @@ class RecentHistory:
         seconds, self._at = now - self._at, now
         if seconds <= 0:
             return
-        self._look_for_marks()
+        self._mark_events()
         totals = _SampledTotals.of(self._report)
         before, self._before = self._before, totals
         taken = self._latency.figures.second
@@ -174,7 +174,7 @@ class RecentHistory:
 
     # -- marks ---------------------------------------------------------------------------------------------
 
-    def _look_for_marks(self) -> None:
+    def _mark_events(self) -> None:
         sessions, self._sessions = self._sessions, self._report.sessions
         if self._sessions > max(sessions, 1):
             self.mark("reconnect", "the stream reconnected")
@@ -184,15 +184,15 @@ class RecentHistory:
             self._mark_schemas(schemas)
 
     def _mark_errors(self) -> None:
-        told, self._told = self._told, {}
+        marked, self._marked_at = self._marked_at, {}
         for entry in self._report.errors():
             if entry.kind == "notice":
                 continue
             which = (entry.kind, entry.table, entry.message)
-            last = told.get(which, 0.0)
+            last = marked.get(which, 0.0)
             if is_new := entry.time - last > _SAME_SECONDS:
                 self.mark("error", entry.message, entry.time)
-            self._told[which] = entry.time if is_new else last
+            self._marked_at[which] = entry.time if is_new else last
 
     def _mark_schemas(self, before: Mapping[tuple[str, int], object]) -> None:
         subjects = {subject for subject, _ in before}

@@ -91,7 +91,7 @@ def is_likely(name: str) -> bool:
 
 def name_if_several(name: str) -> str:
     """Return ``name`` if a command needs it because other relays may run too; otherwise ""."""
-    return name if any(is_likely(other) for other in known_relays() if other != name) else ""
+    return name if any(is_likely(relay) for relay in known_relays() if relay != name) else ""
 
 
 class RelayUnresponsive(ConnectionFailed):
@@ -180,9 +180,9 @@ def tell_audited(name: str, verdict: str, details: Mapping[str, Any], began: str
     ``details``: those of the audit's report; ``began``: see `begin_audit`. Ignores a relay that does not
     answer.
     """
-    found = {"clean": details.get("complete", []), "servers": details.get("servers", [])}
+    results = {"clean": details.get("complete", []), "servers": details.get("servers", [])}
     with contextlib.suppress(ConnectionFailed):
-        request(name, {"request": "audited", "verdict": verdict, "began": began, **found})
+        request(name, {"request": "audited", "verdict": verdict, "began": began, **results})
 
 
 def tell_sent_beside(name: str, topic: str, records: int) -> None:

@@ -47,7 +47,7 @@ class LastStatus:
 
 def read(name: str) -> Status | None:
     """Return the last status of a run without an outcome, as the status of a relay that failed."""
-    status = _kept(name)
+    status = _stored(name)
     if status is None:
         return None
     detail = f"{status.state} until it was killed"
@@ -55,7 +55,7 @@ def read(name: str) -> Status | None:
     return _with_ledger(with_gaps(replace(status, state="failed", detail=detail, verdict=verdict)))
 
 
-def _kept(name: str) -> Status | None:
+def _stored(name: str) -> Status | None:
     try:
         return Status.from_json(json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -68,7 +68,7 @@ def of_ended(name: str) -> Status | None:
     if last is None:
         return read(name)
     # On a full disk the outcome has only the reason: the last status has the rest.
-    kept = _kept(name) if last.status is None else None
+    kept = _stored(name) if last.status is None else None
     status = at_the_end(kept, last.error(), last.exit_code, last.time) if kept else last.status
     return _with_ledger(status) if status else None
 
@@ -104,8 +104,8 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
         entries = (*entries, ErrorEntry(at, "fatal", None, error.message, error.hint))
     confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
     message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
-    left = status.first_snapshot.left if status.first_snapshot else _left_by_export(status)
-    verdict = ended(message, hint, confirmed=confirmed, left=left, at=at)
+    unfinished = status.first_snapshot.left if status.first_snapshot else _unfinished_export(status)
+    verdict = ended(message, hint, confirmed=confirmed, left=unfinished, at=at)
     return with_gaps(
         replace(
             status,
@@ -119,7 +119,7 @@ def at_the_end(status: Status, error: BwtuiError | None, code: int, at: float) -
     )
 
 
-def _left_by_export(status: Status) -> str:
+def _unfinished_export(status: Status) -> str:
     """Return what happens to an incomplete first snapshot by 'export'; "" if there is none."""
     has_begun = any(table.snapshot_state != "none" for table in status.tables.values())
     # Its slot, which is created last, has a position as soon as it exists.

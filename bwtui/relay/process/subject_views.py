@@ -38,7 +38,7 @@ class SubjectViews:
         self._registry: SchemaRegistry | None = None
         self._lock = threading.Lock()
         #: By subject: when it was last requested, by ``time.monotonic``, and the versions with wanted texts.
-        self._asked: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._requests: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._known: dict[str, _CachedSubject] = {}
         self._watch = OnDemandPoller(self._look, self._hang_up, self._failed, "subjects", _MOST_REST)
 
@@ -52,8 +52,8 @@ class SubjectViews:
         if not name:
             return SubjectVersions()
         with self._lock:
-            is_new = self._asked.get(name, (0.0, None))[1] != wanted
-            self._asked[name] = (time.monotonic(), wanted)
+            is_new = self._requests.get(name, (0.0, None))[1] != wanted
+            self._requests[name] = (time.monotonic(), wanted)
         if is_new:
             self._watch.hurry()
         return self._watch.latest().get(name) or SubjectVersions(name=name)
@@ -63,17 +63,17 @@ class SubjectViews:
 
     # In the watch's thread.
 
-    def _wanted(self) -> dict[str, tuple[str, ...]]:
+    def _requested(self) -> dict[str, tuple[str, ...]]:
         """Return the subjects with recent requests, and forget the others."""
         now = time.monotonic()
         with self._lock:
-            self._asked = {
-                name: asked for name, asked in self._asked.items() if now - asked[0] < ATTENTION_SECONDS
+            self._requests = {
+                name: asked for name, asked in self._requests.items() if now - asked[0] < ATTENTION_SECONDS
             }
-            return {name: wanted for name, (_, wanted) in self._asked.items()}
+            return {name: wanted for name, (_, wanted) in self._requests.items()}
 
     def _look(self) -> Mapping[str, SubjectVersions]:
-        wanted = self._wanted()
+        wanted = self._requested()
         self._known = {name: self._known.get(name) or _CachedSubject(name) for name in wanted}
         answers: dict[str, SubjectVersions] = {}
         for name, known in self._known.items():
@@ -81,28 +81,28 @@ class SubjectViews:
                 for _ in self._steps(known, wanted[name]):
                     answers[name] = known.subject(wanted[name])
                     self._watch.show({**self._watch.shown, **answers})
-                    if self._wanted().get(name) != wanted[name]:
+                    if self._requested().get(name) != wanted[name]:
                         break
             except BwtuiError as error:
                 answers[name] = replace(known.subject(()), time=time.time(), failure=error.message)
         return answers
 
-    def _steps(self, known: "_CachedSubject", wanted: tuple[str, ...]) -> Iterator[None]:
+    def _steps(self, subject: "_CachedSubject", requested: tuple[str, ...]) -> Iterator[None]:
         """Read a subject; after each step, the caller may show the results so far, or stop."""
         if self._registry is None:
             self._registry = self._open()
         registry = self._registry
         if registry is None:
-            known.failure = "this relay uses no schema registry"
+            subject.failure = "this relay uses no schema registry"
             yield
             return
-        known.take_numbers(registry.versions(known.name), registry.level(known.name))
+        subject.take_numbers(registry.versions(subject.name), registry.level(subject.name))
         yield
-        for number in known.numbers(wanted):
-            known.keep(number, registry)
+        for number in subject.numbers(requested):
+            subject.keep(number, registry)
             yield
         begun = time.thread_time()
-        for _ in known.compare(registry) if CHANGES in wanted else ():
+        for _ in subject.compare(registry) if CHANGES in requested else ():
             self._watch.pause(_REST * (time.thread_time() - begun))
             begun = time.thread_time()
             yield
@@ -116,7 +116,7 @@ class SubjectViews:
         self._watch.show({})
 
     def _failed(self, moment: float, why: str) -> Mapping[str, SubjectVersions]:
-        return {name: SubjectVersions(moment, why, name=name) for name in self._wanted()} if why else {}
+        return {name: SubjectVersions(moment, why, name=name) for name in self._requested()} if why else {}
 
 
 class _CachedSubject:
@@ -147,15 +147,15 @@ class _CachedSubject:
         self._time, self._level = time.time(), level
         self.failure = "" if versions else f"the schema registry has no version of {self.name}"
 
-    def numbers(self, wanted: Iterable[str]) -> list[int]:
+    def numbers(self, requested: Iterable[str]) -> list[int]:
         """Return the requested versions that exist."""
-        found: list[int] = []
-        for one in wanted:
-            if one == NEWEST:
-                found += [number for number, entry in self._entries.items() if not entry.is_deleted][-2:]
-            elif one.isdecimal() and int(one) in self._entries:
-                found.append(int(one))
-        return found
+        existing: list[int] = []
+        for version in requested:
+            if version == NEWEST:
+                existing += [number for number, entry in self._entries.items() if not entry.is_deleted][-2:]
+            elif version.isdecimal() and int(version) in self._entries:
+                existing.append(int(version))
+        return existing
 
     def keep(self, number: int, registry: SchemaRegistry) -> None:
         """Read a version's text, and keep it."""
@@ -176,14 +176,15 @@ class _CachedSubject:
             self._text(numbers[0], registry)
             yield
 
-    def subject(self, wanted: Iterable[str]) -> SubjectVersions:
+    def subject(self, requested: Iterable[str]) -> SubjectVersions:
         """Return the cached versions, with the requested texts."""
         notes = [
-            f"the schema registry lists version {one} but does not return it" for one in sorted(self._missing)
+            f"the schema registry lists version {version} but does not return it"
+            for version in sorted(self._missing)
         ]
         if self._left_out:
             notes.append(f"only the newest {_MOST} of {self._left_out + _MOST:,} versions are shown")
-        texts = {number: self._texts.get(number) for number in self.numbers(wanted)}
+        texts = {number: self._texts.get(number) for number in self.numbers(requested)}
         return SubjectVersions(
             self._time,
             self.failure,
@@ -200,11 +201,11 @@ class _CachedSubject:
         if before is None or after is None:
             return
         try:
-            found = differences(before, after)
+            changes = differences(before, after)
         except ValueError:
             return
-        kinds = [one.kind for one in found if one.field]
-        changed = {one.field for one in found if one.field and one.kind not in ("added", "removed")}
+        kinds = [one.kind for one in changes if one.field]
+        changed = {one.field for one in changes if one.field and one.kind not in ("added", "removed")}
         self._entries[newer] = replace(
             self._entries[newer],
             added=kinds.count("added"),
@@ -214,21 +215,24 @@ class _CachedSubject:
 
     def _text(self, number: int, registry: SchemaRegistry) -> str | None:
         """Return a version's text, and store its other attributes. Raises what `version` raises."""
-        known = self._texts.get(number) or self._passed.get(number)
-        if known is not None or number in self._missing:
-            return known
-        found = registry.version(self.name, number)
-        if found is None:
+        cached = self._texts.get(number) or self._passed.get(number)
+        if cached is not None or number in self._missing:
+            return cached
+        version = registry.version(self.name, number)
+        if version is None:
             self._missing.add(number)
             return None
         self._time = time.time()
         self._entries[number] = replace(
-            self._entries[number], id=found.id, registered=found.registered, fields=_fields(found.schema)
+            self._entries[number],
+            id=version.id,
+            registered=version.registered,
+            fields=_fields(version.schema),
         )
-        self._passed[number] = found.schema
+        self._passed[number] = version.schema
         while len(self._passed) > _TEXTS_KEPT:
             del self._passed[next(iter(self._passed))]
-        return found.schema
+        return version.schema
 
 
 def _fields(schema: str) -> int | None:

@@ -56,7 +56,7 @@ class NotifySocket:
     """The socket on which systemd listens; its errors never harm the relay."""
 
     address: str
-    _is_told: bool = False
+    _is_reported: bool = False
 
     def send(self, *lines: str) -> bool:
         """Send ``lines``, and return whether systemd took them; log the first failure."""
@@ -70,26 +70,24 @@ class NotifySocket:
                 sender.settimeout(_SEND_SECONDS)
                 sender.sendto("\n".join(lines).encode(), place)
         except (OSError, ValueError) as error:
-            self._tell(error)
+            self._report_failure(error)
             return False
         return True
 
-    def _tell(self, error: Exception) -> None:
-        if self._is_told:
+    def _report_failure(self, error: Exception) -> None:
+        if self._is_reported:
             return
-        self._is_told = True
+        self._is_reported = True
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        words = (
-            f"the relay's state can't be reported to systemd (NOTIFY_SOCKET is {self.address!r}): {reason}"
-        )
+        text = f"the relay's state can't be reported to systemd (NOTIFY_SOCKET is {self.address!r}): {reason}"
         record = _log.makeRecord(
-            _log.name, logging.WARNING, "", 0, "%s", (words,), None, extra=event("supervisor_untold")
+            _log.name, logging.WARNING, "", 0, "%s", (text,), None, extra=event("supervisor_untold")
         )
         _log.handle(record)
         lines = json_lines()
-        says = lines.format(record) if lines else f"bwtui: notice: {words}; the relay continues"
+        line = lines.format(record) if lines else f"bwtui: notice: {text}; the relay continues"
         # stderr may have no reader: neither the pings nor the end of the relay wait long for it.
-        saying = threading.Thread(target=_say, args=(says,), name="systemd notice", daemon=True)
+        saying = threading.Thread(target=_print_line, args=(line,), name="systemd notice", daemon=True)
         saying.start()
         saying.join(_SEND_SECONDS)
 
@@ -107,7 +105,7 @@ class SystemdNotifier:
     _is_stopping: bool = False
     _is_broken: bool = False
     #: The last STATUS line, and the state that it reported.
-    _said: str = ""
+    _last_text: str = ""
     _state: tuple[str, str] = ("", "")
     #: When the main thread was last checked.
     _pinged_at: float = field(default_factory=time.monotonic)
@@ -132,16 +130,16 @@ class SystemdNotifier:
         while True:
             lines = self._pings(engine.turn(), time.monotonic())
             try:
-                self._look(engine.measures(), lines)
+                self._report(engine.measures(), lines)
             except Exception as error:
                 # A failing status snapshot must not end a relay whose main thread is alive.
                 if lines:
                     self.socket.send(*lines)
-                self._tell_broken(error)
+                self._report_broken(error)
             if self._stop.wait(min(_LOOK_SECONDS, self._ping_seconds)):
                 return
 
-    def _tell_broken(self, error: Exception) -> None:
+    def _report_broken(self, error: Exception) -> None:
         if not self._is_broken:
             self._is_broken = True
             # The text of an unexpected exception may contain a row value.
@@ -152,23 +150,23 @@ class SystemdNotifier:
     def _ping_seconds(self) -> float:
         return (self.watchdog_seconds or _EXTENSION_SECONDS) / _PINGS
 
-    def _look(self, measures: Measures, lines: list[str]) -> None:
+    def _report(self, measures: Measures, lines: list[str]) -> None:
         """Send ``lines``, and everything that is new."""
         status = measures.status
         if not self._is_ready and (status.phase or status.state) not in ("starting", "stopped", "failed"):
             lines.append("READY=1")
         if measures.is_stopping and not self._is_stopping:
             lines.append("STOPPING=1")
-        verdict, words = status.verdict, _line(_words(status))
+        verdict, text = status.verdict, _line(_status_text(status))
         about = verdict.cause if status.state == "stalled" else key_of(status) or status.detail
         state = (status.state, about)
         # The sentence of a stall contains its duration, which differs each time.
-        if state != self._state or (lines and words != self._said):
-            lines.append("STATUS=" + words)
+        if state != self._state or (lines and text != self._last_text):
+            lines.append("STATUS=" + text)
         if lines and self.socket.send(*lines):
             self._is_ready = self._is_ready or "READY=1" in lines
             self._is_stopping = self._is_stopping or "STOPPING=1" in lines
-            self._state, self._said = state, words
+            self._state, self._last_text = state, text
 
     def _pings(self, turn: MainThreadActivity, now: float) -> list[str]:
         """Return the due lines, if the main thread was alive since lines were last due."""
@@ -185,7 +183,7 @@ class SystemdNotifier:
         return lines
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         say(line, err=True)
 
@@ -206,11 +204,11 @@ def supervisor_of(environment: MutableMapping[str, str]) -> SystemdNotifier | No
     return SystemdNotifier(NotifySocket(address), seconds)
 
 
-def _words(status: Status) -> str:
-    words = status.verdict.sentence or status.detail
+def _status_text(status: Status) -> str:
+    text = status.verdict.sentence or status.detail
     if status.verdict.condition == "not_proven":
-        return f"not proven: {words}"
-    return f"{status.state}: {words}" if words and words != status.state else status.state
+        return f"not proven: {text}"
+    return f"{status.state}: {text}" if text and text != status.state else status.state
 
 
 def _line(text: str) -> str:

@@ -73,14 +73,14 @@ class InitialSetup:
         self._first.forget()
         with contextlib.suppress(OSError):
             self._topics.forget()
-        made: tuple[str, ...] = ()
+        created: tuple[str, ...] = ()
         publications = findings.publications
         self._check_publications(connection, publications)
         if not publications:
             self._report.detail = "creating the publications"
             name = self._settings.publication_name
             with stoppable(connection, self._context.stop_requested):
-                made = publications = publication.create(connection, name, findings.tables)
+                created = publications = publication.create(connection, name, findings.tables)
         try:
             if self._settings.skip_snapshot:
                 self._skip(connection, publications)
@@ -88,7 +88,7 @@ class InitialSetup:
                 self._snapshot(connection, publications)
         except BaseException:
             # The publication was created for this slot, which does not exist, so it is dropped again.
-            self._drop_quietly(made)
+            self._drop_quietly(created)
             raise
         return publications
 

@@ -79,16 +79,16 @@ class Leftovers:
         database: sqlite3.Connection,
         topic: str,
         before: Offsets,
-        own: tuple[Offsets, Offsets],
+        attempt: tuple[Offsets, Offsets],
         sessions: Collection[bytes],
     ) -> None:
-        """Collect the leftovers, and the late records; this attempt's records are within ``own``."""
-        for records in in_batches(self._records(topic, before, own[0])):
+        """Collect the leftovers, and the late records; this attempt's records are within ``attempt``."""
+        for records in in_batches(self._records(topic, before, attempt[0])):
             # The last record of each key counts.
             last = {record.key: record.session in sessions and not record.is_tombstone for record in records}
             each(database, "insert or ignore into left_over values (?)", (k for k in last if last[k]))
             each(database, _DELETE, (key for key in last if not last[key]))
-        for records in in_batches(self._records(topic, *own)):
+        for records in in_batches(self._records(topic, *attempt)):
             late = {record.key: record.session in sessions and not record.is_tombstone for record in records}
             each(database, "delete from late where key = ?", (key for key in late if not late[key]))
             each(database, "insert or ignore into late values (?)", (key for key in late if late[key]))
@@ -97,7 +97,7 @@ class Leftovers:
         if not is_late:
             return
         database.execute("insert or ignore into left_over select key from late")
-        for records in in_batches(self._records(topic, *own)):
+        for records in in_batches(self._records(topic, *attempt)):
             each(database, _DELETE, _sent(records, sessions))
         database.execute("delete from late where key in (select key from left_over)")
 
@@ -115,13 +115,13 @@ class Leftovers:
 
     def _records(self, topic: str, start: Offsets, end: Offsets) -> Iterator[KeyRecord]:
         """Read a part of ``topic``, and report at each pause if records arrived since the previous one."""
-        count = seen = 0
+        count = reported = 0
 
         def wait() -> None:
-            nonlocal seen
-            if count > seen:
+            nonlocal reported
+            if count > reported:
                 self._report.account.answered()
-            seen = count
+            reported = count
             self._pulse(0)
 
         for record in self._destination.readback.keys(topic, start, end, wait):

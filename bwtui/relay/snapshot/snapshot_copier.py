@@ -124,14 +124,14 @@ class SnapshotCopier:
         if self._recorder is not None:
             self._recorder.settle()
         self._acks.advance()
-        self._look_at_deliveries()
+        self._take_deliveries()
         check_stop(context.stop_requested)
         if time.monotonic() >= self._ask_at:
             self._ask()
             # Count from the answer, which may have taken some time.
             self._ask_at = time.monotonic() + _ASK_SECONDS
 
-    def _look_at_deliveries(self) -> None:
+    def _take_deliveries(self) -> None:
         report = self._context.report
         report.outage(self._context.service.outage())
         report.take_deliveries(self._context.sink, self._acks)
@@ -209,16 +209,16 @@ class SnapshotCopier:
         size: int | None = None,
     ) -> None:
         """Add rows that all have a message, with ``size`` bytes in total."""
-        made = cast(list[Encoded], messages)
+        encoded = cast(list[Encoded], messages)
         if size is None:
-            size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in made)
+            size = sum(len(key or b"") + len(value or b"") for key, value, _, _ in encoded)
         if self._context.settings.headers:
-            made = [
+            encoded = [
                 (key, value, time_ms, self._headers(number))
-                for number, (key, value, time_ms, _) in enumerate(made, self._ordinal + 1)
+                for number, (key, value, time_ms, _) in enumerate(encoded, self._ordinal + 1)
             ]
         self._ordinal += len(lines)
-        self._batch.add_many(route, made, size)
+        self._batch.add_many(route, encoded, size)
         if self._recorder is not None:
             self._recorder.frames += lines
             self._batch.held += sum(map(len, lines))
@@ -350,10 +350,10 @@ class SnapshotCopier:
             # Others may have failed meanwhile; they are handled later. A rejected dead letter is sent again,
             # shortened.
             taken = self._context.policy.undelivered(sink.take_failures())
-            self._failures += [other for other in taken if other.span is not single]
-            own = next((failure for failure in taken if failure.span is single), None)
-            if own is not None:
-                return own, receipt
+            self._failures += [failure for failure in taken if failure.span is not single]
+            own_failure = next((failure for failure in taken if failure.span is single), None)
+            if own_failure is not None:
+                return own_failure, receipt
         return None, receipt
 
     def _may_send(self) -> bool:

@@ -89,9 +89,9 @@ class SnapshotRun(SnapshotCopier):
         crew = self._crew(connection) if chosen and self._context.exactly is None else None
         try:
             self._pool = self._pool_for(connection, chosen, crew)
-            left_over = self._pool.run() if self._pool is not None else []
+            unread = self._pool.run() if self._pool is not None else []
             if self._pool is not None:
-                self._see_locks_held(connection)
+                self._check_locks_held(connection)
             if crew is not None:
                 crew.end(self.pulse)
         finally:
@@ -101,13 +101,13 @@ class SnapshotRun(SnapshotCopier):
             for table, route in chosen:
                 self._copy(connection, table, route)
             return
-        for task in left_over:
+        for task in unread:
             for table in task.tables:
                 answers = self._pool.answers
                 self._copy(connection, table, answers.route_of(table))
                 answers.numbered[table.relation.qualified_name] = self._ordinal
 
-    def _see_locks_held(self, connection: Connection) -> None:
+    def _check_locks_held(self, connection: Connection) -> None:
         """Check that the session that has locked all tables lived while workers read.
 
         Raises ConnectionFailed.
@@ -166,11 +166,11 @@ class SnapshotRun(SnapshotCopier):
         context = self._context
         if context.exactly is not None or not chosen:
             return None
-        found = sizes(connection, [table.relation.oid for table, _ in chosen])
-        count = workers_for(context.settings, cores(), found)
+        table_sizes = sizes(connection, [table.relation.oid for table, _ in chosen])
+        count = workers_for(context.settings, cores(), table_sizes)
         if crew is not None:
             count = context.settings.snapshot_workers or crew.parallelism
-        tasks = tasks_for([table for table, _ in chosen], found, count, connection.server_version)
+        tasks = tasks_for([table for table, _ in chosen], table_sizes, count, connection.server_version)
         count = min(count, len(tasks))
         if count < 2 and crew is None:
             return None
@@ -193,10 +193,10 @@ class SnapshotRun(SnapshotCopier):
             # If this process stood still since the last check, the snapshot may be another relay's by now.
             self._pool.look(is_ours=time.monotonic() < self._ask_at)
 
-    def _look_at_deliveries(self) -> None:
+    def _take_deliveries(self) -> None:
         pool, report = self._pool, self._context.report
         if pool is None:
-            super()._look_at_deliveries()
+            super()._take_deliveries()
             return
         sink, now = self._context.sink, time.monotonic()
         report.outage(self._context.destination.service.outage() or pool.outage)

@@ -72,13 +72,13 @@ class TopicWatch:
         self.refusal: ServiceRefused | None = None
         self._report = report
         self._path = path
-        self._cluster, self._known = _read(path, coverage)
+        self._cluster, self._recorded = _read(path, coverage)
         self._is_new_run = True
         #: Former topic ids, which a lagging broker may still report.
         self._former: set[str] = set()
-        self._gone: dict[str, int] = {}
+        self._missing_checks: dict[str, int] = {}
         #: Topics that this run has sent to.
-        self._seen: set[str] = set()
+        self._sent_topics: set[str] = set()
         self._is_over = self._is_awaited = self._has_looked = False
         #: Set to check at once, or to end.
         self._wake = threading.Event()
@@ -110,32 +110,32 @@ class TopicWatch:
     def forget(self) -> None:
         """Forget the recorded topics: a new snapshot fills them, whatever they are. Raises OSError."""
         with self._lock:
-            self._known = {}
+            self._recorded = {}
             self._remember()
 
     def take(self, limits: Limits) -> None:
         """Record topics right before the first row is sent to them. Raises OSError, ConnectionFailed."""
         tables = {counters.topic: name for name, counters in self._report.tables.items()}
         there = {
-            topic: PresentTopic(one.id, one.partitions, 0 if one.is_new else None)
-            for topic, one in limits.items()
-            if isinstance(one, TopicLimits) and one.id and topic in tables
+            topic: PresentTopic(limits_of.id, limits_of.partitions, 0 if limits_of.is_new else None)
+            for topic, limits_of in limits.items()
+            if isinstance(limits_of, TopicLimits) and limits_of.id and topic in tables
         }
-        known = self._known
+        recorded = self._recorded
         new = [
             topic
             for topic, now in there.items()
-            if now.lost is None and (topic not in known or known[topic].id != now.id)
+            if now.lost is None and (topic not in recorded or recorded[topic].id != now.id)
         ]
         # Records that these topics lost before now are not rows that the relay sent.
-        for topic, found in self._service.present_topics(new, with_beginnings=True).items():
-            if found is not None and found.id == there[topic].id:
-                there[topic] = replace(there[topic], lost=found.lost)
+        for topic, present in self._service.present_topics(new, with_beginnings=True).items():
+            if present is not None and present.id == there[topic].id:
+                there[topic] = replace(there[topic], lost=present.lost)
         with self._lock:
-            before = dict(self._known)
+            before = dict(self._recorded)
             for topic, now in there.items():
                 self._is_there(topic, now, tables[topic])
-            if self._known != before:
+            if self._recorded != before:
                 self._remember()
 
     def look(self, *, with_beginnings: bool = True) -> None:
@@ -148,7 +148,7 @@ class TopicWatch:
         tables = {
             counters.topic: name
             for name, counters in self._report.tables.items()
-            if counters.topic and (counters.messages or counters.topic in self._known)
+            if counters.topic and (counters.messages or counters.topic in self._recorded)
         }
         try:
             present = self._service.present_topics(tables, with_beginnings=with_beginnings)
@@ -163,16 +163,18 @@ class TopicWatch:
             )
         )
         with self._lock:
-            before = dict(self._known)
+            before = dict(self._recorded)
             # The state of topics that are not in this check is unknown.
-            self._gone = {topic: looks for topic, looks in self._gone.items() if topic in present}
+            self._missing_checks = {
+                topic: checks for topic, checks in self._missing_checks.items() if topic in present
+            }
             for topic, now in present.items():
                 if now is None:
                     self._is_gone(topic, tables[topic])
                 else:
-                    self._gone.pop(topic, None)
+                    self._missing_checks.pop(topic, None)
                     self._is_there(topic, now, tables[topic])
-            if self._known != before:
+            if self._recorded != before:
                 self._remember()
 
     def ensure(self, wanted: Mapping[str, bool]) -> None:
@@ -185,7 +187,7 @@ class TopicWatch:
     def _take_cluster(self, cluster: str) -> None:
         """Start from scratch if this is a different Kafka cluster: nothing is known of its topics."""
         if cluster and cluster != self._cluster:
-            if self._cluster and self._known:
+            if self._cluster and self._recorded:
                 text = "the Kafka cluster is different: %s, previously %s"
                 _log.warning(text, cluster, self._cluster, extra=event("kafka_changed"))
                 self._report.error(
@@ -197,11 +199,11 @@ class TopicWatch:
                     ),
                 )
                 self._coverage.mark_all("goes to a different Kafka cluster, whose topic may lack rows")
-            self._cluster, self._known = cluster, {}
+            self._cluster, self._recorded = cluster, {}
             self._remember()
 
     def _remember(self) -> None:
-        topics = {topic: asdict(known) for topic, known in sorted(self._known.items())}
+        topics = {topic: asdict(recorded) for topic, recorded in sorted(self._recorded.items())}
         write_durably(self._path, json.dumps({"cluster": self._cluster, "topics": topics}, indent=1))
 
     def check(self) -> None:
@@ -213,7 +215,7 @@ class TopicWatch:
         for turn in itertools.count():
             is_awaited = self._is_awaited
             why = self._try("topics", self.look)
-            is_missing = any(looks < _GONE_LOOKS for looks in self._gone.values())
+            is_missing = any(checks < _GONE_LOOKS for checks in self._missing_checks.values())
             if why:
                 self._coverage.unseen(TOPICS, why)
             else:
@@ -248,31 +250,31 @@ class TopicWatch:
         return ""
 
     def _is_gone(self, topic: str, table: str) -> None:
-        known = self._known.get(topic)
-        self._gone[topic] = self._gone.get(topic, 0) + 1
-        if known is None or not known.id or self._gone[topic] < _GONE_LOOKS:
+        recorded = self._recorded.get(topic)
+        self._missing_checks[topic] = self._missing_checks.get(topic, 0) + 1
+        if recorded is None or not recorded.id or self._missing_checks[topic] < _GONE_LOOKS:
             return
-        self._former.add(known.id)
-        self._known[topic] = replace(known, id="", partitions=0, lost=None)
+        self._former.add(recorded.id)
+        self._recorded[topic] = replace(recorded, id="", partitions=0, lost=None)
         reason = f"lacks its topic: {topic} was deleted, with every row in it"
         self._coverage.mark(table, reason, TOPICS, has_extra=False)
-        self._tell(table, f"topic {topic} was deleted with all its records", _CLOSES)
+        self._report_change(table, f"topic {topic} was deleted with all its records", _CLOSES)
 
     def _is_there(self, topic: str, now: PresentTopic, table: str) -> None:
-        known = self._known.get(topic)
+        recorded = self._recorded.get(topic)
         if now.id in self._former:
             return
-        if known is None:
-            known = _RecordedTopic(now.id, now.partitions, now.lost)
-        elif known.id and now.id and known.id != now.id:
-            self._former.add(known.id)
+        if recorded is None:
+            recorded = _RecordedTopic(now.id, now.partitions, now.lost)
+        elif recorded.id and now.id and recorded.id != now.id:
+            self._former.add(recorded.id)
             # A running producer keeps using its cached partition count for a while, and then updates it.
-            partitions = known.partitions if topic in self._seen else now.partitions
-            known = replace(known, lost=now.lost, partitions=partitions)
+            partitions = recorded.partitions if topic in self._sent_topics else now.partitions
+            recorded = replace(recorded, lost=now.lost, partitions=partitions)
             self._service.refresh(topic)
             reason = f"lost the records of topic {topic}, which was deleted and created again"
             self._coverage.mark(table, reason, TOPICS, has_extra=False)
-            self._tell(
+            self._report_change(
                 table,
                 f"topic {topic} was deleted and created again, and lacks the records that were in it",
                 _CLOSES,
@@ -281,48 +283,48 @@ class TopicWatch:
         # Before a table's first row in this run it is unknown whether it has a key.
         is_keyed = bool(counters.key_columns) or (not counters.messages and counters.value_schema_id is None)
         # A topic that had no partitions before contains no earlier rows.
-        if is_keyed and known.partitions not in (0, now.partitions):
+        if is_keyed and recorded.partitions not in (0, now.partitions):
             # First: a producer with the former count would move keys after the comparison has passed them.
             self._service.refresh(topic)
             self._coverage.mark(
                 table,
                 f"may have rows of one key in several partitions: topic {topic} has {now.partitions} "
-                f"now, previously {known.partitions}",
+                f"now, previously {recorded.partitions}",
                 TOPICS,
             )
-            self._tell(
+            self._report_change(
                 table,
-                f"topic {topic} has {now.partitions} partitions, previously {known.partitions}: later "
+                f"topic {topic} has {now.partitions} partitions, previously {recorded.partitions}: later "
                 "rows of a key may be in a different partition than earlier ones, so consumers may "
                 "read them out of order",
                 _CLOSES,
             )
         if now.lost is not None:
-            self._has_lost(topic, now, known, table)
-            known = replace(known, lost=now.lost)
-        self._seen.add(topic)
-        self._known[topic] = replace(known, id=now.id or known.id, partitions=now.partitions)
+            self._has_lost(topic, now, recorded, table)
+            recorded = replace(recorded, lost=now.lost)
+        self._sent_topics.add(topic)
+        self._recorded[topic] = replace(recorded, id=now.id or recorded.id, partitions=now.partitions)
 
-    def _has_lost(self, topic: str, now: PresentTopic, known: _RecordedTopic, table: str) -> None:
+    def _has_lost(self, topic: str, now: PresentTopic, recorded: _RecordedTopic, table: str) -> None:
         """Report records deleted from the beginning of ``topic`` since the last check, if any."""
         assert now.lost is not None
-        more = 0 if known.lost is None else now.lost - known.lost
+        more = 0 if recorded.lost is None else now.lost - recorded.lost
         is_keyed = self._report.table(table).key_columns or self._coverage.is_keyed(table)
         if not (is_keyed and now.deletes):
             self._coverage.gap(table, "")
-        says = f"topic {topic} lost {more:,} records from its beginning"
+        message = f"topic {topic} lost {more:,} records from its beginning"
         if more <= 0:
             return
         if not is_keyed:
-            if not known.lost:
+            if not recorded.lost:
                 hint = (
                     "no action needed if old records may expire; otherwise increase its retention, and "
                     f"run '{_snapshot(table)}'"
                 )
-                self._report.error("notice", RefusedError(says, hint), table)
+                self._report.error("notice", RefusedError(message, hint), table)
         elif not now.deletes:
-            self._coverage.mark(table, f"may lack rows: {says}", TOPICS)
-            self._tell(table, says, _CLOSES)
+            self._coverage.mark(table, f"may lack rows: {message}", TOPICS)
+            self._report_change(table, message, _CLOSES)
         else:
             reason = (
                 f"lacks rows: topic {topic} has cleanup.policy=delete, so Kafka also deletes records of rows "
@@ -331,9 +333,9 @@ class TopicWatch:
             command = self._service.compact_command(topic)
             if self._coverage.gap(table, reason, command):
                 hint = f"run '{command}': the relay then compares the table and sends what differs"
-                self._tell(table, says, hint)
+                self._report_change(table, message, hint)
 
-    def _tell(self, table: str, says: str, hint: str) -> None:
+    def _report_change(self, table: str, says: str, hint: str) -> None:
         _log.warning("%s", says, extra=event("topic_changed", table=table, hint=hint))
         self._report.error("topic", RefusedError(says, hint), table)
 
@@ -345,12 +347,12 @@ def _snapshot(table: str) -> str:
 def _read(path: Path, coverage: Coverage) -> tuple[str, dict[str, _RecordedTopic]]:
     """Return the stored topics, the cluster's id first; if they can't be read, no table is proven."""
     try:
-        kept = json.loads(path.read_text())
-        for known in kept["topics"].values():
+        stored = json.loads(path.read_text())
+        for recorded in stored["topics"].values():
             # Earlier versions recorded only whether a loss was reported.
-            known.pop("is_cut", None)
-        return str(kept["cluster"]), {
-            topic: _RecordedTopic(**known) for topic, known in kept["topics"].items()
+            recorded.pop("is_cut", None)
+        return str(stored["cluster"]), {
+            topic: _RecordedTopic(**recorded) for topic, recorded in stored["topics"].items()
         }
     except FileNotFoundError:
         if not coverage.is_empty:

@@ -9,27 +9,27 @@ BEHIND_SECONDS = 3.0
 FRESH_SECONDS = 5.0
 
 
-def _is_old(seen: Observation) -> bool:
+def _is_old(observation: Observation) -> bool:
     """Return whether there is WAL that should have been confirmed by now."""
-    return seen.backlog_bytes > 0 and seen.backlog_seconds >= BEHIND_SECONDS
+    return observation.backlog_bytes > 0 and observation.backlog_seconds >= BEHIND_SECONDS
 
 
-def idle(seen: Observation) -> str:
+def idle(observation: Observation) -> str:
     """Return a sentence on what is known of the server's WAL, for a relay that has nothing to do."""
     here = "the relay has nothing to send"
-    if seen.lag_age > FRESH_SECONDS:
-        why = f": {seen.lag_failure}" if seen.lag_failure else ""
-        return f"{here}; PostgreSQL has not reported on the slot for {duration(seen.lag_age)}{why}"
-    if not _is_old(seen) or seen.unread_bytes == 0:
+    if observation.lag_age > FRESH_SECONDS:
+        why = f": {observation.lag_failure}" if observation.lag_failure else ""
+        return f"{here}; PostgreSQL has not reported on the slot for {duration(observation.lag_age)}{why}"
+    if not _is_old(observation) or observation.unread_bytes == 0:
         return "all committed changes are confirmed"
-    left = size(seen.unread_bytes or seen.backlog_bytes)
-    age = duration(seen.backlog_seconds)
-    return f"{here}; PostgreSQL has not sent {left} of WAL that was written {age} ago"
+    unread = size(observation.unread_bytes or observation.backlog_bytes)
+    age = duration(observation.backlog_seconds)
+    return f"{here}; PostgreSQL has not sent {unread} of WAL that was written {age} ago"
 
 
-def missing_right(seen: Observation) -> str:
+def missing_right(observation: Observation) -> str:
     """Return the grant without which it is unknown whether the server has WAL left to send, or ""."""
-    if seen.server_waits_for is None or seen.sent_lsn is not None or not _is_old(seen):
+    if observation.server_waits_for is None or observation.sent_lsn is not None or not _is_old(observation):
         return ""
     return (
         "GRANT pg_read_all_stats TO the relay's role: without it PostgreSQL does not show "

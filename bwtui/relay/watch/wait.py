@@ -96,10 +96,14 @@ def lost_slot(names: ServiceNames, since: float) -> Wait:
     return Wait("postgresql", names.postgresql, "read", since, "", patience=0.0, hint=hint, loss=says)
 
 
-def sender(seen: Observation) -> str:
+def sender(observation: Observation) -> str:
     """Return which process sends the stream, and its wait event."""
-    process = f" {seen.sender_pid}" if seen.sender_pid else ""
-    return f" (its walsender{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
+    process = f" {observation.sender_pid}" if observation.sender_pid else ""
+    return (
+        f" (its walsender{process} waits: {observation.server_waits_for})"
+        if observation.server_waits_for
+        else ""
+    )
 
 
 def ending(blockers: Sequence[Blocker]) -> str:
@@ -108,12 +112,12 @@ def ending(blockers: Sequence[Blocker]) -> str:
     return f"end that session, or wait: the relay continues automatically; {statements}"
 
 
-def dropped(seen: Observation) -> str:
+def dropped(observation: Observation) -> str:
     """Return a remark on dropped rows, which are not in Kafka."""
-    rows = "1 row was" if seen.dropped == 1 else f"{seen.dropped:,} rows were"
-    return f"; {rows} dropped and stored as dead letters" if seen.dropped else ""
+    rows = "1 row was" if observation.dropped == 1 else f"{observation.dropped:,} rows were"
+    return f"; {rows} dropped and stored as dead letters" if observation.dropped else ""
 
 
-def held_by(seen: Observation) -> str:
+def held_by(observation: Observation) -> str:
     """Return a remark on the sessions that hold the lock or transaction."""
-    return f" (held by {'; '.join(map(str, seen.blockers))})" if seen.blockers else ""
+    return f" (held by {'; '.join(map(str, observation.blockers))})" if observation.blockers else ""

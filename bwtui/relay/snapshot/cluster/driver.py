@@ -41,12 +41,12 @@ def main() -> None:
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             _run(sys.argv[1], end)
     except BwtuiError as error:
-        _say_no(end, error)
+        _report_failure(end, error)
     except Exception as error:
-        _say_no(end, crash(error))
+        _report_failure(end, crash(error))
 
 
-def _say_no(end: BlockingChannel, error: BwtuiError) -> None:
+def _report_failure(end: BlockingChannel, error: BwtuiError) -> None:
     with contextlib.suppress(OSError):
         end.send(SparkFailed(SerializedError.of(error)))
 

@@ -66,8 +66,8 @@ class SparkWorkerPool:
         self._door: WorkerListener | None = None
         self._members: dict[int, SparkWorkerHandle] = {}
         #: When a worker was last connected.
-        self._somebody_at = 0.0
-        self._is_local = self._is_told = False
+        self._connected_at = 0.0
+        self._is_local = self._is_end_reported = False
         self.parallelism = 0
 
     def open(self, master: str, pulse: Callable[[float], None]) -> None:
@@ -90,7 +90,7 @@ class SparkWorkerPool:
                     f"Spark can't be started: {error.strerror}", "free memory on this machine"
                 ) from error
         until = time.monotonic() + _OPEN_SECONDS
-        while not (words := self._end.words()):
+        while not (messages := self._end.words()):
             if time.monotonic() > until:
                 raise ConnectionFailed(
                     f"Spark has not started within {_OPEN_SECONDS:.0f} s",
@@ -101,12 +101,12 @@ class SparkWorkerPool:
                     "the process that starts Spark ended unexpectedly", "start the relay again"
                 )
             pulse(_WAIT_SECONDS)
-        if isinstance(words[0], SparkFailed):
-            raise words[0].fault.error
-        opened: SparkReady = words[0]
+        if isinstance(messages[0], SparkFailed):
+            raise messages[0].fault.error
+        opened: SparkReady = messages[0]
         if not is_loopback(opened.host):
             # With a master on loopback, executors reach this machine there.
-            _look_at_source(self._settings["postgres"])
+            _refuse_local_source(self._settings["postgres"])
         try:
             self._door = WorkerListener(opened.host, opened.port)
         except OSError as error:
@@ -123,8 +123,8 @@ class SparkWorkerPool:
         """Start a worker."""
         assert self._door is not None and self._end is not None
         number = len(self._members) + 1
-        told = replace(begin, settings=self._settings)
-        member = SparkWorkerHandle(told, self._door, number, self.look, is_local=self._is_local)
+        worker_begin = replace(begin, settings=self._settings)
+        member = SparkWorkerHandle(worker_begin, self._door, number, self.look, is_local=self._is_local)
         self._members[number] = member
         self._end.send(TaskRequest(number, member.call))
         return member
@@ -132,20 +132,20 @@ class SparkWorkerPool:
     def look(self) -> None:
         """Handle Spark's reports about tasks, and report rejected connections."""
         assert self._door is not None and self._end is not None
-        for word in self._end.words():
-            if isinstance(word, TaskEnded):
-                self._members[word.number].task_is_over(word.fault)
+        for message in self._end.words():
+            if isinstance(message, TaskEnded):
+                self._members[message.number].task_is_over(message.fault)
         if self._end.is_over:
             error = ConnectionFailed(
                 "Spark's process has ended: workers whose connections are closed count as ended",
                 "check whether this machine ran out of memory",
             )
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_end_reported:
+                self._is_end_reported = True
                 self._report.error("worker", error)
-            gone = SerializedError.of(error)
+            end_fault = SerializedError.of(error)
             for member in self._members.values():
-                member.task_is_over(gone)
+                member.task_is_over(end_fault)
         while self._door.refusals:
             why = self._door.refusals.popleft()
             hint = (
@@ -154,9 +154,9 @@ class SparkWorkerPool:
             )
             self._report.error("worker", RefusedError(why, hint))
         if any(member.is_here for member in self._members.values()):
-            self._somebody_at = time.monotonic()
+            self._connected_at = time.monotonic()
         for member in self._members.values():
-            member.look_at_clock(self._somebody_at)
+            member.look_at_clock(self._connected_at)
 
     def end(self, pulse: Callable[[float], None]) -> None:
         """Let Spark end in order, once no worker is left. Raises the errors of ``pulse(seconds)``."""
@@ -326,7 +326,7 @@ class SparkWorkerHandle(WorkerHandle):
         tunnel.close()
 
     def _carry_through(self, tunnel: TlsMux) -> None:
-        pinged_at, is_told = 0.0, False
+        pinged_at, is_kill_sent = 0.0, False
         while self._exit_code is None and not tunnel.is_over:
             for sign in tunnel.turn(_TURN_SECONDS):
                 if sign.kind == FrameKind.BEGUN:
@@ -335,9 +335,9 @@ class SparkWorkerHandle(WorkerHandle):
                     self._guard_pid = sign.value
                 elif sign.kind == FrameKind.ENDED:
                     self._exit_code = sign.value
-            if self._is_dismissed and not is_told:
+            if self._is_dismissed and not is_kill_sent:
                 tunnel.send(FrameKind.KILL)
-                is_told = True
+                is_kill_sent = True
             if (now := time.monotonic()) - pinged_at > _PING_SECONDS:
                 tunnel.send(FrameKind.PING)
                 pinged_at = now
@@ -355,7 +355,7 @@ def reachable(connection: Connection) -> str:
     return psycopg2.extensions.make_dsn(**parameters, **({"password": password} if password else {}))
 
 
-def _look_at_source(dsn: str) -> None:
+def _refuse_local_source(dsn: str) -> None:
     """Raise RefusedError if a connection string means a different server, or none, on another machine."""
     parameters = psycopg2.extensions.parse_dsn(dsn)
     for host in (parameters.get("hostaddr") or parameters.get("host") or "").split(","):

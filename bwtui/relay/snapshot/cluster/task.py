@@ -35,7 +35,7 @@ _LAST_SECONDS = 5.0
 def work(call: ConnectionTicket, _: Iterator[Any]) -> Iterator[None]:
     """Work for the calling relay, until the worker has ended. Raises BwtuiError if it can't begin."""
     machine = socket.gethostname()
-    _look_for_packages(machine)
+    _check_packages(machine)
     try:
         connection = knock(call, machine, _KNOCK_SECONDS)
     except OSError as error:
@@ -54,7 +54,7 @@ def work(call: ConnectionTicket, _: Iterator[Any]) -> Iterator[None]:
     yield from ()
 
 
-def _look_for_packages(machine: str) -> None:
+def _check_packages(machine: str) -> None:
     """Raise RefusedError if a worker would lack a package."""
     try:
         importlib.import_module(COMMAND[-1])

@@ -116,12 +116,12 @@ class WorkerListener:
             length = _exactly(opened, 1, until)[0]
             machine = _exactly(opened, length, until).decode(errors="replace")
             with self._lock:
-                is_known = digest in self._expected
+                is_expected = digest in self._expected
                 arrived = self._expected.get(digest)
-                if is_known:
+                if is_expected:
                     self._expected[digest] = None
             if arrived is None and digest not in self._withdrawn:
-                why = "was already used" if is_known else "is not one of this relay's"
+                why = "was already used" if is_expected else "is not one of this relay's"
                 self.refusals.append(f"the relay rejected a worker from {address}: its token {why}")
             opened.sendall(REFUSED if arrived is None else WELCOME)
         except BaseException:
@@ -171,9 +171,9 @@ def _exactly(connection: ssl.SSLSocket, count: int, until: float) -> bytes:
     """Read ``count`` bytes. Raises EOFError, and OSError if they do not arrive ``until`` then."""
     data = b""
     while len(data) < count:
-        if (left := until - time.monotonic()) <= 0:
+        if (remaining := until - time.monotonic()) <= 0:
             raise TimeoutError(None, "timed out")
-        connection.settimeout(left)
+        connection.settimeout(remaining)
         more = connection.recv(count - len(data))
         if not more:
             raise EOFError

@@ -78,7 +78,7 @@ class EngineReplies:
                 self._keep(member, word)
                 member.end.send(DeadLetterStored())
             case ErrorReported():
-                self._tell(word)
+                self._report_error(word)
             case DependencyRecovered():
                 self._context.report.recovered(word.dependency)
 
@@ -149,10 +149,10 @@ class EngineReplies:
         # All fields except the time and the row's number, which differ when the range is read again.
         content = {key: value for key, value in letter.items() if key not in ("time", "ordinal")}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
-        met = task.met[digest] = task.met.get(digest, 0) + 1
-        if met <= task.kept.get(digest, 0):
+        count = task.met[digest] = task.met.get(digest, 0) + 1
+        if count <= task.kept.get(digest, 0):
             return
-        task.kept[digest] = met
+        task.kept[digest] = count
         counters.errors += 1
         error = RowError(letter["error"], word.hint)
         self._context.report.error("row", error, letter["table"])
@@ -165,10 +165,10 @@ class EngineReplies:
             ) from failure
         counters.dead_letters += 1
 
-    def _tell(self, told: ErrorReported) -> None:
-        if told.kind == "row" and told.table is not None:
-            self._context.report.table(told.table).errors += 1
-        self._context.report.error(told.kind, told.fault.error, told.table, told.dependency)
+    def _report_error(self, message: ErrorReported) -> None:
+        if message.kind == "row" and message.table is not None:
+            self._context.report.table(message.table).errors += 1
+        self._context.report.error(message.kind, message.fault.error, message.table, message.dependency)
 
     def note_repeats(self, task: SnapshotTask) -> list[str]:
         """Note on unkeyed tables that some of their rows may be in the topic twice; return these tables."""

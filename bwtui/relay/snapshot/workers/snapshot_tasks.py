@@ -46,23 +46,23 @@ def tasks_for(
     by_size = sorted(tables, key=lambda table: sizes[table.relation.oid].bytes, reverse=True)
     total = sum(size.bytes for size in sizes.values())
     most = min(_MOST_BYTES, max(_LEAST_BYTES, total // (workers * _RANGES_EACH)))
-    found: list[list[SnapshotTable]] = []
-    together: list[SnapshotTable] = []
-    held = 0
+    groups: list[list[SnapshotTable]] = []
+    group: list[SnapshotTable] = []
+    group_bytes = 0
     for table in by_size:
         size = sizes[table.relation.oid]
         ranges = conditions(size, most, server_version)
         if len(ranges) > 1 or size.bytes >= most:
-            found += [[replace(table, pages=pages)] for pages in ranges]
+            groups += [[replace(table, pages=pages)] for pages in ranges]
             continue
-        if together and (held + size.bytes > most or len(together) >= _MOST_TABLES):
-            found.append(together)
-            together, held = [], 0
-        together.append(table)
-        held += size.bytes
-    if together:
-        found.append(together)
-    return [SnapshotTask(number, members) for number, members in enumerate(found, start=1)]
+        if group and (group_bytes + size.bytes > most or len(group) >= _MOST_TABLES):
+            groups.append(group)
+            group, group_bytes = [], 0
+        group.append(table)
+        group_bytes += size.bytes
+    if group:
+        groups.append(group)
+    return [SnapshotTask(number, members) for number, members in enumerate(groups, start=1)]
 
 
 def cores() -> int:

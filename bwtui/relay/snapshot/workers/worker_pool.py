@@ -77,7 +77,7 @@ class WorkerPool:
         self._otherwise = "without --spark-master" if is_far else "with --snapshot-workers 1"
         self._waiting = deque(tasks)
         #: Tasks that no worker can read.
-        self._left_over: list[SnapshotTask] = []
+        self._unreadable: list[SnapshotTask] = []
         self.answers = EngineReplies(context, begin.lsn, begin.time_ms, routes)
         self._members: list[WorkerHandle] = []
         #: The worker of each unanswered heartbeat.
@@ -85,10 +85,10 @@ class WorkerPool:
         #: Dismissed workers not known to have ended: one on a different machine may still send.
         self._seeing_off = WorkerReaper(context.report, pulse)
         #: Number of unfinished tasks of each table.
-        self._left: dict[str, int] = {}
+        self._unfinished_tasks: dict[str, int] = {}
         for task in tasks:
             for name in task.names:
-                self._left[name] = self._left.get(name, 0) + 1
+                self._unfinished_tasks[name] = self._unfinished_tasks.get(name, 0) + 1
         #: Messages of workers that are gone.
         self._answered_before = 0
         self._lost_idle = 0
@@ -106,14 +106,14 @@ class WorkerPool:
                 self._pulse(0)
                 self._seeing_off.look()
                 for member in list(self._members):
-                    self._go_through(member)
+                    self._handle_messages(member)
         except BaseException as error:
             self._dismiss_all()
             self._seeing_off.leave_alone(error)
             raise
         self._dismiss_all()
         self._seeing_off.wait()
-        return [*self._left_over, *self._waiting]
+        return [*self._unreadable, *self._waiting]
 
     # -- polled while the engine waits -----------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class WorkerPool:
                 if member in self._members:
                     member.go_on()
             self._unanswered.clear()
-        self._tell_workers()
+        self._report_workers()
 
     @property
     def queued(self) -> int:
@@ -182,10 +182,10 @@ class WorkerPool:
                     selector.register(member.end, selectors.EVENT_READ)
             selector.select(_LOOK_SECONDS)
 
-    def _go_through(self, member: WorkerHandle) -> None:
+    def _handle_messages(self, member: WorkerHandle) -> None:
         """Handle a worker's messages, and check whether it is still there."""
         while member.words:
-            self._hear(member, member.words.popleft())
+            self._handle(member, member.words.popleft())
             if member not in self._members:
                 return
         if member.is_lost:
@@ -195,7 +195,7 @@ class WorkerPool:
         elif member.is_idle and self._waiting:
             self._assign(member)
 
-    def _hear(self, member: WorkerHandle, word: Any) -> None:
+    def _handle(self, member: WorkerHandle, word: Any) -> None:
         match word:
             case UnitRequest():
                 self._take(member, word.beat)
@@ -218,8 +218,8 @@ class WorkerPool:
         task, member.task = member.task, None
         member.progress = {}
         for name in task.names if task is not None else ():
-            self._left[name] -= 1
-            if not self._left[name]:
+            self._unfinished_tasks[name] -= 1
+            if not self._unfinished_tasks[name]:
                 self._report.table(name).snapshot_state = "done"
 
     def _assign(self, member: WorkerHandle) -> None:
@@ -243,19 +243,23 @@ class WorkerPool:
         if not names:
             return
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        here, wanted = sum(member.beat is not None for member in self._members), len(self._members)
-        if self._is_far and here < wanted:
+        connected, total = sum(member.beat is not None for member in self._members), len(self._members)
+        if self._is_far and connected < total:
             # The others wait for a core, or for Spark.
-            more += f" by {here} of {wanted} workers so far"
+            more += f" by {connected} of {total} workers so far"
         self._report.detail = f"snapshot of {', '.join(names[:3])}{more}"
 
     # -- lost and dismissed workers --------------------------------------------------------------------------
 
     def _do_without(self, error: BwtuiError, count: int = 1, place: str = "") -> None:
         """Report that ``count`` workers could not start, and that the others, or the relay, do their part."""
-        others = len(self._members)
+        other_workers = len(self._members)
         substitute = (
-            f"{others} other workers" if others > 1 else "the other worker" if others else "the relay"
+            f"{other_workers} other workers"
+            if other_workers > 1
+            else "the other worker"
+            if other_workers
+            else "the relay"
         )
         failed = "a snapshot worker" if count == 1 else f"{count} snapshot workers"
         reason = f"{failed}{place} could not start; {substitute} will read instead: {error.message}"
@@ -264,7 +268,7 @@ class WorkerPool:
     def _leave_over(self, member: WorkerHandle, table: str) -> None:
         task, member.task = member.task, None
         assert task is not None
-        self._left_over.append(task)
+        self._unreadable.append(task)
         reason = (
             f"another session waits to lock {table}, so the relay itself, which already holds a "
             "lock on it, reads it"
@@ -290,14 +294,14 @@ class WorkerPool:
 
     def _read_again(self, task: SnapshotTask, process: str) -> None:
         names = ", ".join(task.names[:3]) + (" …" if len(task.names) > 3 else "")
-        what = f"{process} while it was reading {names}"
+        description = f"{process} while it was reading {names}"
         task.losses += 1
         if task.losses >= _MOST_LOSSES:
-            many = f"{what}, like {task.losses - 1} workers before it"
+            many = f"{description}, like {task.losses - 1} workers before it"
             raise ConnectionFailed(many, f"start the relay again {self._otherwise}, and check its log")
         unkeyed = self.answers.note_repeats(task)
         self._report.error(
-            "worker", ConnectionFailed(f"{what}: those rows will be read again", self._hint(unkeyed))
+            "worker", ConnectionFailed(f"{description}: those rows will be read again", self._hint(unkeyed))
         )
         self._waiting.appendleft(task)
 
@@ -314,7 +318,7 @@ class WorkerPool:
     def _dismiss_all(self) -> None:
         for member in list(self._members):
             self._dismiss(member)
-        self._tell_workers()
+        self._report_workers()
 
     def _dismiss(self, member: WorkerHandle) -> str:
         """End a worker; the unknown places of its messages stay unknown."""
@@ -362,7 +366,7 @@ class WorkerPool:
         report.rows_read += rows
         report.messages += messages
 
-    def _tell_workers(self) -> None:
+    def _report_workers(self) -> None:
         self._report.snapshot_workers = tuple(
             SnapshotWorker(
                 member.pid,

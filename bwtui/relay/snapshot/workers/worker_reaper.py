@@ -7,7 +7,7 @@ from bwtui.relay.run_state import RunState
 from bwtui.relay.snapshot.workers.worker_handle import WorkerHandle
 
 #: Time for workers to end before the wait is reported.
-_TOLD_SECONDS = 10.0
+_REPORT_SECONDS = 10.0
 #: Timeout of a relay that ends and waits for workers that it can't end itself.
 _LAST_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
@@ -28,7 +28,7 @@ class WorkerReaper:
 
     def look(self) -> None:
         """Raise ConnectionFailed if it will never be known whether one of them has ended."""
-        for member in self._not_gone():
+        for member in self._still_running():
             if member.is_cut_off:
                 raise member.unknown_end()
 
@@ -46,26 +46,26 @@ class WorkerReaper:
     def leave_alone(self, error: BaseException) -> None:
         """Give workers a moment to end, and report those that may still run; ``error`` ends the relay."""
         until = time.monotonic() + _LAST_SECONDS
-        while self._not_gone() and time.monotonic() < until:
+        while self._still_running() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         for member in self._leaving:
-            told = member.unknown_end()
-            if str(told) != str(error):
-                self._report.error("worker", told)
+            error_of_worker = member.unknown_end()
+            if str(error_of_worker) != str(error):
+                self._report.error("worker", error_of_worker)
 
-    def _not_gone(self) -> list[WorkerHandle]:
+    def _still_running(self) -> list[WorkerHandle]:
         self._leaving = [member for member in self._leaving if not member.is_gone]
         return self._leaving
 
     def _wait(self) -> None:
-        told_at = time.monotonic() + _TOLD_SECONDS
+        report_at = time.monotonic() + _REPORT_SECONDS
         self._report.account.turn_to("room")
-        while self._not_gone():
+        while self._still_running():
             names = ", ".join(member.name for member in self._leaving)
             self._report.detail = f"waiting for confirmation that {names} has ended"
             self.look()
-            if time.monotonic() > told_at:
-                told_at = float("inf")
+            if time.monotonic() > report_at:
+                report_at = float("inf")
                 for member in self._leaving:
                     self._report.error("worker", member.awaited())
             self._pulse(_LOOK_SECONDS)
