@@ -55,7 +55,7 @@ def lose(relay: Relay) -> int:
 
 
 def is_healed(status: Status) -> bool:
-    made = any("it was made anew at" in error.message for error in status.errors)
+    made = any("the relay recreated it at" in error.message for error in status.errors)
     return made and status.heal is None and status.state == "streaming"
 
 

@@ -116,7 +116,7 @@ def _one_without_a_key() -> None:
     """It can't be asked for, says the way out, and is set aside."""
     refused = run("retry", "--all")
     assert refused.exit_code == 2
-    assert "it names no key" in refused.stderr
+    assert "it has no key" in refused.stderr
     assert "'bwtui snapshot public.logs --where SQL -u'" in refused.stderr
     (left,) = listed()
     shown = json.loads(run("show", left["id"], "--json").stdout)

@@ -31,7 +31,7 @@ DELETED = UnprovenTable(
 )
 LOST = HealStatus(
     NOON,
-    "slot bottledwater is gone",
+    "slot bottledwater is missing",
     "undecided",
     "0/1",
     "the comparison can't be trusted: public.orders: 4,081 rows are missing",
@@ -40,8 +40,7 @@ LOST = HealStatus(
 
 
 FOREIGN = (
-    "it has 20 records in topic orders that this relay did not send: "
-    "another producer, or another relay, writes to it"
+    "it has 20 records in topic orders that this relay did not send: another producer or relay writes to it"
 )
 EXPIRES = UnprovenTable(
     "public.orders",

@@ -109,15 +109,18 @@ def test_each_key_is_asked_for_once_with_the_one_that_its_row_had_before(letters
 @pytest.mark.parametrize(
     ("keeps", "why"),
     [
-        (lambda to: keep(to, (b"x",), columns=("body",), key=()), "it names no key"),
-        (lambda to: keep(to, None), "it names no key, as its table has none or the letter lacks its row"),
-        (lambda to: keep(to, (None, b"x")), "its key holds NULL"),
-        (lambda to: keep(to, (b"\xff", b"x")), "its key holds bytes that are no UTF-8"),
+        (lambda to: keep(to, (b"x",), columns=("body",), key=()), "it has no key"),
+        (
+            lambda to: keep(to, None),
+            "it has no key, because its table has none or the dead letter lacks its row",
+        ),
+        (lambda to: keep(to, (None, b"x")), "its key contains NULL"),
+        (lambda to: keep(to, (b"\xff", b"x")), "its key contains bytes that are not valid UTF-8"),
         (
             lambda to: keep(to, (b"AQ==", b"AQ=="), columns=ENCODED, key=()),
-            "it holds only what Kafka refused",
+            "it holds only the encoded message",
         ),
-        (lambda to: keep(to, None, operation="truncate"), "a TRUNCATE is no row"),
+        (lambda to: keep(to, None, operation="truncate"), "a TRUNCATE has no row"),
     ],
 )
 def test_what_names_no_row_is_refused_with_the_way_out(
@@ -140,7 +143,7 @@ def test_letters_from_before_a_table_got_another_key_are_left_out(letters: DeadL
     made = plan(read(letters))
     assert [one.key_columns for one in made.wanted] == [("id",)]
     assert [why.partition(";")[0] for why in made.refused] == [
-        "the key of public.orders was (body), and is another one in newer letters"
+        "the key of public.orders was (body), but newer dead letters have a different key"
     ]
 
 
@@ -195,13 +198,13 @@ TASK = BackfillStatus("1-orders", ORDERS, "retry", requested=5.0)
             DeadLetterAction("retry", ("a",), task="1-orders", requested=5.0),
             None,
             "open",
-            "not known how it ended",
+            "whose result is unknown",
         ),
         (
             DeadLetterAction("retry", ("a",), task="1-orders", requested=4.0),
             TASK,
             "open",
-            "not known how it ended",
+            "whose result is unknown",
         ),
     ],
 )
@@ -311,7 +314,7 @@ def test_the_relay_is_asked_for_keys_and_the_end_is_told(
     assert ended.exit_code == 1, ended.stderr
     assert lists == [[("1",)]]
     first, second = states()
-    assert f"letter {id} was refused again; its new letter: {second}" in ended.stdout
+    assert f"letter {id} was refused again; its new dead letter: {second}" in ended.stdout
     assert states() == {first: "refused", second: "open"}
 
 
@@ -378,7 +381,7 @@ def test_a_log_that_can_t_be_written_stops_no_list(letters: DeadLetterWriter) ->
     (letters.path.parent / NAME).mkdir()
     ended = run("list")
     assert ended.exit_code == 2
-    assert "what was done about dead letters can't be read" in ended.stderr
+    assert "the action log of dead letters can't be read" in ended.stderr
 
 
 def test_ids(letters: DeadLetterWriter) -> None:

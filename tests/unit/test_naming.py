@@ -70,7 +70,7 @@ def test_a_relay_that_is_killed_before_keys_are_taken_back_takes_them_back_later
     assert kept.unnamed() == [ONE]
     told = named_by(tmp_path, taken)
     assert [request.table for request in asked] == ["public.orders"]
-    assert any("are named in" in error.message for error in told.errors())
+    assert any("affected keys:" in error.message for error in told.errors())
     assert not kept.unnamed()
     assert not named_by(tmp_path, taken).errors()
     assert len(asked) == 1, "what is done is not done again"
@@ -111,7 +111,7 @@ def test_a_relay_that_is_killed_after_keys_are_taken_back_needs_no_repair(
             raise
 
     (notice,) = named_by(tmp_path, submitted).errors()
-    assert "are named in" in notice.message
+    assert "affected keys:" in notice.message
     assert notice.hint is not None
-    assert "nothing need be done" in notice.hint
+    assert "no action needed" in notice.hint
     assert not Divergences(tmp_path, "shop").unnamed()

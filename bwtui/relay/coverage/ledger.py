@@ -70,8 +70,8 @@ select c.oid::bigint, n.nspname, c.relname, c.relreplident = 'f' or exists (
 """
 #: The remedy for a table without a key whose topic has records that are not its rows.
 _EXTRA = (
-    "; without a key no comparison finds these records: delete the topic once nobody else writes to it, then "
-    "send the table again"
+    "; without a key no comparison finds these records: delete the topic once no other producer writes "
+    "to it, then send the table again"
 )
 #: Separates the first reason from the newest.
 _ALSO = "; it "
@@ -252,16 +252,16 @@ class CoverageLedger(Coverage):
         if self._settings.accept_settings:
             names = ", ".join(changed)
             self._form = now
-            self.mark_all(f"was sent with another {names} before: rows from before are as they were then")
+            self.mark_all(f"was sent with a different {names} before: earlier rows keep their former form")
             return
         says = "; ".join(
             f"{n} was {self._form[n] or 'empty'} and is {now[n] or 'empty'} now" for n in changed
         )
         raise RefusedError(
-            f"slot {slot} was relayed with other settings: {says}",
-            "start with the former settings; to change them on purpose, run "
-            f"'bwtui slots drop {slot}' and start again, which sends every row in the new form; or start "
-            "once with --accept-settings, which leaves the rows from before and compares every table",
+            f"slot {slot} was relayed with different settings: {says}",
+            f"start with the former settings; to change them on purpose, run 'bwtui slots drop {slot}' "
+            "and start again, which sends every row in the new form; or start once with "
+            "--accept-settings, which keeps earlier rows as they are and compares every table",
         )
 
     def begin(self, facts: Facts, lsn: int, *, is_whole: bool = True) -> None:
@@ -433,12 +433,12 @@ class CoverageLedger(Coverage):
             if not now.selected or name in before:
                 continue
             if name in self._operations:
-                self._add(name, "has this name again: its topic is of the time before, and may differ")
+                self._add(name, "was relayed earlier under this name: its topic may differ")
             elif self._distrusted:
                 self._add(name, self._distrusted)
         for name, leaf in filled:
             if facts[name].selected:
-                self._add(name, f"got partition {leaf.name} with rows in it: these are in no stream")
+                self._add(name, f"got partition {leaf.name} that already had rows: no stream contains them")
         for name, now in facts.items():
             first = self._operations.get(name, "")
             # An operation that was published once counts from then on.
@@ -460,9 +460,10 @@ class CoverageLedger(Coverage):
                 continue
             topic = topic_name(self._settings.topic_prefix, *former.split("."))
             says = (
-                f"{former} was renamed to {name}: topic {topic} keeps its rows from before, and gets no more"
+                f"table {former} was renamed to {name}: topic {topic} keeps the earlier rows and "
+                "receives no new ones"
             )
-            hint = "delete that topic once its readers have moved to the table's new one"
+            hint = "delete that topic once its consumers have switched to the table's new topic"
             self._report.error("notice", RefusedError(says, hint), name)
 
     def _take_gap(self, name: str, gap: str, command: str, since: int = 0) -> None:
@@ -499,7 +500,9 @@ class CoverageLedger(Coverage):
                 one.name for one in (self._facts or {}).values() if one.oid == oid and one.name != table
             ]
         for name in former:
-            self.mark(name, f"was renamed to {table}: what was written under that name is in another topic")
+            self.mark(
+                name, f"was renamed to {table}: changes written under that name are in a different topic"
+            )
 
     def is_stale(self, confirmed: int) -> bool:
         if not self._moved:
@@ -737,7 +740,7 @@ class CoverageLedger(Coverage):
             raise file_failed(f"the coverage ledger {self._path} can't be read", error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateFailed(
-                f"the coverage ledger {self._path} can't be read: it says which tables are not proven",
+                f"the coverage ledger {self._path} can't be read: it records which tables are not proven",
                 f"remove it, start the relay, and run 'bwtui verify --database --relay "
                 f"{self._settings.relay_name}'",
             ) from error

@@ -143,8 +143,8 @@ class CoverageProver:
             self._give_up(untrusted, result)
         if not set(tables).intersection(self._open()):
             return True
-        reason = lines[-1] if lines else f"it ended with exit code {code}"
-        text = "the comparison of %d tables was not clean, and is repeated: %s"
+        reason = lines[-1] if lines else f"the command ended with exit code {code}"
+        text = "the comparison of %d tables was not clean and will be repeated: %s"
         _log.info(text, len(tables), reason, extra=event("comparison_failed"))
         return False
 

@@ -73,7 +73,7 @@ class DeadLetterActionLog:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise file_failed("what was done about dead letters can't be read", error) from error
+            raise file_failed("the action log of dead letters can't be read", error) from error
         found: dict[str, tuple[DeadLetterAction, ...]] = {}
         # A line that a crash has torn was never reported as done.
         for note in filter(None, map(_note, lines)):
@@ -107,7 +107,7 @@ class DeadLetterActionLog:
             if is_new:
                 sync(self.path.parent)
         except OSError as error:
-            raise file_failed("what is done about dead letters can't be written down", error) from error
+            raise file_failed("the action log of dead letters can't be written", error) from error
 
 
 def _note(line: bytes) -> DeadLetterAction | None:

@@ -48,16 +48,14 @@ def standing(
     if last.what == "sent":
         return DeadLetterState("sent", f"by {last.task}", notes)
     if last.what == "refused":
-        return DeadLetterState("refused", f"its new letter: {', '.join(last.new)}", notes)
+        return DeadLetterState("refused", f"its new dead letter: {', '.join(last.new)}", notes)
     if last.what == "failed":
         return DeadLetterState("open", f"{last.task}: {last.text}", notes)
     if tasks is None:
-        return DeadLetterState("asked", f"as {last.task}; the relay does not say how far it is", notes)
+        return DeadLetterState("asked", f"as {last.task}; the relay does not report its progress", notes)
     task = _task(last, tasks)
     if task is None or task.is_over:
-        return DeadLetterState(
-            "open", f"asked for as {last.task}, of which it is not known how it ended", notes
-        )
+        return DeadLetterState("open", f"requested as {last.task}, whose result is unknown", notes)
     return DeadLetterState("asked", f"{last.task} {told(task)}", notes)
 
 

@@ -20,7 +20,7 @@ from bwtui.sink.dead_letter_writer import DeadLetterWriter
 from bwtui.spark.scratch import scratch
 from bwtui.state_folder import state_folder
 
-_SNAPSHOT = "'bwtui snapshot {table} --where SQL{unkeyed}' sends the rows that an expression chooses"
+_SNAPSHOT = "'bwtui snapshot {table} --where SQL{unkeyed}' sends the rows that match an expression"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,10 @@ def plan(letters: Iterable[DeadLetter]) -> RetryPlan:
             if columns == newest:
                 made.wanted.append(_wanted(table, columns, of_key))
                 continue
-            why = f"the key of {table} was ({', '.join(columns)}), and is another one in newer letters; "
+            why = (
+                f"the key of {table} was ({', '.join(columns)}), but newer dead letters have a "
+                "different key; "
+            )
             made.refused[why + _SNAPSHOT.format(table=table, unkeyed="")] = of_key
     return made
 
@@ -72,19 +75,25 @@ def _wanted(table: str, columns: tuple[str, ...], letters: Sequence[DeadLetter])
 def refusal(letter: DeadLetter) -> str:
     """Return why the row of ``letter`` can't be requested by its key, and a way out; or an empty string."""
     snapshot = _SNAPSHOT.format(table=letter.table, unkeyed="")
-    compare = "'bwtui repair' compares the table with its topic and sends what differs"
+    compare = "'bwtui repair' compares the table with its topic and sends the differences"
     if letter.operation == "truncate":
-        return "a TRUNCATE is no row: the topic keeps what it held; 'bwtui dead-letters drop' sets it aside"
+        return (
+            "a TRUNCATE has no row to send, and the topic keeps its rows; 'bwtui dead-letters drop' "
+            "sets it aside"
+        )
     if letter.is_encoded:
-        return f"it holds only what Kafka refused, encoded: its key can't be read; {compare}"
+        return f"it holds only the encoded message, whose key can't be read; {compare}"
     if not letter.key:
         unkeyed = _SNAPSHOT.format(table=letter.table, unkeyed=" -u")
-        return f"it names no key, as its table has none or the letter lacks its row; {unkeyed}, or {compare}"
+        return (
+            f"it has no key, because its table has none or the dead letter lacks its row; {unkeyed}, "
+            f"or {compare}"
+        )
     texts = [value for key in keys_of(letter) for _, value in key]
     if any(text is None for text in texts):
-        return f"its key holds NULL, which names no row; {snapshot}"
+        return f"its key contains NULL, which identifies no row; {snapshot}"
     if any("\0" in text or not _is_text(text) for text in texts if text is not None):
-        return f"its key holds bytes that are no UTF-8; {snapshot}"
+        return f"its key contains bytes that are not valid UTF-8; {snapshot}"
     return ""
 
 

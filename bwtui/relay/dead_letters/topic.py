@@ -40,8 +40,8 @@ def _read(reader: DeadLetterTopicReader) -> DeadLetterTopic:
         before = reader.look()
         if before.failure:
             raise ConnectionFailed(
-                f"the letters in topic {before.topic} can't be read: {before.failure}",
-                "check -b/--broker and --dead-letter-topic; without --from-topic the relay's file is read",
+                f"the dead letters in topic {before.topic} can't be read: {before.failure}",
+                "check -b/--broker and --dead-letter-topic; or omit --from-topic to read the relay's file",
             )
         if reader.is_through:
             return before

@@ -57,7 +57,9 @@ class Divergences:
             private_parent(path)
             write_durably(path, json.dumps(asdict(one)))
         except OSError as error:
-            raise file_failed(f"what the new primary lacks can't be written to {path}", error) from error
+            raise file_failed(
+                f"the changes that the new primary lacks can't be recorded in {path}", error
+            ) from error
 
     def unnamed(self) -> list[Divergence]:
         """Return the divergences whose keys are not listed yet. Raises StateFailed."""
@@ -80,7 +82,9 @@ class Divergences:
         try:
             write_durably(path, "".join(json.dumps(key) + "\n" for key in keys))
         except OSError as error:
-            raise file_failed(f"what the new primary lacks can't be written to {path}", error) from error
+            raise file_failed(
+                f"the changes that the new primary lacks can't be recorded in {path}", error
+            ) from error
         return path
 
     def end(self, one: Divergence) -> None:

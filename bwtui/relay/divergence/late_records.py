@@ -180,8 +180,8 @@ class LateRecords:
                 one.seen = one.scanned = late
                 self._coverage.mark(
                     one.table,
-                    f"has {more:,} records in topic {topic} that this relay did not send: "
-                    "another producer, or another relay, writes to it",
+                    f"has {more:,} records in topic {topic} that this relay did not send: another "
+                    "producer or relay writes to it",
                     ENDS,
                     # A later session re-sends messages that were in flight when a session ended, and some may
                     # have arrived.
@@ -203,10 +203,10 @@ class LateRecords:
             except StopRequested:
                 return
             except BwtuiError as error:
-                _log.info("late records were not looked for: %s", error, extra=event("topics_unseen"))
+                _log.info("the check for late records failed: %s", error, extra=event("topics_unseen"))
             except Exception:
                 # One error must not end the polling.
-                _log.warning("late records were not looked for", exc_info=True, extra=event("topics_unseen"))
+                _log.warning("the check for late records failed", exc_info=True, extra=event("topics_unseen"))
 
     def _scan(self, topic: str, one: _WatchedTopic, ends: Offsets) -> None:
         """Re-send the keys that were written more than once since the stream began."""
@@ -239,19 +239,17 @@ class LateRecords:
     def _tell(self, topic: str, one: _WatchedTopic, count: int, unknown: int) -> None:
         more = one.seen - one.scanned
         text = (
-            f"topic {topic} has {more:,} records that this run did not send: late requests of a relay or "
-            "worker that was killed, or another producer's"
+            f"topic {topic} has {more:,} records that this run did not send: late requests of a killed "
+            "relay or worker, or records of another producer"
         )
         if unknown:
             hint = f"{unknown:,} of {count:,} keys can't be looked up: run {_repair(one.table)}"
         elif count:
-            hint = f"nothing need be done: the relay sends {count:,} keys again, as the rows are now"
+            hint = f"no action needed: the relay re-sends the current rows of {count:,} keys"
         else:
-            hint = "nothing need be done: no key has an older row after a newer one"
+            hint = "no action needed: no key has an older row after a newer one"
         if one.scans + 1 == _MOST_SCANS:
-            hint = (
-                f"see who else writes to the topic: it comes again and again; then run {_repair(one.table)}"
-            )
+            hint = f"find the producer that keeps writing to the topic, then run {_repair(one.table)}"
         _log.warning("%s", text, extra=event("topic_changed", table=one.table, hint=hint))
         self._report.error("topic", RefusedError(text, hint), one.table)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
-_REPAIR = "'bwtui repair' compares topics with tables, and takes back what differs"
+_REPAIR = "'bwtui repair' compares topics with tables and fixes the differences"
 
 #: Submits a request to re-send rows; see `bwtui.relay.backfill.store.BackfillStore.submit`.
 Submit = Callable[[BackfillRequest], str]
@@ -83,7 +83,7 @@ class OrphanedKeys:
         self._divergences.keep(one)
         if self._settings.heal and not self._settings.headers:
             # Without headers the keys can't be determined, but a comparison finds every difference.
-            self._compare(f"what was sent from {one.range} is not on the new primary", since)
+            self._compare(f"the new primary lacks changes sent from {one.range}", since)
 
     def begin(self) -> None:
         """List the keys that are not listed yet, in a thread; do nothing if there are none."""
@@ -118,7 +118,7 @@ class OrphanedKeys:
             except StopRequested:
                 return
             except ConnectionFailed as error:
-                text = "keys behind the fork can't be named yet: %s"
+                text = "keys changed after the fork can't be listed yet: %s"
                 _log.warning(text, error.message, extra=event("diverged"))
                 self._stop.wait(_AGAIN_SECONDS)
             except BwtuiError as error:
@@ -219,17 +219,20 @@ class OrphanedKeys:
         counts = Counter(key["table"] for key in named)
         whose = ", ".join(f"{count:,} of {table}" for table, count in sorted(counts.items()))
         unknown = sorted(one.tables[topic] for topic, tail in tails.items() if tail.unknown or tail.keyless)
-        says = f"what was sent from {one.range} and the new primary lacks"
+        says = f"the new primary lacks changes sent from {one.range}"
         if whose:
-            known = f"{says}: keys, {whose}; they are named in {path}"
+            known = f"{says}; affected keys: {whose}, listed in {path}"
             is_done = not counts.keys() - taken_back
-            hint = "nothing need be done: the relay sends them as they are now" if is_done else _REPAIR
+            hint = "no action needed: the relay re-sends their current rows" if is_done else _REPAIR
             self._notice(known, hint)
         if unknown:
-            what = f"{says} can't be told of {', '.join(unknown)}: records without headers, or without a key"
-            self._notice(what, f"{_REPAIR}; with --headers the relay names the keys")
+            what = (
+                f"{says}; the affected keys can't be determined for {', '.join(unknown)}: their "
+                "records have no headers or no key"
+            )
+            self._notice(what, f"{_REPAIR}; with --headers the relay lists the keys")
         if not whose and not unknown:
-            self._notice(f"{says}: no key that topics hold", "nothing need be done")
+            self._notice(f"{says}; no key in the topics is affected", "no action needed")
 
     def _notice(self, text: str, hint: str) -> None:
         _log.warning("%s", text, extra=event("diverged", hint=hint))

@@ -54,8 +54,8 @@ class TopicEnds:
             if more := self._records(topic, stored[topic], now, on_wait):
                 self._coverage.mark(
                     tables[topic],
-                    f"has {more:,} records in topic {topic} that came while the relay was stopped: another "
-                    "producer, or another relay, wrote to it",
+                    f"has {more:,} records in topic {topic} that were written while the relay was "
+                    "stopped: another producer or relay wrote to it",
                     ENDS,
                     has_extra=True,
                 )
@@ -86,7 +86,7 @@ class TopicEnds:
             raise file_failed(f"{self._path} can't be read", error) from error
         except (ValueError, TypeError, AttributeError):
             self._coverage.mark_all(
-                f"may have records of another producer, from while the relay was stopped: {self._path} is "
-                "damaged"
+                "may have records that another producer wrote while the relay was stopped: "
+                f"{self._path} is damaged"
             )
             return {}

@@ -29,7 +29,7 @@ _PAUSE_SECONDS, _MOST_SECONDS = 2.0, 300.0
 _END_SECONDS = 20.0
 _log = logging.getLogger(__name__)
 #: The hint after an unexpected failure of an attempt.
-_LOG = "the relay's log says more; it is tried again"
+_LOG = "see the relay's log; the comparison is retried automatically"
 
 
 class HealComparison:
@@ -112,11 +112,12 @@ class HealComparison:
             unkeyed=any(one["unkeyed"] for one in result["tables"] if not one["trusted"]),
         )
         hint = (
-            f"'{command}' sends these tables whole, and 'bwtui repair --relay {self._relay}' then ends the "
-            "heal; or 'bwtui slots drop' and a new snapshot"
+            f"run '{command}' to send these tables completely, then 'bwtui repair --relay "
+            f"{self._relay}' to end the heal; or run 'bwtui slots drop' and start again for a new "
+            "snapshot"
         )
         self._tell(state="undecided", tries=due.tries + 1, detail=detail, hint=hint)
-        self._on_end(Indeterminate(f"the loss of the slot is not made good: {detail}", hint))
+        self._on_end(Indeterminate(f"the heal is not complete: {detail}", hint))
 
     def _tell(self, **changed: Any) -> None:
         now = self._due.status
@@ -199,7 +200,7 @@ def _why(code: int, result: dict[str, Any], said: list[str]) -> str:
         return error.removeprefix("bwtui: error: ")
     after = result.get("after") or result.get("before") or {}
     if result:
-        return f"the comparison ended {after.get('verdict')}: {after.get('classes')}; it is made again"
+        return f"the comparison ended {after.get('verdict')}: {after.get('classes')}; it will be repeated"
     return said[-1] if said else f"the comparison ended with exit code {code}"
 
 

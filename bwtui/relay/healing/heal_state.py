@@ -97,7 +97,7 @@ class HealStateStore:
             write_durably(self._path, json.dumps({"of": self._identity, "heal": asdict(now)}))
         except OSError as error:
             # Nothing is dropped before this state is stored.
-            raise file_failed(f"that a heal is due can't be written to {self._path}", error) from error
+            raise file_failed(f"the pending heal can't be recorded in {self._path}", error) from error
         self._now = now
 
     def _load(self) -> HealStatus | None:
@@ -110,7 +110,7 @@ class HealStateStore:
             raise file_failed(f"{self._path} can't be read", error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateFailed(
-                f"{self._path} can't be read: it says that topics are to be compared with tables",
+                f"{self._path} can't be read: it records a pending heal",
                 "remove it, and run 'bwtui repair' while the relay runs",
             ) from error
         return (

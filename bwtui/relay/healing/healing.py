@@ -34,7 +34,7 @@ from bwtui.source.slot import server_and_database
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _AGAIN_SECONDS = 1.0
-_HINT = "nothing need be done: what differs is found and sent; 'bwtui status' says how far that is"
+_HINT = "no action needed: the relay finds and sends the differences; 'bwtui status' shows the progress"
 
 
 class Healing:
@@ -70,7 +70,7 @@ class Healing:
         """Clear the heal of the slot created at ``lsn``, after a clean comparison. Raises StateFailed."""
         if self._due is None or not self._due.done(lsn):
             return False
-        _log.warning("the loss of slot %s is made good", self._settings.slot, extra=event("heal_done"))
+        _log.warning("the heal of slot %s is complete", self._settings.slot, extra=event("heal_done"))
         return True
 
     # -- the main thread -------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ class Healing:
             return
         if settings.record_only:
             raise RefusedError(
-                f"slot {settings.slot} was lost, and topics are still to be compared with tables",
-                "let 'bwtui connect' go on with that, or record with a slot of its own",
+                f"slot {settings.slot} was lost, and the comparison of topics with tables is not complete",
+                "let 'bwtui connect' complete the heal, or record with a separate slot",
             )
         memory = SlotCheckpointStore(self._folder, *identity)
         how = lost(connection, settings, memory)
@@ -125,8 +125,11 @@ class Healing:
                 self._report.detail = f"waiting for PostgreSQL: {failure.message}"
                 context.wait(_AGAIN_SECONDS)
         if not publications:
-            note = f"{error.message}; it is not on the server that answers now, and is read on there"
-            self._report.error("notice", RefusedError(note, "let the address reach one server alone"))
+            note = (
+                f"{error.message}; the slot is not lost on the server that answers now, so the relay "
+                "continues there"
+            )
+            self._report.error("notice", RefusedError(note, "point the address at one server"))
             context.wait(_AGAIN_SECONDS)
             return ()
         # Dropped rows are identified by LSNs, which may belong to other rows in this history.
@@ -211,7 +214,7 @@ class Healing:
         """
         assert self._due is not None
         is_certain = how.in_stream or self._is_under_way
-        self._report.detail = f"making slot {self._settings.slot} anew: {how.message}"
+        self._report.detail = f"recreating slot {self._settings.slot}: {how.message}"
         found = calls.make(partial(self._in_session, partial(self._reserve, memory, how)))
         if found is None and not is_certain:
             self._release()
@@ -222,7 +225,7 @@ class Healing:
             lsn, publications = calls.make(partial(self._in_session, self._make_slot))
         memory.renew(lsn, publications)
         self._made_at = lsn
-        note = f"{how.message}; it was made anew at {format_lsn(lsn)}, and topics are compared with tables"
+        note = f"{how.message}; the relay recreated it at {format_lsn(lsn)} and compares topics with tables"
         self._report.error("notice", RefusedError(note, _HINT))
         return publications
 

@@ -37,8 +37,8 @@ def lost(connection: Connection, settings: RelaySettings, memory: SlotCheckpoint
         and not publication.existing(connection, settings.publication_name)
     ):
         return SlotLost(
-            f"slot {settings.slot} is there, and its publication {settings.publication_name} is gone",
-            "changes that were written since are in no publication",
+            f"slot {settings.slot} exists, but its publication {settings.publication_name} is missing",
+            "changes written since then were not published",
         )
     return None
 
@@ -57,12 +57,12 @@ def lost_here(
         memory.check_cluster(server)
     except RefusedError as error:
         raise ConnectionFailed(
-            error.message, "the slot is not made there; let the address reach its server"
+            error.message, "the relay does not create the slot there; point the address at the slot's server"
         ) from error
     if server.in_recovery and not memory.on_standby:
         raise ConnectionFailed(
-            "a standby answers, and the slot was not one of a standby",
-            "the slot is made anew once the primary answers; let the address reach it",
+            "a standby answered, but the slot was not on a standby",
+            "the relay recreates the slot once the primary answers; point the address at the primary",
         )
     refuse_former(settings, memory, server.timeline)
     try:
@@ -85,8 +85,9 @@ def _server(connection: Connection, settings: RelaySettings) -> ServerIdentity:
         other.finish()
     if began != query(connection, _SERVER_SQL):
         raise ConnectionFailed(
-            "different servers answer at the same address",
-            "the slot is made anew once the same one answers twice; let the address reach one alone",
+            "different servers answered at the same address",
+            "the relay recreates the slot once the same server answers twice; point the address at one "
+            "server",
         )
     return server
 
@@ -104,8 +105,9 @@ def make(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> tu
     if not publications:
         if not settings.owns_publication:
             raise RefusedError(
-                f"publication {settings.publication_name} is gone, and is not one that bwtui makes anew",
-                "make it again as it was, and start again; 'bwtui doctor' says which tables it lacks",
+                f"publication {settings.publication_name} is missing, and bwtui recreates only its own "
+                "publications",
+                "recreate it as it was and start again; 'bwtui doctor' shows which tables it lacks",
             )
         # Somebody who dropped the publication may have left its unkeyed companion.
         left = quote_identifier(publication.unkeyed_name(settings.publication_name))
@@ -123,6 +125,7 @@ def _refuse_others(connection: Connection, state: SlotState | None) -> None:
         return
     if state.plugin != slot.PLUGIN or state.database != connection.info.dbname:
         raise RefusedError(
-            f"slot {state.name} is another's: plugin {state.plugin}, database {state.database}",
-            "name another slot with -s/--slot",
+            f"slot {state.name} does not belong to this relay: plugin {state.plugin}, database "
+            f"{state.database}",
+            "choose a different slot with -s/--slot",
         )
